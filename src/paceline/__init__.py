@@ -1,0 +1,38 @@
+"""Paceline: faster decoding of the models you already have, with the same output.
+
+    with paceline.load("model.gguf", draft="small.gguf") as llm:
+        print(llm.generate("def fibonacci(n):", max_tokens=100).text)
+
+The names below are imported when first used, so that `import paceline` stays light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from paceline.assemble import load as load
+    from paceline.core.errors import PacelineError as PacelineError
+    from paceline.core.sampling import Sampling as Sampling
+    from paceline.core.tree import DraftTree as DraftTree
+    from paceline.engines.toy import ToyTarget as ToyTarget
+    from paceline.llm import LLM as LLM
+    from paceline.llm import Generation as Generation
+
+_HOMES = {
+    "load": "paceline.assemble",
+    "LLM": "paceline.llm",
+    "Generation": "paceline.llm",
+    "Sampling": "paceline.core.sampling",
+    "DraftTree": "paceline.core.tree",
+    "ToyTarget": "paceline.engines.toy",
+    "PacelineError": "paceline.core.errors",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

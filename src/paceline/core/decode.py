@@ -1,0 +1,180 @@
+"""The loop. Plain decoding is the loop with empty drafts; one request is a batch of one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from paceline.core.errors import ContractError, UsageError
+from paceline.core.policy import Policy
+from paceline.core.ports import Budget, Caps, Drafter, Memory, Session, Target
+from paceline.core.record import TARGET, Stats, Step, StopReason, Times
+from paceline.core.sampling import Rng, Sampling, SeededRng
+from paceline.core.tree import DraftTree
+from paceline.core.verify import Verdict, verify
+
+
+def _never(_token: int) -> bool:
+    return False
+
+
+@dataclass(eq=False)
+class Request:
+    """One sequence being decoded, and the owner of its session and memory.
+
+    stop: told every emitted token in order; true where the text so far ends the request.
+    """
+
+    session: Session
+    memory: Memory
+    sampling: Sampling
+    rng: Rng
+    max_tokens: int
+    n_prompt: int
+    eos: frozenset[int] = frozenset()
+    stop: Callable[[int], bool] = _never
+    n_tokens: int = 0
+    stop_reason: StopReason | None = None
+    stats: Stats = field(default_factory=Stats)
+
+    def cap(self, budget: Budget, caps: Caps) -> Budget:
+        """No more than can still be emitted (a step adds one token to what it accepts), than fits the
+        context, and than the target takes."""
+        room = caps.n_ctx - len(self.session.tokens)
+        width = budget if budget.width <= caps.branch else budget.narrowed(caps.branch)
+        return width.capped(
+            depth=min(self.max_tokens - self.n_tokens - 1, room), nodes=min(room, caps.rows - 1)
+        )
+
+    def judge(self, token: int, n_ctx: int) -> StopReason | None:
+        """Count one emitted token; the reason to stop right after it, if there is one."""
+        self.n_tokens += 1
+        if token in self.eos:
+            return "eos"
+        if self.stop(token):
+            return "stop"
+        if self.n_tokens >= self.max_tokens:
+            return "length"
+        return "context" if self.n_prompt + self.n_tokens > n_ctx else None
+
+    def close(self) -> None:
+        self.memory.close()
+        self.session.close()
+
+
+def start(
+    target: Target,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+    stop: Callable[[int], bool] = _never,
+    ignore_eos: bool = False,
+) -> Request:
+    """A request ready for `decode`. Raises UsageError for a prompt that is empty or does not fit."""
+    if not prompt:
+        raise UsageError("the prompt is empty: give at least one token")
+    if max_tokens < 1:
+        raise UsageError(f"max_tokens {max_tokens}: must be at least 1")
+    if len(prompt) > target.caps.n_ctx:
+        raise UsageError(
+            f"the prompt has {len(prompt):,} tokens, the context {target.caps.n_ctx:,}: "
+            "shorten it or ask for a larger context (-c)"
+        )
+    session = target.open()
+    try:
+        session.prefill(prompt)
+        memory = drafter.open(prompt, seed)
+    except BaseException:
+        session.close()
+        raise
+    return Request(
+        session=session,
+        memory=memory,
+        sampling=sampling or Sampling(),
+        rng=SeededRng(seed),
+        max_tokens=max_tokens,
+        n_prompt=len(prompt),
+        eos=frozenset() if ignore_eos else target.vocab.eos,
+        stop=stop,
+    )
+
+
+def advance(target: Target, drafter: Drafter, policy: Policy, requests: Sequence[Request]) -> list[Step]:
+    """One step of every request: draft, one forward pass, verify, commit."""
+    began = perf_counter()
+    budgets = [r.cap(b, target.caps) for r, b in zip(requests, policy.budgets(requests), strict=True)]
+    trees = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True)])
+    check(drafter, target, trees, budgets)
+    drafted = perf_counter()
+    outs = target.forward([(r.session, t) for r, t in zip(requests, trees, strict=True)], drafter.wants)
+    forwarded = perf_counter()
+    shared = ((drafted - began) / len(requests), (forwarded - drafted) / len(requests))
+    steps = []
+    for request, tree, out in zip(requests, trees, outs, strict=True):
+        t0 = perf_counter()
+        verdict = verify(tree, out, request.sampling, request.session.tokens, request.rng)
+        t1 = perf_counter()
+        tokens, sources, reason = cut(request, tree, verdict, target.caps.n_ctx)
+        path = verdict.path[: len(tokens) - 1]
+        request.session.keep(path, tokens[-1])
+        step = Step(
+            tokens=tokens,
+            sources=sources,
+            path=path,
+            accepted=len(verdict.path),
+            drafted=Counter(tree.source),
+            stop_reason=reason,
+            times=Times(*shared, verify=t1 - t0, keep=perf_counter() - t1),
+        )
+        request.stop_reason = reason
+        request.stats.add(step)
+        request.memory.observe(step, out.features)
+        policy.observe(request, step)
+        steps.append(step)
+    return steps
+
+
+def cut(
+    request: Request, tree: DraftTree, verdict: Verdict, n_ctx: int
+) -> tuple[tuple[int, ...], tuple[str, ...], StopReason | None]:
+    """The tokens a verdict emits and their sources, judged one by one and cut where the request stops."""
+    tokens: list[int] = []
+    sources: list[str] = []
+    reason: StopReason | None = None
+    for token, source in [*((tree.tokens[i], tree.source[i]) for i in verdict.path), (verdict.token, TARGET)]:
+        tokens.append(token)
+        sources.append(source)
+        reason = request.judge(token, n_ctx)
+        if reason is not None:
+            break
+    return tuple(tokens), tuple(sources), reason
+
+
+def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets: Sequence[Budget]) -> None:
+    """A drafter may waste time but not corrupt: what it proposes is checked before an engine sees it."""
+    size = target.vocab.size
+    for tree, budget in zip(trees, budgets, strict=True):
+        if len(tree) == 0:
+            continue
+        if len(tree) > budget.nodes or max(tree.depths()) > budget.depth:
+            raise ContractError(f"{drafter.name}: proposed more than its budget {budget}")
+        if min(tree.tokens) < 0 or max(tree.tokens) >= size:
+            raise ContractError(f"{drafter.name}: proposed a token outside the target's {size:,}")
+
+
+def decode(
+    target: Target, drafter: Drafter, policy: Policy, requests: Sequence[Request]
+) -> Iterator[tuple[Request, Step]]:
+    """Decode every request to its end, all of them in each forward pass; yields each step as it happens.
+
+    The caller closes the requests. A generator that is dropped in mid-way leaves every session consistent.
+    """
+    active = [r for r in requests if r.stop_reason is None]
+    while active:
+        yield from zip(active, advance(target, drafter, policy, active), strict=True)
+        active = [r for r in active if r.stop_reason is None]

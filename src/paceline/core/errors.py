@@ -1,0 +1,40 @@
+"""The one exception tree. Every message says what is wrong, where, and what to do next.
+
+PacelineError            exit 1
+├── UsageError           exit 2   an argument that cannot be used as given
+│   └── VocabError       exit 2   draft and target do not share a vocabulary
+├── ModelError           exit 1   a model file that cannot be loaded or is not a causal language model
+├── MissingExtraError    exit 1   an optional dependency that is not installed
+├── ContractError        exit 1   a drafter or engine broke the contract in ports.py: a bug, never the user's
+└── LosslessError        exit 3   drafted output differs from plain output beyond batch noise
+"""
+
+from __future__ import annotations
+
+
+class PacelineError(Exception):
+    exit_code = 1
+
+
+class UsageError(PacelineError):
+    exit_code = 2
+
+
+class VocabError(UsageError):
+    pass
+
+
+class ModelError(PacelineError):
+    pass
+
+
+class MissingExtraError(PacelineError):
+    pass
+
+
+class ContractError(PacelineError):
+    pass
+
+
+class LosslessError(PacelineError):
+    exit_code = 3

@@ -1,0 +1,32 @@
+"""Who decides how much is drafted. Drafters propose; the policy decides.
+
+One rule so far: `fixed`, the same budget at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from paceline.core.ports import Budget
+from paceline.core.record import Step
+
+if TYPE_CHECKING:
+    from paceline.core.decode import Request
+
+
+class Policy(Protocol):
+    def budgets(self, requests: Sequence[Request]) -> list[Budget]: ...
+
+    def observe(self, request: Request, step: Step) -> None: ...
+
+
+class Fixed:
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    def budgets(self, requests: Sequence[Request]) -> list[Budget]:
+        return [self._budget] * len(requests)
+
+    def observe(self, request: Request, step: Step) -> None:
+        """Nothing to learn: the numbers are fixed."""

@@ -1,0 +1,107 @@
+"""What happened: one Step a request and forward pass, and the sums over them.
+
+acceptance rate = accepted / drafted; acceptance length = 1 + accepted / steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+StopReason = Literal["eos", "stop", "length", "context"]
+TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one step; a batch's time is shared out evenly among its requests."""
+
+    draft: float = 0.0
+    forward: float = 0.0
+    verify: float = 0.0
+    keep: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.forward + self.verify + self.keep
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """tokens: emitted by this step (at least one), cut where the request stopped.
+    sources: where each came from, a drafter's name or "target".
+    path: the accepted nodes to commit; all but the last token. The last token is the new root.
+    accepted: how many drafted tokens verification accepted, before any cut.
+    drafted: how many were drafted, by drafter."""
+
+    tokens: tuple[int, ...]
+    sources: tuple[str, ...]
+    path: tuple[int, ...]
+    accepted: int
+    drafted: Mapping[str, int]
+    stop_reason: StopReason | None
+    times: Times
+
+
+@dataclass
+class SourceStats:
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass
+class Stats:
+    """Sums over one request's steps."""
+
+    steps: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    by_source: dict[str, SourceStats] = field(default_factory=dict)
+    draft_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    keep_seconds: float = 0.0
+
+    def add(self, step: Step) -> None:
+        self.steps += 1
+        self.tokens += len(step.tokens)
+        self.drafted += sum(step.drafted.values())
+        self.accepted += step.accepted
+        for name, n in step.drafted.items():
+            self.by_source.setdefault(name, SourceStats()).drafted += n
+        for name, n in Counter(step.sources).items():
+            if name != TARGET:
+                self.by_source.setdefault(name, SourceStats()).accepted += n
+        self.draft_seconds += step.times.draft
+        self.forward_seconds += step.times.forward
+        self.verify_seconds += step.times.verify
+        self.keep_seconds += step.times.keep
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """None where nothing was drafted: there is no rate to speak of."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def acceptance_length(self) -> float | None:
+        return 1 + self.accepted / self.steps if self.steps else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The names `--json` prints; seconds by phase under "time"."""
+        return {
+            "steps": self.steps,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": self.acceptance_rate,
+            "acceptance_length": self.acceptance_length,
+            "by_source": {name: asdict(source) for name, source in self.by_source.items()},
+            "time": {
+                "draft": self.draft_seconds,
+                "forward": self.forward_seconds,
+                "verify": self.verify_seconds,
+                "keep": self.keep_seconds,
+            },
+        }

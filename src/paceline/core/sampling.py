@@ -1,0 +1,160 @@
+"""From logits to the distribution plain sampling would use.
+
+The chain has llama.cpp's order: logit bias, penalties over the last `repeat_last_n` tokens, top-k, top-p,
+min-p, temperature. The nucleus is therefore chosen before the temperature is applied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from paceline.core.errors import UsageError
+from paceline.core.ports import Logits
+from paceline.core.tree import Probabilities
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of one request. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_last_n: int = 64
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _within("temperature", self.temperature, 0.0, math.inf)
+        _within("top-k", self.top_k, 0, math.inf)
+        _within("top-p", self.top_p, 0.0, 1.0)
+        _within("min-p", self.min_p, 0.0, 1.0)
+        if not (0.0 < self.repeat_penalty < math.inf):
+            raise UsageError(f"repeat penalty {self.repeat_penalty}: must be above 0 (1 is off)")
+        _within("presence penalty", self.presence_penalty, -math.inf, math.inf)
+        _within("frequency penalty", self.frequency_penalty, -math.inf, math.inf)
+        _within("repeat-last-n", self.repeat_last_n, 0, math.inf)
+        for token, bias in self.logit_bias.items():
+            if token < 0 or math.isnan(bias) or bias == math.inf:
+                raise UsageError(f"logit bias {token}={bias}: needs a token id and a number (or -inf)")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def penalised(self) -> bool:
+        return self.repeat_last_n > 0 and (
+            self.repeat_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+        )
+
+    @property
+    def edits_logits(self) -> bool:
+        """Whether the likeliest token can differ from the argmax of the model's own logits."""
+        return bool(self.logit_bias) or self.penalised
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if math.isnan(value) or not low <= value <= high or math.isinf(value):
+        bounds = f"between {low:g} and {high:g}" if math.isfinite(high) else f"a number of at least {low:g}"
+        raise UsageError(f"{name} {value}: must be {bounds if math.isfinite(low) else 'a finite number'}")
+
+
+def adjust(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Logits:
+    """Logit bias and penalties, on a copy where there are any. `history` ends with the row's own token."""
+    if not sampling.edits_logits:
+        return logits
+    out = logits.astype(np.float64)
+    for token, bias in sampling.logit_bias.items():
+        if token < len(out):
+            out[token] += bias
+    if sampling.penalised:
+        for token, count in Counter(history[-sampling.repeat_last_n :]).items():
+            # As in llama.cpp: dividing a negative logit would make its token likelier.
+            value = out[token]
+            value = value / sampling.repeat_penalty if value > 0 else value * sampling.repeat_penalty
+            out[token] = value - count * sampling.frequency_penalty - sampling.presence_penalty
+    return out
+
+
+def argmax(logits: Logits) -> int:
+    """The likeliest token; the lowest id of equals, so that plain and drafted decoding break ties alike."""
+    return int(logits.argmax())
+
+
+def probabilities(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Probabilities:
+    """The distribution [n_vocab] plain sampling draws from at this row, in float64."""
+    adjusted = adjust(logits, sampling, history)
+    p = np.zeros(len(adjusted))
+    if sampling.greedy:
+        p[argmax(adjusted)] = 1.0
+        return p
+    # Only the survivors of top-k are ever sorted or exponentiated: a 150k vocabulary costs one partition.
+    # The lowest ids of equals survive, as in argmax.
+    kept = np.arange(len(adjusted))
+    if 0 < sampling.top_k < len(adjusted):
+        kept = top_k(adjusted, sampling.top_k)
+    elif sampling.top_p < 1.0:
+        kept = np.argsort(-adjusted, kind="stable")
+    values = adjusted[kept].astype(np.float64)
+    if sampling.top_p < 1.0:
+        mass = np.cumsum(softmax(values))
+        n = int(np.searchsorted(mass, sampling.top_p)) + 1
+        kept, values = kept[:n], values[:n]
+    if sampling.min_p > 0.0:
+        enough = values >= values.max() + math.log(sampling.min_p)
+        kept, values = kept[enough], values[enough]
+    p[kept] = softmax(values / sampling.temperature)
+    return p
+
+
+def top_k(logits: Logits, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Ids of the k largest logits, largest first, the lowest id of equals first."""
+    if k >= len(logits):
+        return np.argsort(-logits, kind="stable")
+    threshold = np.partition(logits, len(logits) - k)[len(logits) - k]
+    above = np.flatnonzero(logits > threshold)
+    equal = np.flatnonzero(logits == threshold)[: k - len(above)]
+    kept = np.concatenate([above, equal])
+    return kept[np.lexsort((kept, -logits[kept]))]
+
+
+def softmax(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Probabilities:
+    e = np.exp(values - values.max())
+    out: Probabilities = e / e.sum()
+    return out
+
+
+class Rng(Protocol):
+    """The two questions verification asks of chance, so that a proof can enumerate every answer."""
+
+    def accept(self, probability: float) -> bool: ...
+
+    def draw(self, p: Probabilities) -> int: ...
+
+
+class SeededRng:
+    """A request's own randomness. Each question uses exactly one number of the stream, so a drafter
+    whose choices are deterministic leaves the text of a seed unchanged."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.Generator(np.random.PCG64(seed))
+
+    def accept(self, probability: float) -> bool:
+        return bool(self._random.random() < probability)
+
+    def draw(self, p: Probabilities) -> int:
+        kept = np.flatnonzero(p)
+        mass = np.cumsum(p[kept])
+        # Scaled by the sum: rounding may leave it a hair off one.
+        i = int(np.searchsorted(mass, self._random.random() * mass[-1], side="right"))
+        return int(kept[min(i, len(kept) - 1)])

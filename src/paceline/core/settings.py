@@ -1,0 +1,80 @@
+"""What a user can set, checked where it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from paceline.core.errors import UsageError
+from paceline.core.ports import Budget
+
+T = TypeVar("T")
+DRAFTERS = ("lookup", "model", "none")
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """drafters: asked in this order. n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
+    p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
+    its top_k. ngram_min, ngram_max: lengths that lookup matches; ngram_min None is 1 when lookup drafts
+    alone, and ngram_max when another drafter follows it."""
+
+    drafters: tuple[str, ...] = ("lookup", "model")
+    n_draft: int = 8
+    width: int = 1
+    p_min: float = 0.0
+    p_split: float = 0.1
+    temperature: float = 0.0
+    top_k: int = 10
+    ngram_min: int | None = None
+    ngram_max: int = 3
+
+    def __post_init__(self) -> None:
+        known = ", ".join(DRAFTERS)
+        if not self.drafters:
+            raise UsageError(f"no drafter named: choose from {known}")
+        for name in self.drafters:
+            if name not in DRAFTERS:
+                raise UsageError(f"unknown drafter {name!r}: choose from {known}")
+        if len(set(self.drafters)) != len(self.drafters):
+            raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
+        if "none" in self.drafters and len(self.drafters) > 1:
+            raise UsageError("'none' means plain decoding; it cannot be combined with other drafters")
+        for name, low in (("n_draft", 1), ("width", 1), ("top_k", 1), ("ngram_max", 1)):
+            if getattr(self, name) < low:
+                raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
+        for name in ("p_min", "p_split"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UsageError(f"{name} {getattr(self, name)}: must be between 0 and 1")
+        if not 0.0 <= self.temperature < math.inf:
+            raise UsageError(f"draft temperature {self.temperature}: must be a finite number of at least 0")
+        if self.temperature > 0 and self.width > 1:
+            raise UsageError("sampled drafts are chains: use width 1, or draft temperature 0 for a tree")
+        if self.ngram_min is not None and not 1 <= self.ngram_min <= self.ngram_max:
+            raise UsageError(f"ngram_min {self.ngram_min}: must be between 1 and ngram_max {self.ngram_max}")
+
+    @property
+    def shortest_ngram(self) -> int:
+        if self.ngram_min is not None:
+            return self.ngram_min
+        return 1 if self.drafters == ("lookup",) else self.ngram_max
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(
+            depth=self.n_draft,
+            nodes=self.n_draft * self.width,
+            width=self.width,
+            p_min=self.p_min,
+            p_split=self.p_split,
+        )
+
+
+def checked(kind: type[T], values: Mapping[str, Any]) -> T:
+    """`kind(**values)`, with an unknown name answered by the known ones."""
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # kind is one of our dataclasses
+    if unknown := sorted(set(values) - known):
+        raise UsageError(f"unknown setting {', '.join(unknown)}: known are {', '.join(sorted(known))}")
+    return kind(**values)

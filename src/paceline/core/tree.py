@@ -1,0 +1,113 @@
+"""A draft is data: a tree of guessed tokens in flat arrays. A chain is a narrow tree.
+
+The root is not in the arrays: it is the last emitted token (the root law). Node `i` hangs below
+`parents[i]`, or below the root where that is ROOT; parents always come before their children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import ContractError
+
+ROOT = -1
+Probabilities = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """`n` nodes; every field but `q` and `probe` has one entry a node.
+
+    score: the drafter's raw confidence in the node, given that its parent is accepted (0 to 1).
+    survival: the probability that the whole path down to the node is accepted; the product of the
+        scores along it unless something better is known.
+    source: the name of the drafter that proposed the node.
+    q: per node the distribution [n_vocab] its token was really drawn from, or None where the choice
+        was deterministic; None as a whole where every choice was.
+    probe: nodes whose rows are computed but which are never accepted.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    score: tuple[float, ...] = ()
+    source: tuple[str, ...] = ()
+    q: tuple[Probabilities | None, ...] | None = None
+    probe: frozenset[int] = frozenset()
+    survival: tuple[float, ...] = ()
+    _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        if not (len(self.parents) == len(self.score) == len(self.source) == n):
+            raise ContractError("draft tree: tokens, parents, score and source differ in length")
+        if self.q is not None and len(self.q) != n:
+            raise ContractError("draft tree: q needs one entry a node (None for a deterministic one)")
+        for i, parent in enumerate(self.parents):
+            if not ROOT <= parent < i:
+                raise ContractError(f"draft tree: node {i} has parent {parent}; parents come first")
+        if len(self.survival) != n:
+            object.__setattr__(self, "survival", self._paths_product())
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def _paths_product(self) -> tuple[float, ...]:
+        out: list[float] = []
+        for parent, score in zip(self.parents, self.score, strict=True):
+            out.append(score if parent == ROOT else out[parent] * score)
+        return tuple(out)
+
+    def children(self, node: int) -> list[int]:
+        """The nodes directly below `node` (or ROOT), in draft order, probes left out."""
+        if not self._children:
+            table: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
+            for i, parent in enumerate(self.parents):
+                if i not in self.probe:
+                    table[parent + 1].append(i)
+            self._children.extend(table)
+        return self._children[node + 1]
+
+    def child(self, node: int, token: int) -> int | None:
+        """The first child of `node` that carries `token`."""
+        for i in self.children(node):
+            if self.tokens[i] == token:
+                return i
+        return None
+
+    def depths(self) -> list[int]:
+        """The distance of every node from the root (1 for its children)."""
+        out: list[int] = []
+        for parent in self.parents:
+            out.append(1 if parent == ROOT else out[parent] + 1)
+        return out
+
+    def starts_with(self, other: DraftTree) -> bool:
+        """Whether the leading nodes are exactly those of `other`."""
+        n = len(other.tokens)
+        return self.tokens[:n] == other.tokens and self.parents[:n] == other.parents
+
+
+EMPTY = DraftTree()
+
+
+def chain(
+    tokens: Sequence[int],
+    source: str,
+    score: Sequence[float] | None = None,
+    q: Sequence[Probabilities | None] | None = None,
+) -> DraftTree:
+    """A tree without branches: each token hangs below the one before it."""
+    n = len(tokens)
+    if n == 0:
+        return EMPTY
+    return DraftTree(
+        tokens=tuple(tokens),
+        parents=tuple(range(-1, n - 1)),
+        score=tuple(score) if score is not None else (1.0,) * n,
+        source=(source,) * n,
+        q=None if q is None or all(x is None for x in q) else tuple(q),
+    )

@@ -1,0 +1,75 @@
+"""Prompt lookup: what followed the last time the text ended like this (A. Saxena, 2023).
+
+The longest n-gram first, of equals the most recent. A match closer to the end than the budget is long goes on
+into its own draft, as an LZ77 copy does: in text that repeats itself the draft still has full length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.ports import Budget, Features, Want
+from paceline.core.record import Step
+from paceline.core.tree import EMPTY, DraftTree, chain
+
+
+class LookupMemory:
+    """Owns the request's tokens, and for every n-gram where it was last followed by something."""
+
+    def __init__(self, prompt: Sequence[int], ngram_min: int, ngram_max: int) -> None:
+        self.tokens: list[int] = []
+        self._lengths = range(ngram_max, ngram_min - 1, -1)
+        self._followed: dict[tuple[int, ...], int] = {}
+        self.extend(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            # The n-grams that end the text now are followed by this token; they enter the index only
+            # now, so that the end of the text never matches itself.
+            for n in self._lengths:
+                if len(self.tokens) >= n:
+                    self._followed[tuple(self.tokens[-n:])] = len(self.tokens)
+            self.tokens.append(token)
+
+    def match(self) -> tuple[int, int]:
+        """Where the continuation begins and the length of the n-gram before it; (0, 0) without a match."""
+        for n in self._lengths:
+            if len(self.tokens) >= n:
+                start = self._followed.get(tuple(self.tokens[-n:]))
+                if start is not None:
+                    return start, n
+        return 0, 0
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.extend(step.tokens)
+
+    def close(self) -> None:
+        self._followed.clear()
+        self.tokens.clear()
+
+
+class LookupDrafter:
+    name = "lookup"
+    wants = Want()
+
+    def __init__(self, ngram_min: int = 1, ngram_max: int = 3) -> None:
+        self._bounds = (ngram_min, ngram_max)
+
+    def open(self, prompt: Sequence[int], seed: int) -> LookupMemory:
+        return LookupMemory(prompt, *self._bounds)
+
+    def propose(self, batch: Sequence[tuple[LookupMemory, Budget]]) -> list[DraftTree]:
+        return [self._copy(memory, min(budget.depth, budget.nodes)) for memory, budget in batch]
+
+    def _copy(self, memory: LookupMemory, length: int) -> DraftTree:
+        start, n = memory.match()
+        if n == 0 or length < 1:
+            return EMPTY
+        copied = memory.tokens[start : start + length]
+        while len(copied) < length:
+            copied += copied[: length - len(copied)]
+        # The longer the context that matched, the likelier it goes on alike.
+        return chain(copied, self.name, score=[n / (n + 1)] * length)
+
+    def close(self) -> None:
+        """Nothing is shared between requests."""

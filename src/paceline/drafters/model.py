@@ -1,0 +1,148 @@
+"""An external draft model: any Target whose vocabulary is the target's (Leviathan et al., arXiv:2211.17192).
+
+Its session keeps its KV cache across steps: `prefill` with the text as it now stands keeps whatever of the
+last draft was accepted and decodes only what is new, together with the next root. Drafts are
+  greedy    a chain of argmax tokens, or with width > 1 a tree that branches where an alternative is at
+            least `p_split` likely; deterministic, so q is None
+  sampled   a chain drawn from the top-k of the draft at its own temperature, recorded as q
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paceline.core.ports import Budget, Features, Forward, Logits, Session, Target, Want
+from paceline.core.record import Step
+from paceline.core.sampling import Sampling, SeededRng, probabilities, softmax, top_k
+from paceline.core.tree import EMPTY, ROOT, DraftTree, Probabilities
+
+NOTHING = Want()
+
+
+class ModelMemory:
+    """Owns the draft's session, and the text it must catch up with."""
+
+    def __init__(self, session: Session, prompt: Sequence[int], seed: int) -> None:
+        self.session = session
+        self.tokens = list(prompt)
+        # A stream of its own: what the draft draws must not shift what the target draws.
+        self.rng = SeededRng(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.tokens += step.tokens
+
+    def close(self) -> None:
+        self.session.close()
+
+
+@dataclass
+class _Growth:
+    """A draft in the making: arrays of the tree so far, and the nodes whose rows come next."""
+
+    memory: ModelMemory
+    budget: Budget
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    score: list[float] = field(default_factory=list)
+    q: list[Probabilities | None] = field(default_factory=list)
+    frontier: list[int] = field(default_factory=lambda: [ROOT])
+    depth: int = 0
+    leaves: int = 1
+
+    def add(self, parent: int, token: int, score: float, q: Probabilities | None = None) -> int:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.score.append(score)
+        self.q.append(q)
+        return len(self.tokens) - 1
+
+    def tree(self, source: str) -> DraftTree:
+        sampled = any(q is not None for q in self.q)
+        return DraftTree(
+            tokens=tuple(self.tokens),
+            parents=tuple(self.parents),
+            score=tuple(self.score),
+            source=(source,) * len(self.tokens),
+            q=tuple(self.q) if sampled else None,
+        )
+
+
+class ModelDrafter:
+    """n_vocab: the target's vocabulary size; the draft's padding tokens beyond it are never proposed.
+    temperature 0 drafts greedily; above it chains are sampled from the draft's top_k."""
+
+    name = "model"
+    wants = NOTHING
+
+    def __init__(self, draft: Target, n_vocab: int, *, temperature: float = 0.0, top_k: int = 10) -> None:
+        self._draft = draft
+        self._n_vocab = n_vocab
+        self._sampling = Sampling(temperature=temperature, top_k=top_k) if temperature > 0 else None
+
+    def open(self, prompt: Sequence[int], seed: int) -> ModelMemory:
+        return ModelMemory(self._draft.open(), prompt, seed)
+
+    def close(self) -> None:
+        self._draft.close()
+
+    def propose(self, batch: Sequence[tuple[ModelMemory, Budget]]) -> list[DraftTree]:
+        """One forward of the draft a level, for all requests together."""
+        growths = [_Growth(memory, self._fit(memory, budget)) for memory, budget in batch]
+        active = [g for g in growths if g.budget.depth > 0 and g.budget.nodes > 0]
+        for growth in active:
+            growth.memory.session.prefill(growth.memory.tokens)
+        while active:
+            outs = self._draft.forward([(g.memory.session, g.tree(self.name)) for g in active], NOTHING)
+            for growth, out in zip(active, outs, strict=True):
+                self._grow(growth, out)
+            active = [g for g in active if g.frontier and g.depth < g.budget.depth]
+        return [g.tree(self.name) if g.tokens else EMPTY for g in growths]
+
+    def _fit(self, memory: ModelMemory, budget: Budget) -> Budget:
+        """The draft's own context may be shorter than the target's, its trees narrower."""
+        caps = self._draft.caps
+        room = caps.n_ctx - len(memory.tokens)
+        fitted = budget.capped(depth=room, nodes=min(room, caps.rows - 1))
+        return fitted if fitted.width <= caps.branch else fitted.narrowed(caps.branch)
+
+    def _grow(self, growth: _Growth, out: Forward) -> None:
+        """Hang the next level below the frontier."""
+        frontier, growth.frontier = growth.frontier, []
+        for node in frontier:
+            logits = out.logits(node + 1)[: self._n_vocab]
+            if self._sampling is not None:
+                self._draw(growth, node, logits, self._sampling)
+            elif growth.budget.width == 1:
+                self._follow(growth, node, logits)
+            else:
+                self._branch(growth, node, logits)
+        growth.depth += 1
+
+    def _follow(self, growth: _Growth, node: int, logits: Logits) -> None:
+        token = int(logits.argmax())
+        # The argmax's own probability needs one sum, not a whole distribution.
+        likeliest = 1.0 / float(np.exp(logits - logits[token]).sum())
+        if growth.budget.goes_on(likeliest, len(growth.tokens), growth.depth):
+            growth.frontier.append(growth.add(node, token, likeliest))
+
+    def _draw(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
+        q = probabilities(logits, sampling, ())
+        # Decided before the draw: dropping a token because its own q is low would bias the output.
+        if growth.budget.goes_on(float(q.max()), len(growth.tokens), growth.depth):
+            token = growth.memory.rng.draw(q)
+            growth.frontier.append(growth.add(node, token, float(q[token]), q))
+
+    def _branch(self, growth: _Growth, node: int, logits: Logits) -> None:
+        candidates = top_k(logits, growth.budget.width)
+        p = softmax(logits.astype(np.float64))
+        for rank, token in enumerate(candidates.tolist()):
+            likely = float(p[token])
+            if rank > 0 and (likely < growth.budget.p_split or growth.leaves >= growth.budget.width):
+                break
+            if not growth.budget.goes_on(likely, len(growth.tokens), growth.depth):
+                break
+            growth.leaves += rank > 0
+            growth.frontier.append(growth.add(node, token, likely))

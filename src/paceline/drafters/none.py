@@ -1,0 +1,31 @@
+"""Plain decoding: the drafter that never guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.ports import Budget, Features, Want
+from paceline.core.record import Step
+from paceline.core.tree import EMPTY, DraftTree
+
+
+class NoMemory:
+    def observe(self, step: Step, features: Features) -> None:
+        """Nothing to remember."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class NoDrafter:
+    name = "none"
+    wants = Want()
+
+    def open(self, prompt: Sequence[int], seed: int) -> NoMemory:
+        return NoMemory()
+
+    def propose(self, batch: Sequence[tuple[NoMemory, Budget]]) -> list[DraftTree]:
+        return [EMPTY] * len(batch)
+
+    def close(self) -> None:
+        """Nothing is held."""

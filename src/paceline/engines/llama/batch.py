@@ -1,0 +1,65 @@
+"""The rows of one llama_decode call, gathered from every session and sent in one go."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from paceline.engines.llama.binding import MAX_SEQUENCES, llama_cpp
+
+
+class Batch:
+    """Fixed arrays of `size` rows that llama.cpp reads in place."""
+
+    def __init__(self, size: int) -> None:
+        cpp = llama_cpp()
+        self._token = (ctypes.c_int32 * size)()
+        self._pos = (ctypes.c_int32 * size)()
+        self._n_seq = (ctypes.c_int32 * size)()
+        self._wanted = (ctypes.c_int8 * size)()
+        self._seqs = (ctypes.POINTER(ctypes.c_int32) * size)()
+        # One array a sequence for the usual row, which belongs to a single one; others are made as needed.
+        self._single = [(ctypes.c_int32 * 1)(i) for i in range(MAX_SEQUENCES)]
+        self._several: list[Any] = []
+        self._batch = cpp.llama_batch(
+            n_tokens=0,
+            token=self._token,
+            embd=None,
+            pos=self._pos,
+            n_seq_id=self._n_seq,
+            seq_id=self._seqs,
+            logits=self._wanted,
+        )
+        self.size = size
+        self._owners: list[list[int]] = []
+        self.outputs = 0
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def clear(self) -> None:
+        self._owners.clear()
+        self._several.clear()
+        self.outputs = 0
+
+    def add(self, token: int, pos: int, sequences: list[int], wanted: bool) -> None:
+        """`sequences` is read when the batch is decoded: branches below may still be added to it."""
+        i = len(self._owners)
+        self._token[i] = token
+        self._pos[i] = pos
+        self._wanted[i] = wanted
+        self._owners.append(sequences)
+        self.outputs += wanted
+
+    def decode(self, context: Any) -> int:
+        """llama_decode's return code: 0, or 1 where the cache has no room."""
+        for i, sequences in enumerate(self._owners):
+            self._n_seq[i] = len(sequences)
+            if len(sequences) == 1:
+                array = self._single[sequences[0]]
+            else:
+                array = (ctypes.c_int32 * len(sequences))(*sequences)
+                self._several.append(array)
+            self._seqs[i] = ctypes.cast(array, ctypes.POINTER(ctypes.c_int32))
+        self._batch.n_tokens = len(self._owners)
+        return int(llama_cpp().llama_decode(context, self._batch))

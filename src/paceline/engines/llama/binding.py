@@ -1,0 +1,147 @@
+"""llama.cpp's own calls, through llama-cpp-python's low-level API (pinned: it moves between releases).
+
+Everything that imports llama_cpp is reached from here, and only when a model is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from paceline.core.errors import MissingExtraError, ModelError, UsageError
+
+MAGIC = b"GGUF"
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
+ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
+
+_module: ModuleType | None = None
+_log: deque[str] = deque(maxlen=40)
+_callback: Any = None
+
+
+def llama_cpp() -> ModuleType:
+    """The low-level module, imported once, its log kept for error messages instead of printed."""
+    global _module, _callback
+    if _module is None:
+        try:
+            from llama_cpp import llama_cpp as module
+        except ImportError as error:
+            raise MissingExtraError(
+                f"GGUF models need llama-cpp-python ({error}): pip install 'paceline[llama]'"
+            ) from error
+
+        @module.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
+        def keep(level: int, text: bytes, _user: object) -> None:
+            if level == ERROR_LEVEL:
+                _log.append(text.decode(errors="replace").strip())
+
+        _callback = keep  # llama.cpp holds only the address
+        module.llama_log_set(keep, ctypes.c_void_p(0))
+        module.llama_backend_init()
+        _module = module
+    return _module
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn a failed call into a ModelError that carries what llama.cpp said about it."""
+    _log.clear()
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        said = next((line for line in _log if line), str(error))
+        raise ModelError(f"{path}: {said}") from error
+
+
+def check_file(path: Path) -> None:
+    """The mistakes that need no loader, each with its own message."""
+    if path.is_dir():
+        raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
+    if not path.exists():
+        raise UsageError(f"{path}: no such file; give the path of a .gguf model")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(MAGIC))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+    if magic != MAGIC:
+        raise ModelError(f"{path}: is not a GGUF file; convert the model to GGUF first")
+
+
+def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> Any:
+    """A llama_model that is a causal language model; ModelError otherwise."""
+    check_file(path)
+    cpp = llama_cpp()
+    params = cpp.llama_model_default_params()
+    params.vocab_only = vocab_only
+    params.n_gpu_layers = gpu_layers
+    with explained(path):
+        model = cpp.llama_model_load_from_file(str(path).encode(), params)
+        if not model:
+            raise ModelError(_reason(path))
+    arch = metadata(model, "general.architecture")
+    causal = metadata(model, f"{arch}.attention.causal")
+    pooled = metadata(model, f"{arch}.pooling_type")
+    if not cpp.llama_model_has_decoder(model) or causal == "false" or pooled not in (None, "0"):
+        cpp.llama_model_free(model)
+        raise ModelError(
+            f"{path}: is an embedding model ({arch}), which does not generate text; give a causal LM"
+        )
+    if cpp.llama_model_has_encoder(model):
+        cpp.llama_model_free(model)
+        raise ModelError(f"{path}: is an encoder-decoder model ({arch}); give a decoder-only causal LM")
+    return model
+
+
+def _reason(path: Path) -> str:
+    said = " ".join(_log)
+    if "not within the file bounds" in said or "corrupted or incomplete" in said:
+        return f"{path}: is cut short; download it again"
+    if "missing tensor" in said:
+        return f"{path}: holds no usable weights (a vocabulary-only or incomplete file); give a whole model"
+    first = next((line for line in _log if line), "the reason is not known")
+    return f"{path}: llama.cpp cannot load it: {first}"
+
+
+def metadata(model: Any, key: str) -> str | None:
+    cpp = llama_cpp()
+    size = cpp.llama_model_meta_val_str(model, key.encode(), None, 0)
+    if size < 0:
+        return None
+    buffer = ctypes.create_string_buffer(size + 1)
+    cpp.llama_model_meta_val_str(model, key.encode(), buffer, size + 1)
+    return buffer.value.decode(errors="replace")
+
+
+def make_context(
+    model: Any,
+    path: Path,
+    *,
+    n_ctx: int,
+    threads: int,
+    sequences: int,
+    rows: int,
+    n_batch: int,
+    flash_attention: bool | None,
+) -> Any:
+    cpp = llama_cpp()
+    params = cpp.llama_context_default_params()
+    params.n_ctx = n_ctx
+    params.n_batch = n_batch
+    params.n_seq_max = sequences
+    params.n_outputs_max = rows
+    params.n_threads = params.n_threads_batch = threads
+    params.kv_unified = True  # branches share the trunk's cells
+    params.swa_full = True  # a windowed cache that has dropped cells cannot be rolled back
+    params.no_perf = True
+    params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
+    with explained(path):
+        context = cpp.llama_init_from_model(model, params)
+        if not context:
+            raise ModelError(f"{path}: no context of {n_ctx:,} tokens could be made; ask for fewer with -c")
+    return context

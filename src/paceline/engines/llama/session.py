@@ -1,0 +1,192 @@
+"""One sequence in llama.cpp's KV cache: a trunk of committed tokens, branches of drafted ones.
+
+A tree is one batch: each row carries the ids of all branch sequences below it, and branches share the
+trunk's cells (`seq_cp` in a unified cache copies no data). A first child continues its parent's sequence;
+every further child opens a branch. Rejection is `seq_rm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paceline.core.errors import ContractError, UsageError
+from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.engines.llama.batch import Batch
+
+if TYPE_CHECKING:
+    from paceline.engines.llama.target import LlamaTarget
+
+# A remainder of the prompt this short travels with the next forward instead of in a pass of its own.
+FOLDED = 32
+
+
+class Slot:
+    """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
+    that starts alike finds its prefix computed."""
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.cached: list[int] = []
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    n = min(len(a), len(b))
+    if list(a[:n]) == list(b[:n]):
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
+
+
+class LlamaSession:
+    def __init__(self, target: LlamaTarget) -> None:
+        self._target = target
+        self._slot: Slot | None = None
+        self.tokens: list[int] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tree = EMPTY
+        self._rooted = False  # the root's cell and the tree's are in the cache
+        self._sequence: list[int] = []  # of each node
+        self._branches: list[int] = []  # sequences to hand back
+        self._heirs: set[int] = set()  # nodes whose own sequence a child continues
+
+    @property
+    def slot(self) -> Slot:
+        if self._slot is None:
+            raise ContractError("forward or keep before prefill: the session has no root")
+        return self._slot
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        if not tokens:
+            raise UsageError("the prompt is empty: give at least one token")
+        tokens = list(tokens)
+        if len(tokens) > self._target.caps.n_ctx:
+            raise UsageError(
+                f"{len(tokens):,} tokens do not fit the context of {self._target.caps.n_ctx:,}: use -c"
+            )
+        if self._slot is None:
+            self._slot = self._target.take_slot(tokens)
+        elif self._rooted and tokens[: len(self.tokens)] == self.tokens and len(tokens) > len(self.tokens):
+            self._commit(self._matching(tokens))
+        else:
+            self.rollback()
+        slot = self._slot
+        shared = min(common_prefix(slot.cached, tokens), len(tokens) - 1)
+        if shared < len(slot.cached):
+            shared = self._target.trim(slot, shared)
+        self.tokens = tokens
+        if len(tokens) - 1 - shared > FOLDED:
+            self._target.compute(slot, tokens[:-1])
+
+    def _matching(self, tokens: list[int]) -> list[int]:
+        """The drafted nodes that `tokens` goes on with, short of its last one, the new root."""
+        path: list[int] = []
+        node = ROOT
+        for token in tokens[len(self.tokens) : -1]:
+            child = self._tree.child(node, token)
+            if child is None:
+                break
+            path.append(child)
+            node = child
+        return path
+
+    def plan(self, tree: DraftTree, batch: Batch) -> int:
+        """Add to `batch` what the cache lacks of the sequence and the tree; returns the first row asked for:
+        0 where the root is among them."""
+        slot = self.slot
+        grows = self._rooted and tree.starts_with(self._tree)
+        if not grows:
+            self.rollback()
+        base = len(self.tokens) - 1
+        fresh: dict[int, list[int]] = {}
+        if not grows:
+            stem = [slot.sequence]
+            for pos in range(len(slot.cached), base):
+                batch.add(self.tokens[pos], pos, stem, False)
+            batch.add(self.tokens[base], base, stem, True)
+            fresh[ROOT] = stem
+        first = len(self._sequence)
+        depths = tree.depths()
+        for node in range(first, len(tree)):
+            fresh[node] = self._place(tree, node, fresh, depths, base)
+            batch.add(tree.tokens[node], base + depths[node], fresh[node], True)
+        self._tree = tree
+        return first + 1 if grows else 0
+
+    def _place(
+        self, tree: DraftTree, node: int, fresh: dict[int, list[int]], depths: list[int], base: int
+    ) -> list[int]:
+        """The sequences of a new node: its parent's if no sibling continues it, otherwise a new branch,
+        which everything above the node joins."""
+        parent = tree.parents[node]
+        if parent not in self._heirs:
+            self._heirs.add(parent)
+            sequence = self.slot.sequence if parent == ROOT else self._sequence[parent]
+        else:
+            sequence = self._target.take_branch()
+            self._branches.append(sequence)
+            above = parent
+            while above in fresh:
+                fresh[above].append(sequence)
+                if above == ROOT:
+                    break
+                above = tree.parents[above]
+            if above == ROOT:
+                end = len(self.slot.cached) if ROOT in fresh else base + 1
+                self._target.share(self.slot.sequence, sequence, end)
+            else:
+                self._target.share(self._sequence[above], sequence, base + depths[above] + 1)
+        self._sequence.append(sequence)
+        return [sequence]
+
+    def computed(self) -> None:
+        """The planned batch is in the cache."""
+        cached = self.slot.cached
+        cached += self.tokens[len(cached) : -1]
+        self._rooted = True
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        if not self._rooted:
+            raise ContractError("keep before forward: there is nothing to commit")
+        parent = ROOT
+        for node in path:
+            if self._tree.parents[node] != parent:
+                raise ContractError(f"keep: node {node} does not follow {parent}")
+            parent = node
+        emitted = [self._tree.tokens[node] for node in path]
+        self._commit(path)
+        self.tokens += [*emitted, root]
+
+    def _commit(self, path: Sequence[int]) -> None:
+        """Make the root and `path` part of the trunk and forget every other drafted cell."""
+        slot, tree = self.slot, self._tree
+        base = len(self.tokens)
+        end = base + len(path)
+        if path and self._sequence[path[-1]] != slot.sequence:
+            self._target.cut(slot.sequence, base)
+            self._target.share(self._sequence[path[-1]], slot.sequence, end, start=base)
+        elif len(tree) > len(path):
+            self._target.cut(slot.sequence, end)
+        # In place: the list may be long, and this is the hot path.
+        slot.cached.append(self.tokens[-1])
+        slot.cached += [tree.tokens[node] for node in path]
+        self._hand_back()
+
+    def rollback(self) -> None:
+        """Back to the committed tokens; the root's own cell goes too. Also undoes a forward that failed."""
+        if self._slot is not None and (self._rooted or self._sequence):
+            self._target.cut(self._slot.sequence, len(self._slot.cached))
+            self._hand_back()
+
+    def _hand_back(self) -> None:
+        for sequence in self._branches:
+            self._target.free_branch(sequence)
+        self._forget()
+
+    def close(self) -> None:
+        if self._slot is not None:
+            self.rollback()
+            self._target.free_slot(self._slot)
+            self._slot = None
+        self.tokens = []

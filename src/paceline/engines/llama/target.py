@@ -1,0 +1,226 @@
+"""A GGUF model as a Target: weights, one context, and the sequence ids that sessions draw from."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import ContractError, ModelError, UsageError
+from paceline.core.ports import Caps, Features, Want
+from paceline.core.sampling import argmax, top_k
+from paceline.core.tree import DraftTree
+from paceline.engines.llama import binding
+from paceline.engines.llama.batch import Batch
+from paceline.engines.llama.session import LlamaSession, Slot, common_prefix
+from paceline.engines.llama.text import LlamaText, read_vocab
+
+DEFAULT_CONTEXT = 4096
+MAX_BRANCHES = 64
+MAX_ROWS = 512
+N_BATCH = 2048
+
+_OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
+
+
+class LlamaTarget:
+    """Loads `path`. n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
+    sessions: how many may be open at once. threads: physical cores are best (assemble.py counts them)."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        n_ctx: int = 0,
+        threads: int = 1,
+        sessions: int = 1,
+        gpu_layers: int = 0,
+        flash_attention: bool | None = None,
+    ) -> None:
+        self._cpp = binding.llama_cpp()
+        self.path = path
+        self.threads = threads
+        self._model: Any = binding.load_model(path, gpu_layers=gpu_layers)
+        self._context: Any = None
+        try:
+            trained = int(self._cpp.llama_model_n_ctx_train(self._model))
+            per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
+            self._context = binding.make_context(
+                self._model,
+                path,
+                n_ctx=per_session * sessions,
+                threads=threads,
+                sequences=sessions + MAX_BRANCHES,
+                rows=MAX_ROWS,
+                n_batch=N_BATCH,
+                flash_attention=flash_attention,
+            )
+            self.vocab = read_vocab(self._model)
+            self.text = LlamaText(self._model)
+        except BaseException:
+            self.close()
+            raise
+        self._memory = self._cpp.llama_get_memory(self._context)
+        stateful = self._cpp.llama_model_is_recurrent(self._model) or self._cpp.llama_model_is_hybrid(
+            self._model
+        )
+        self.caps = Caps(
+            branch=1 if stateful else MAX_BRANCHES // 2,
+            rewind=not stateful,
+            batch=sessions,
+            rows=MAX_ROWS // sessions,
+            n_ctx=per_session,
+        )
+        self._batch = Batch(N_BATCH)
+        self._free_slots = [Slot(i) for i in range(sessions)]
+        self._free_branches = list(range(sessions + MAX_BRANCHES - 1, sessions - 1, -1))
+        self._pass = 0  # counts forwards, so that an answer asked for too late is noticed
+
+    @property
+    def name(self) -> str:
+        return binding.metadata(self._model, "general.name") or self.path.stem
+
+    @property
+    def n_params(self) -> int:
+        return int(self._cpp.llama_model_n_params(self._model))
+
+    @property
+    def description(self) -> str:
+        """Architecture, size class and quantisation in llama.cpp's words."""
+        buffer = ctypes.create_string_buffer(256)
+        self._cpp.llama_model_desc(self._model, buffer, len(buffer))
+        return buffer.value.decode(errors="replace")
+
+    def open(self) -> LlamaSession:
+        return LlamaSession(self)
+
+    def close(self) -> None:
+        if self._context is not None:
+            self._cpp.llama_free(self._context)
+            self._context = None
+        if self._model is not None:
+            self._cpp.llama_model_free(self._model)
+            self._model = None
+
+    def forward(self, batch: Sequence[tuple[LlamaSession, DraftTree]], want: Want) -> list[LlamaForward]:
+        self._pass += 1
+        self._batch.clear()
+        firsts, offsets = [], []
+        try:
+            for session, tree in batch:
+                offsets.append(self._batch.outputs)
+                firsts.append(session.plan(tree, self._batch))
+            if len(self._batch):
+                self._decode()
+        except BaseException:
+            for session, _ in batch:
+                session.rollback()
+            raise
+        for session, _ in batch:
+            session.computed()
+        rows = self._output_rows(self._batch.outputs)
+        ends = [*offsets[1:], self._batch.outputs]
+        return [
+            LlamaForward(self, rows[start:end], first, want)
+            for start, end, first in zip(offsets, ends, firsts, strict=True)
+        ]
+
+    def _decode(self) -> None:
+        if self._batch.outputs > MAX_ROWS:
+            raise UsageError(f"{self._batch.outputs} rows in one pass, at most {MAX_ROWS}: draft less")
+        code = self._batch.decode(self._context)
+        if code == _OUT_OF_CELLS:
+            raise ModelError(f"{self.path}: the KV cache is full; ask for a larger context (-c)")
+        if code != 0:
+            raise ModelError(f"{self.path}: llama_decode failed with code {code}")
+
+    def _output_rows(self, n: int) -> NDArray[np.float32]:
+        """The pass's logits [n, n_vocab], in the order asked for: llama.cpp's own buffer, not a copy."""
+        if n == 0:
+            return np.empty((0, self.vocab.size), dtype=np.float32)
+        pointer = self._cpp.llama_get_logits(self._context)
+        return np.ctypeslib.as_array(pointer, shape=(n, self.vocab.size))
+
+    # What sessions ask of the cache.
+
+    def take_slot(self, tokens: Sequence[int]) -> Slot:
+        """The free trunk that already holds most of `tokens`."""
+        if not self._free_slots:
+            raise UsageError(
+                f"all {self.caps.batch} sessions are open: close one, or load with more sessions"
+            )
+        best = max(self._free_slots, key=lambda slot: common_prefix(slot.cached, tokens))
+        self._free_slots.remove(best)
+        return best
+
+    def free_slot(self, slot: Slot) -> None:
+        self._free_slots.append(slot)
+
+    def take_branch(self) -> int:
+        if not self._free_branches:
+            raise UsageError(f"more than {MAX_BRANCHES} branches in one pass: draft narrower trees")
+        return self._free_branches.pop()
+
+    def free_branch(self, sequence: int) -> None:
+        if self._context is not None:
+            self._cpp.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self._free_branches.append(sequence)
+
+    def share(self, source: int, branch: int, end: int, start: int = 0) -> None:
+        """Let `branch` own the source's cells at positions [start, end) too."""
+        self._cpp.llama_memory_seq_cp(self._memory, source, branch, start, end)
+
+    def cut(self, sequence: int, start: int) -> None:
+        """Drop a sequence's cells from position `start` on."""
+        if self._context is not None and not self._cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
+            raise ContractError(f"{self.path}: this model's state cannot be rolled back to position {start}")
+
+    def trim(self, slot: Slot, keep: int) -> int:
+        """Keep at most the first `keep` positions of a trunk; returns how many it could keep."""
+        if not self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1):
+            self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
+            keep = 0
+        del slot.cached[keep:]
+        return keep
+
+    def compute(self, slot: Slot, tokens: list[int]) -> None:
+        """Bring the trunk up to `tokens`, in as few passes as fit."""
+        while len(slot.cached) < len(tokens):
+            start = len(slot.cached)
+            self._pass += 1
+            self._batch.clear()
+            for pos in range(start, min(start + N_BATCH, len(tokens))):
+                self._batch.add(tokens[pos], pos, [slot.sequence], False)
+            try:
+                self._decode()
+            except BaseException:
+                self.trim(slot, start)
+                raise
+            slot.cached += tokens[start : start + len(self._batch)]
+
+
+class LlamaForward:
+    """Rows `first`, `first + 1`, ... of one session, viewed in llama.cpp's output buffer."""
+
+    def __init__(self, target: LlamaTarget, rows: NDArray[np.float32], first: int, want: Want) -> None:
+        self._target, self._rows, self._first = target, rows, first
+        self._pass = target._pass
+        top = None
+        if want.top_k:
+            top = np.stack([top_k(row, want.top_k) for row in rows])
+        self.features = Features(top_k=top)
+
+    def argmax(self, row: int) -> int:
+        return argmax(self.logits(row))
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        if self._pass != self._target._pass:
+            raise ContractError("this answer was overwritten by the target's next forward")
+        if not self._first <= row < self._first + len(self._rows):
+            raise ContractError(f"row {row} is not among those this forward computed")
+        out: NDArray[np.float32] = self._rows[row - self._first]
+        return out

@@ -1,0 +1,74 @@
+"""Text at llama.cpp's edge: its tokenizer, its vocabulary and the chat template in the file."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from paceline.core.errors import ModelError
+from paceline.core.vocab import Vocab
+from paceline.engines.llama.binding import llama_cpp
+
+KINDS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
+
+
+def read_vocab(model: Any) -> Vocab:
+    cpp = llama_cpp()
+    vocab = cpp.llama_model_get_vocab(model)
+    size = int(cpp.llama_vocab_n_tokens(vocab))
+    bos = int(cpp.llama_vocab_bos(vocab))
+    kind = int(cpp.llama_vocab_type(vocab))
+    return Vocab(
+        size=size,
+        kind=KINDS.get(kind, f"type {kind}"),
+        bos=bos if bos >= 0 else None,
+        eos=frozenset(t for t in range(size) if cpp.llama_vocab_is_eog(vocab, t)),
+        add_bos=bool(cpp.llama_vocab_get_add_bos(vocab)),
+        add_eos=bool(cpp.llama_vocab_get_add_eos(vocab)),
+        text=lambda token: bytes(cpp.llama_vocab_get_text(vocab, token)),
+    )
+
+
+class LlamaText:
+    """Text to tokens and back, as the model file defines it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._cpp = llama_cpp()
+        self._vocab = self._cpp.llama_model_get_vocab(model)
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+        """Token ids, BOS first where the model wants one. special: text may spell control tokens."""
+        data = text.encode()
+        size = len(data) + 8
+        while True:
+            buffer = (ctypes.c_int32 * size)()
+            n = self._cpp.llama_tokenize(self._vocab, data, len(data), buffer, size, add_bos, special)
+            if n >= 0:
+                return list(buffer[:n])
+            size = -n
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; a control token has none."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = self._cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, False)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    def render(self, messages: list[dict[str, str]]) -> str:
+        """The model's own chat template over `messages`, ready for the assistant's answer."""
+        from paceline.engines.chat import render
+
+        template = self._cpp.llama_model_chat_template(self._model, None)
+        if not template:
+            raise ModelError(
+                "this model has no chat template: it is a base model; give a plain prompt without --chat"
+            )
+        return render(template.decode(), messages, bos=self._special("bos"), eos=self._special("eos"))
+
+    def _special(self, name: str) -> str:
+        token = int(getattr(self._cpp, f"llama_vocab_{name}")(self._vocab))
+        return bytes(self._cpp.llama_vocab_get_text(self._vocab, token)).decode() if token >= 0 else ""

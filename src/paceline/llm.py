@@ -1,0 +1,174 @@
+"""A loaded model and what drafts for it, as its user holds it: `generate` and `stream`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.decode import decode, start
+from paceline.core.policy import Fixed
+from paceline.core.ports import Drafter
+from paceline.core.record import Stats, StopReason
+from paceline.core.sampling import Sampling
+from paceline.core.settings import Drafting, checked
+from paceline.drafters.none import NoDrafter
+from paceline.engines.stream import TextStream
+
+if TYPE_CHECKING:
+    from paceline.engines.llama import LlamaTarget
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one step added: text, with the source of each part; and the tokens, with theirs."""
+
+    text: str
+    parts: tuple[tuple[str, str], ...]
+    tokens: tuple[int, ...]
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """seconds: from the first draft to the last token; prompt_seconds: the target's prompt before it.
+    stop_reason: None where the stream was left early."""
+
+    text: str
+    tokens: tuple[int, ...]
+    stop_reason: StopReason | None
+    n_prompt: int
+    n_tokens: int
+    prompt_seconds: float
+    seconds: float
+    stats: Stats = field(repr=False)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.n_tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class Stream(Iterator[Piece]):
+    """Pieces as they are decoded; `result()` at any point tells what there is so far."""
+
+    def __init__(self, llm: LLM, prompt: Sequence[int], drafter: Drafter, **request: Any) -> None:
+        self._text = TextStream(llm.target.text.piece, request.pop("stop"))
+        self._prompt = prompt
+        self._parts: list[str] = []
+        self._tokens: list[int] = []
+        self._sources: list[str] = []
+        began = perf_counter()
+        self._request = start(llm.target, drafter, prompt, stop=self._text, **request)
+        self._prompt_seconds = perf_counter() - began
+        self._seconds = 0.0  # in the loop only: what the reader of the stream does between steps is not ours
+        self._steps = decode(llm.target, drafter, llm.policy, [self._request])
+        self._closed = False
+
+    def __next__(self) -> Piece:
+        if self._closed:
+            raise StopIteration
+        began = perf_counter()
+        try:
+            _, step = next(self._steps)
+        except BaseException:
+            self.close()
+            raise
+        self._seconds += perf_counter() - began
+        self._tokens += step.tokens
+        self._sources += step.sources
+        taken = self._text.take() if step.stop_reason is None else self._text.finish()
+        if step.stop_reason is not None:
+            self.close()
+        parts = tuple((text, self._sources[min(index, len(self._sources) - 1)]) for text, index in taken)
+        text = "".join(part for part, _ in parts)
+        self._parts.append(text)
+        return Piece(text, parts, step.tokens, step.sources)
+
+    def close(self) -> None:
+        """Give the session back; the text so far stays. Called by itself at the end."""
+        if not self._closed:
+            self._closed = True
+            self._parts += (
+                [text for text, _ in self._text.finish()] if self._request.stop_reason is None else []
+            )
+            self._request.close()
+
+    def result(self) -> Generation:
+        return Generation(
+            text="".join(self._parts),
+            tokens=tuple(self._tokens),
+            stop_reason=self._request.stop_reason,
+            n_prompt=len(self._prompt),
+            n_tokens=len(self._tokens),
+            prompt_seconds=self._prompt_seconds,
+            seconds=self._seconds,
+            stats=self._request.stats,
+        )
+
+
+class LLM:
+    """A target and what drafts for it. Close it, or use it as a context manager."""
+
+    def __init__(
+        self, target: LlamaTarget, drafter: Drafter, drafting: Drafting, draft: LlamaTarget | None = None
+    ) -> None:
+        self.target = target
+        self.draft = draft
+        self.drafter = drafter
+        self.drafting = drafting
+        self.policy = Fixed(drafting.budget)
+
+    def tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        """The prompt as tokens; what is no text is taken to be tokens already."""
+        return self.target.text.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 256,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        plain: bool = False,
+        **sampling: Any,
+    ) -> Stream:
+        """Decode `prompt` (text or token ids), yielding a Piece a step.
+
+        sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
+        plain: without drafts. Raises UsageError for an empty or too long prompt and values out of range.
+        """
+        return Stream(
+            self,
+            self.tokens(prompt),
+            NoDrafter() if plain else self.drafter,
+            max_tokens=max_tokens,
+            seed=seed,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            ignore_eos=ignore_eos,
+            sampling=checked(Sampling, sampling),
+        )
+
+    def generate(self, prompt: str | Sequence[int], **request: Any) -> Generation:
+        """As `stream`, all at once."""
+        stream = self.stream(prompt, **request)
+        with contextlib.closing(stream):
+            for _ in stream:
+                pass
+        return stream.result()
+
+    def close(self) -> None:
+        """Free the models. Calling it twice is harmless."""
+        self.drafter.close()
+        self.target.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,87 @@
+"""GGUF files made for a test: tiny Llama models with seeded random weights, and files that are not usable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFWriter, TokenType
+
+
+def byte_tokens() -> list[str]:
+    """The 256 bytes as byte-level BPE spells them (GPT-2's printable stand-ins)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    spelled = {b: chr(b) for b in printable}
+    spelled |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in printable)}
+    return [spelled[b] for b in range(256)]
+
+
+def write_llama(
+    path: Path,
+    *,
+    seed: int = 0,
+    extra_tokens: tuple[str, ...] = (),
+    width: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    kv_heads: int = 2,
+    arch: str = "llama",
+    chat_template: str | None = None,
+    vocab_only: bool = False,
+    metadata: dict[str, Any] | None = None,
+    spread: float = 0.5,
+) -> Path:
+    """A byte-level model of about 100k parameters; `spread` sets how sharp its predictions are."""
+    tokens = [*byte_tokens(), "<|end|>", *extra_tokens]
+    random = np.random.default_rng(seed)
+    writer = GGUFWriter(path, arch)
+    writer.add_name("random")
+    writer.add_context_length(512)
+    writer.add_embedding_length(width)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(width * 2)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_rope_dimension_count(width // heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    for key, value in (metadata or {}).items():
+        {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)](key, value)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    kinds = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] + [TokenType.NORMAL] * len(extra_tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(["a b"] if "ab" in extra_tokens else ["Ġ Ġ"])
+    writer.add_bos_token_id(256)
+    writer.add_eos_token_id(256)
+    writer.add_add_bos_token(False)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
+    if not vocab_only:
+
+        def add(name: str, *shape: int) -> None:
+            values = random.normal(size=shape, scale=spread) if len(shape) > 1 else np.ones(shape)
+            writer.add_tensor(name, values.astype(np.float32))
+
+        kv_width = width // heads * kv_heads
+        add("token_embd.weight", len(tokens), width)
+        add("output_norm.weight", width)
+        add("output.weight", len(tokens), width)
+        for i in range(layers):
+            add(f"blk.{i}.attn_norm.weight", width)
+            add(f"blk.{i}.ffn_norm.weight", width)
+            add(f"blk.{i}.attn_q.weight", width, width)
+            add(f"blk.{i}.attn_k.weight", kv_width, width)
+            add(f"blk.{i}.attn_v.weight", kv_width, width)
+            add(f"blk.{i}.attn_output.weight", width, width)
+            add(f"blk.{i}.ffn_gate.weight", width * 2, width)
+            add(f"blk.{i}.ffn_up.weight", width * 2, width)
+            add(f"blk.{i}.ffn_down.weight", width, width * 2)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    if not vocab_only:
+        writer.write_tensors_to_file()
+    writer.close()
+    return path
