@@ -62,7 +62,9 @@ def write_llama(
     if not vocab_only:
 
         def add(name: str, *shape: int) -> None:
-            values = random.normal(size=shape, scale=spread) if len(shape) > 1 else np.ones(shape)
+            # Loud values and outputs: what one token of the past says must show in the logits.
+            scale = 3 * spread if "attn_v" in name or "attn_output" in name else spread
+            values = random.normal(size=shape, scale=scale) if len(shape) > 1 else np.ones(shape)
             writer.add_tensor(name, values.astype(np.float32))
 
         kv_width = width // heads * kv_heads

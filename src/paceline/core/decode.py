@@ -85,6 +85,8 @@ def start(
             f"the prompt has {len(prompt):,} tokens, the context {target.caps.n_ctx:,}: "
             "shorten it or ask for a larger context (-c)"
         )
+    if min(prompt) < 0 or max(prompt) >= target.vocab.size:
+        raise UsageError(f"the prompt has a token id outside the vocabulary of {target.vocab.size:,}")
     session = target.open()
     try:
         session.prefill(prompt)

@@ -18,6 +18,7 @@ from paceline.core.errors import MissingExtraError, ModelError, UsageError
 MAGIC = b"GGUF"
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
+CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
 
 _module: ModuleType | None = None
 _log: deque[str] = deque(maxlen=40)
@@ -128,7 +129,10 @@ def make_context(
     rows: int,
     n_batch: int,
     flash_attention: bool | None,
+    cache_type: str,
 ) -> Any:
+    if cache_type not in CACHE_TYPES:
+        raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
     cpp = llama_cpp()
     params = cpp.llama_context_default_params()
     params.n_ctx = n_ctx
@@ -139,6 +143,7 @@ def make_context(
     params.kv_unified = True  # branches share the trunk's cells
     params.swa_full = True  # a windowed cache that has dropped cells cannot be rolled back
     params.no_perf = True
+    params.type_k = params.type_v = CACHE_TYPES[cache_type]
     params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
     with explained(path):
         context = cpp.llama_init_from_model(model, params)

@@ -40,6 +40,7 @@ class LlamaTarget:
         sessions: int = 1,
         gpu_layers: int = 0,
         flash_attention: bool | None = None,
+        cache_type: str = "f16",
     ) -> None:
         self._cpp = binding.llama_cpp()
         self.path = path
@@ -58,6 +59,7 @@ class LlamaTarget:
                 rows=MAX_ROWS,
                 n_batch=N_BATCH,
                 flash_attention=flash_attention,
+                cache_type=cache_type,
             )
             self.vocab = read_vocab(self._model)
             self.text = LlamaText(self._model)

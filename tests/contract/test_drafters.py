@@ -1,0 +1,155 @@
+"""What every drafter must do. A new drafter is one row in MAKERS, and this suite covers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.core.decode import advance, start
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Drafter
+from paceline.core.sampling import Sampling
+from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.engines.toy import ToyTarget
+
+V = 6
+
+
+def model(temperature: float = 0.0, n_ctx: int = 4096, branch: int = 64) -> ModelDrafter:
+    draft = ToyTarget(V, seed=1, noise=0.3, n_ctx=n_ctx, branch=branch)
+    return ModelDrafter(draft, V, temperature=temperature)
+
+
+MAKERS: dict[str, Callable[[], Drafter]] = {
+    "none": NoDrafter,
+    "lookup": LookupDrafter,
+    "lookup, short n-grams": lambda: LookupDrafter(1, 1),
+    "model": model,
+    "model, sampled": lambda: model(0.9),
+    "model, short context": lambda: model(n_ctx=9),
+    "model, chains only": lambda: model(branch=1),
+    "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
+    "model,lookup": lambda: ComposedDrafter([model(), LookupDrafter()]),
+}
+
+prompts = st.lists(st.integers(0, V - 1), min_size=1, max_size=20)
+budgets = st.builds(
+    Budget,
+    depth=st.integers(0, 6),
+    nodes=st.integers(0, 12),
+    width=st.integers(1, 4),
+    p_min=st.sampled_from([0.0, 0.3, 0.9]),
+    p_split=st.sampled_from([0.01, 0.2]),
+)
+
+
+@pytest.fixture(params=MAKERS)
+def make(request: pytest.FixtureRequest) -> Callable[[], Drafter]:
+    return MAKERS[request.param]
+
+
+def propose(drafter: Drafter, prompt: Sequence[int], budget: Budget, seed: int = 0) -> DraftTree:
+    memory = drafter.open(prompt, seed)
+    (tree,) = drafter.propose([(memory, budget)])
+    memory.close()
+    return tree
+
+
+def same(a: DraftTree, b: DraftTree) -> bool:
+    if (a.q is None) != (b.q is None) or a.tokens != b.tokens or a.parents != b.parents:
+        return False
+    return a.q is None or b.q is None or all(np.array_equal(x, y) for x, y in zip(a.q, b.q, strict=True))
+
+
+def leaves(tree: DraftTree) -> int:
+    return sum(not tree.children(node) for node in range(len(tree)))
+
+
+@given(prompt=prompts, budget=budgets)
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_proposal_stays_within_its_budget_and_the_vocabulary(
+    name: str, prompt: list[int], budget: Budget
+) -> None:
+    tree = propose(MAKERS[name](), prompt, budget)
+    assert len(tree) <= budget.nodes
+    assert max(tree.depths(), default=0) <= budget.depth
+    assert leaves(tree) <= budget.width
+    assert all(0 <= token < V for token in tree.tokens)
+    assert all(0.0 <= score <= 1.0 for score in tree.score)
+    assert all(tree.source)
+    for parent in [ROOT, *range(len(tree))]:
+        tokens = [tree.tokens[child] for child in tree.children(parent)]
+        assert len(set(tokens)) == len(tokens)
+
+
+@given(prompt=prompts, budget=budgets)
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("name", MAKERS)
+def test_q_is_a_distribution_that_gave_the_token(name: str, prompt: list[int], budget: Budget) -> None:
+    tree = propose(MAKERS[name](), prompt, budget)
+    for token, score, q in zip(tree.tokens, tree.score, tree.q or (), strict=False):
+        assert q is not None
+        assert q.sum() == pytest.approx(1.0, abs=1e-12)
+        assert q[token] == score > 0.0
+
+
+def test_no_budget_means_no_draft(make: Callable[[], Drafter]) -> None:
+    assert len(propose(make(), [1, 2, 1, 2], Budget(depth=0, nodes=5))) == 0
+    assert len(propose(make(), [1, 2, 1, 2], Budget(depth=5, nodes=0))) == 0
+
+
+def test_the_same_request_and_seed_get_the_same_proposal(make: Callable[[], Drafter]) -> None:
+    budget, prompt = Budget(4, 8, width=2), [1, 2, 3, 1, 2]
+    drafter = make()
+    first = propose(drafter, prompt, budget, seed=3)
+    assert same(first, propose(drafter, prompt, budget, seed=3))
+    assert same(first, propose(make(), prompt, budget, seed=3))
+
+
+def test_a_batch_proposes_what_each_request_alone_would(make: Callable[[], Drafter]) -> None:
+    requests = [([1, 2, 3, 1, 2], Budget(4, 4)), ([5], Budget(2, 6, width=3)), ([0, 0, 0], Budget(0, 0))]
+    drafter = make()
+    batch = [(drafter.open(prompt, 7), budget) for prompt, budget in requests]
+    for tree, (prompt, budget) in zip(drafter.propose(batch), requests, strict=True):
+        assert same(tree, propose(make(), prompt, budget, seed=7))
+
+
+@given(prompt=prompts, seed=st.integers(0, 20), width=st.integers(1, 3))
+@settings(max_examples=15, deadline=None)
+@pytest.mark.parametrize("name", [name for name in MAKERS if "sampled" not in name])
+def test_memory_after_acceptances_and_rejections_is_that_of_the_text(
+    name: str, prompt: list[int], seed: int, width: int
+) -> None:
+    """After every step the drafter proposes what a fresh one would for the same text."""
+    target, drafter = ToyTarget(V, seed=seed), MAKERS[name]()
+    budget = Budget(4, 4 * width, width=width, p_split=0.05)
+    request = start(target, drafter, prompt, max_tokens=50, sampling=Sampling(temperature=0.6))
+    for _ in range(5):
+        advance(target, drafter, Fixed(budget), [request])
+        (proposed,) = drafter.propose([(request.memory, budget)])
+        assert same(proposed, propose(MAKERS[name](), list(request.session.tokens), budget))
+
+
+def test_closing_a_memory_and_the_drafter_twice_is_harmless(make: Callable[[], Drafter]) -> None:
+    drafter = make()
+    memory: Any = drafter.open([1, 2], 0)
+    for _ in range(2):
+        memory.close()
+    for _ in range(2):
+        drafter.close()
+
+
+def test_a_name_says_which_drafters_there_are(make: Callable[[], Drafter]) -> None:
+    drafter = make()
+    assert set(propose(drafter, [1, 1, 1, 1], Budget(3, 3)).source) <= set(drafter.name.split(","))
+    assert EMPTY.source == ()

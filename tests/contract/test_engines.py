@@ -1,0 +1,230 @@
+"""What every engine must do. Runs over the toy and over llama.cpp with a tiny random model.
+
+The toy is exact. llama.cpp computes several rows with other kernels than one, so its logits move in the last
+bits with the shape of the batch (cache and attention are F32 here: F16 rounds such bits up to visible ones).
+A cell that is left over, missing or misplaced moves them a thousand times further, as the last test shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.core.errors import ContractError, PacelineError, UsageError
+from paceline.core.ports import Want
+from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.engines.llama import LlamaTarget
+from paceline.engines.toy import ToyTarget
+
+PROMPT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5]
+TREE = DraftTree(
+    tokens=(1, 2, 3, 4, 2, 6, 7, 1),
+    parents=(ROOT, 0, 0, ROOT, 3, 3, 2, ROOT),
+    score=(0.5,) * 8,
+    source=("test",) * 8,
+)
+SESSIONS = 3
+
+
+@dataclass
+class Engine:
+    target: Any
+    tolerance: float
+
+    def rows(self, session: Any, tree: DraftTree = EMPTY) -> list[np.ndarray]:
+        """Copies of the root's row and every node's."""
+        out = self.target.forward([(session, tree)], Want())[0]
+        return [np.array(out.logits(row), dtype=np.float64) for row in range(len(tree) + 1)]
+
+    def fresh(self, tokens: Sequence[int]) -> np.ndarray:
+        """The root's row in a session that has seen nothing else."""
+        session = self.target.open()
+        session.prefill([(tokens[0] + 1) % 12])  # nothing in common: no cell is taken over
+        session.prefill(tokens)
+        (row,) = self.rows(session)
+        session.close()
+        return row
+
+    def same(self, a: np.ndarray, b: np.ndarray) -> bool:
+        return bool(np.abs(a - b).max() <= self.tolerance)
+
+
+def toy(_: Path) -> Engine:
+    return Engine(ToyTarget(12, n_ctx=64), 0.0)
+
+
+def llama(models: Path) -> Engine:
+    target = LlamaTarget(
+        models / "target.gguf", n_ctx=256, threads=1, sessions=SESSIONS, cache_type="f32", flash_attention=False
+    )
+    return Engine(target, 1e-4)
+
+
+@pytest.fixture(scope="module", params=[toy, llama], ids=["toy", "llama"])
+def engine(request: pytest.FixtureRequest, models: Path) -> Iterator[Engine]:
+    made: Callable[[Path], Engine] = request.param
+    engine = made(models)
+    yield engine
+    engine.target.close()
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Any]:
+    session = engine.target.open()
+    session.prefill(PROMPT)
+    yield session
+    session.close()
+
+
+def path_to(tree: DraftTree, node: int) -> list[int]:
+    path = []
+    while node != ROOT:
+        path.append(node)
+        node = tree.parents[node]
+    return path[::-1]
+
+
+def test_every_row_of_a_tree_is_the_row_of_its_own_chain(engine: Engine, session: Any) -> None:
+    root, *nodes = engine.rows(session, TREE)
+    assert engine.same(root, engine.fresh(PROMPT))
+    for node, row in enumerate(nodes):
+        alone = engine.fresh([*PROMPT, *(TREE.tokens[i] for i in path_to(TREE, node))])
+        assert engine.same(row, alone), node
+        assert row.argmax() == alone.argmax()
+
+
+@pytest.mark.parametrize("node", [ROOT, *range(len(TREE))])
+def test_a_session_that_kept_a_path_equals_a_fresh_one(engine: Engine, session: Any, node: int) -> None:
+    engine.rows(session, TREE)
+    path = path_to(TREE, node)
+    session.keep(path, 8)
+    expected = [*PROMPT, *(TREE.tokens[i] for i in path), 8]
+    assert list(session.tokens) == expected
+    assert engine.same(engine.rows(session)[0], engine.fresh(expected))
+
+
+@given(
+    rounds=st.lists(
+        st.tuples(st.integers(0, 2**16), st.integers(0, 6), st.integers(0, 11)), min_size=1, max_size=6
+    )
+)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_sequence_of_drafts_and_rejections_leaves_the_state_of_the_text(
+    engine: Engine, rounds: list[tuple[int, int, int]]
+) -> None:
+    """Random trees, random paths kept: rolled back, the session is as one that decoded only the text."""
+    session = engine.target.open()
+    session.prefill(PROMPT)
+    for seed, size, root in rounds:
+        random = np.random.default_rng(seed)
+        parents = tuple(int(random.integers(-1, i)) if i else ROOT for i in range(size))
+        tokens = tuple(int(t) for t in random.integers(0, 12, size))
+        tree = DraftTree(tokens, parents, (0.5,) * size, ("test",) * size)
+        engine.rows(session, tree)
+        session.keep(path_to(tree, int(random.integers(-1, size))), root)
+    last = engine.rows(session)[0]
+    text = list(session.tokens)
+    session.close()
+    assert engine.same(last, engine.fresh(text))
+
+
+def test_a_tree_that_starts_with_the_last_one_grows_it(engine: Engine, session: Any) -> None:
+    whole = engine.rows(session, TREE)
+    session.prefill(PROMPT)
+    for n in (3, 4, len(TREE)):
+        part = DraftTree(TREE.tokens[:n], TREE.parents[:n], TREE.score[:n], TREE.source[:n])
+        out = engine.target.forward([(session, part)], Want())[0]
+        first = {3: 0, 4: 4, len(TREE): 5}[n]
+        for row in range(first, n + 1):
+            assert engine.same(np.array(out.logits(row)), whole[row]), (n, row)
+        if first:
+            with pytest.raises(ContractError):
+                out.logits(first - 1)
+    session.keep([0, 2, 6], 8)
+    assert engine.same(engine.rows(session)[0], engine.fresh([*PROMPT, 1, 3, 7, 8]))
+
+
+def test_prefill_takes_over_what_was_drafted_and_drops_the_rest(engine: Engine, session: Any) -> None:
+    engine.rows(session, TREE)
+    for text in (
+        [*PROMPT, 4, 6, 9],  # along a branch, then off it
+        [*PROMPT, 10],  # off at once
+        [*PROMPT[:4], 8, 8],  # back into the prompt
+        PROMPT[:3],
+        [*PROMPT, *PROMPT],
+    ):
+        session.prefill(text)
+        assert list(session.tokens) == text
+        assert engine.same(engine.rows(session, chain([1, 2], "test"))[0], engine.fresh(text))
+
+
+def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) -> None:
+    prompts = [PROMPT, PROMPT[:4], [5]]
+    batch = [(engine.target.open(), tree) for tree in (TREE, EMPTY, chain([1, 2, 3], "test"))]
+    for (session, _), prompt in zip(batch, prompts, strict=True):
+        session.prefill(prompt)
+    outs = engine.target.forward(batch, Want())
+    together = [[np.array(o.logits(r)) for r in range(len(t) + 1)] for o, (_, t) in zip(outs, batch, strict=True)]
+    for session, _ in batch:
+        session.close()
+    for rows, prompt, (_, tree) in zip(together, prompts, batch, strict=True):
+        alone = engine.target.open()
+        alone.prefill(prompt)
+        for a, b in zip(rows, engine.rows(alone, tree), strict=True):
+            assert engine.same(a, b)
+        alone.close()
+
+
+def test_argmax_is_that_of_the_row_and_features_are_what_was_wanted(engine: Engine, session: Any) -> None:
+    out = engine.target.forward([(session, TREE)], Want(top_k=3))[0]
+    for row in range(len(TREE) + 1):
+        logits = np.array(out.logits(row))
+        assert out.argmax(row) == int(logits.argmax())
+        assert out.features.top_k[row].tolist() == np.argsort(-logits, kind="stable")[:3].tolist()
+
+
+def test_without_wants_no_features_are_computed(engine: Engine, session: Any) -> None:
+    assert engine.target.forward([(session, EMPTY)], Want())[0].features.top_k is None
+
+
+def test_the_same_question_gets_the_same_answer(engine: Engine) -> None:
+    assert engine.same(engine.fresh(PROMPT), engine.fresh(PROMPT))
+
+
+def test_a_session_needs_a_prompt_before_it_answers(engine: Engine) -> None:
+    session = engine.target.open()
+    with pytest.raises(PacelineError):
+        engine.rows(session)
+    with pytest.raises(UsageError, match="empty"):
+        session.prefill([])
+    session.close()
+
+
+def test_keep_needs_a_forward_and_a_path_that_is_one(engine: Engine, session: Any) -> None:
+    with pytest.raises(ContractError, match="before forward"):
+        session.keep([], 1)
+    engine.rows(session, TREE)
+    with pytest.raises(ContractError, match="does not follow"):
+        session.keep([0, 3], 1)
+
+
+def test_closing_twice_is_harmless_and_the_place_is_free_again(engine: Engine) -> None:
+    for _ in range(2 * SESSIONS):
+        session = engine.target.open()
+        session.prefill(PROMPT)
+        session.close()
+        session.close()
+
+
+def test_the_tolerance_would_notice_any_wrong_cell(engine: Engine) -> None:
+    right = engine.fresh(PROMPT)
+    for at in range(len(PROMPT)):
+        wrong = [*PROMPT[:at], (PROMPT[at] + 1) % 12, *PROMPT[at + 1 :]]
+        assert np.abs(engine.fresh(wrong) - right).max() > max(100 * engine.tolerance, 1e-9), at

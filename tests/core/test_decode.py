@@ -1,0 +1,240 @@
+"""The loop: stopping, budgets, batches, and equality with plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.core.decode import advance, decode, start
+from paceline.core.errors import ContractError, UsageError
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Drafter
+from paceline.core.record import Step
+from paceline.core.sampling import Sampling
+from paceline.core.tree import DraftTree, chain
+from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.engines.toy import ToyTarget
+
+V = 6
+NONE = NoDrafter()
+BUDGET = Budget(depth=5, nodes=12, width=1)
+
+
+def model(seed: int = 0, noise: float = 0.3, temperature: float = 0.0) -> ModelDrafter:
+    return ModelDrafter(ToyTarget(V, seed=seed, noise=noise), V, temperature=temperature)
+
+
+MAKERS: dict[str, Callable[[int], Drafter]] = {
+    "none": lambda seed: NONE,
+    "lookup": lambda seed: LookupDrafter(),
+    "model": model,
+    "model, sampled": lambda seed: model(seed, temperature=0.9),
+    "model of another kind": lambda seed: model(seed + 1),
+    "lookup,model": lambda seed: ComposedDrafter([LookupDrafter(2, 3), model(seed)]),
+}
+
+
+def steps_of(
+    target: ToyTarget,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    budget: Budget = BUDGET,
+    max_tokens: int = 40,
+    sampling: Sampling | None = None,
+    stop: Callable[[int], bool] = lambda token: False,
+    **rest: int,
+) -> list[Step]:
+    request = start(target, drafter, prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, **rest)
+    steps = [step for _, step in decode(target, drafter, Fixed(budget), [request])]
+    assert request.stop_reason == steps[-1].stop_reason
+    request.close()
+    return steps
+
+
+def tokens_of(steps: Sequence[Step]) -> list[int]:
+    return [token for step in steps for token in step.tokens]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(
+    prompt=st.lists(st.integers(0, V - 1), min_size=1, max_size=12),
+    seed=st.integers(0, 20),
+    depth=st.integers(1, 6),
+    width=st.integers(1, 4),
+    p_min=st.sampled_from([0.0, 0.4]),
+    eos=st.sampled_from([frozenset[int](), frozenset({2})]),
+)
+@settings(max_examples=25, deadline=None)
+def test_greedy_output_and_stop_are_those_of_plain_decoding(
+    name: str, prompt: list[int], seed: int, depth: int, width: int, p_min: float, eos: frozenset[int]
+) -> None:
+    target = ToyTarget(V, seed=seed, eos=eos)
+    budget = Budget(depth=depth, nodes=depth * width, width=width, p_min=p_min)
+    drafted = steps_of(target, MAKERS[name](seed), prompt, budget)
+    plain = steps_of(target, NONE, prompt)
+    assert tokens_of(drafted) == tokens_of(plain)
+    assert drafted[-1].stop_reason == plain[-1].stop_reason
+
+
+@given(prompt=st.lists(st.integers(0, V - 1), min_size=1, max_size=8), seed=st.integers(0, 1000))
+@settings(max_examples=25, deadline=None)
+def test_a_seed_gives_the_same_text_with_any_deterministic_drafter(prompt: list[int], seed: int) -> None:
+    target = ToyTarget(V, seed=1)
+    sampling = Sampling(temperature=0.8, repeat_penalty=1.2)
+    plain = tokens_of(steps_of(target, NONE, prompt, sampling=sampling, seed=seed))
+    for drafter in (LookupDrafter(), model(1)):
+        assert tokens_of(steps_of(target, drafter, prompt, sampling=sampling, seed=seed)) == plain
+
+
+def test_a_target_drafting_for_itself_is_accepted_in_full() -> None:
+    """n_draft 5: six tokens a step, all but the bonus from the draft, until max_tokens cuts the last draft."""
+    steps = steps_of(ToyTarget(V, seed=3), model(3, noise=0.0), [1, 2, 3], max_tokens=20)
+    assert [len(s.tokens) for s in steps] == [6, 6, 6, 2]
+    assert [s.accepted for s in steps] == [5, 5, 5, 1]
+    assert steps[0].sources == ("model",) * 5 + ("target",)
+    assert steps[0].drafted == {"model": 5}
+
+
+def test_no_step_emits_past_max_tokens() -> None:
+    for n in range(1, 9):
+        assert len(tokens_of(steps_of(ToyTarget(V, seed=3), model(3, 0.0), [1], max_tokens=n))) == n
+
+
+def test_a_stop_inside_the_accepted_path_cuts_it_there() -> None:
+    target = ToyTarget(V, seed=3)
+    plain = tokens_of(steps_of(target, NONE, [1, 2, 3]))
+    for cut in range(1, 8):
+        seen: list[int] = []
+
+        def stop(token: int, seen: list[int] = seen, cut: int = cut) -> bool:
+            seen.append(token)
+            return len(seen) == cut
+
+        steps = steps_of(target, model(3, 0.0), [1, 2, 3], stop=stop)
+        assert tokens_of(steps) == plain[:cut] == seen
+        assert steps[-1].stop_reason == "stop"
+        assert steps[-1].path == tuple(range(len(steps[-1].tokens) - 1))
+
+
+def test_eos_inside_the_accepted_path_ends_the_output_with_it() -> None:
+    free = tokens_of(steps_of(ToyTarget(V, seed=3), NONE, [1, 2, 3]))
+    eos = free[2]
+    steps = steps_of(ToyTarget(V, seed=3, eos=frozenset({eos})), model(3, 0.0), [1, 2, 3])
+    assert tokens_of(steps) == free[: free.index(eos) + 1]
+    assert steps[-1].stop_reason == "eos"
+
+
+def test_eos_can_be_ignored() -> None:
+    target = ToyTarget(V, seed=3, eos=frozenset(range(V)))
+    request = start(target, NONE, [1], max_tokens=5, ignore_eos=True)
+    assert len([0 for _ in decode(target, NONE, Fixed(BUDGET), [request])]) == 5
+
+
+@pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0), LookupDrafter])
+def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(
+    maker: Callable[[], Drafter],
+) -> None:
+    steps = steps_of(ToyTarget(V, seed=3, n_ctx=10), maker(), [1, 2, 3], max_tokens=100)
+    assert len(tokens_of(steps)) == 8  # ten positions are filled, and one more token is predicted
+    assert steps[-1].stop_reason == "context"
+
+
+def test_requests_decoded_together_give_what_each_gives_alone() -> None:
+    target, drafter = ToyTarget(V, seed=2), ComposedDrafter([LookupDrafter(), model(2)])
+    prompts = [[1], [1, 2, 3, 1, 2], [5, 5, 5], [0, 4]]
+    lengths = [3, 17, 9, 1]
+    requests = [start(target, drafter, p, max_tokens=n) for p, n in zip(prompts, lengths, strict=True)]
+    together: dict[int, list[int]] = {id(r): [] for r in requests}
+    for request, step in decode(target, drafter, Fixed(BUDGET), requests):
+        together[id(request)] += step.tokens
+    for request, prompt, n in zip(requests, prompts, lengths, strict=True):
+        assert together[id(request)] == tokens_of(steps_of(target, drafter, prompt, max_tokens=n))
+        assert request.stats.tokens == n
+
+
+def test_a_target_that_takes_no_branches_is_given_chains() -> None:
+    target = ToyTarget(V, seed=2, branch=1)
+    request = start(target, NONE, [1], max_tokens=9)
+    assert request.cap(Budget(4, 12, width=3), target.caps) == Budget(4, 12, width=1)
+
+
+def test_the_statistics_add_up() -> None:
+    target, drafter = ToyTarget(V, seed=3), model(3, noise=0.3)
+    request = start(target, drafter, [1, 2, 3], max_tokens=30)
+    steps = [step for _, step in decode(target, drafter, Fixed(BUDGET), [request])]
+    stats = request.stats
+    assert stats.steps == len(steps)
+    assert stats.tokens == 30 == sum(len(s.tokens) for s in steps)
+    assert stats.drafted == sum(s.drafted["model"] for s in steps) == stats.by_source["model"].drafted
+    assert stats.accepted == stats.by_source["model"].accepted == 30 - stats.steps
+    assert stats.acceptance_rate == stats.accepted / stats.drafted
+    assert stats.acceptance_length == 1 + stats.accepted / stats.steps
+    assert stats.as_dict()["time"]["forward"] == pytest.approx(sum(s.times.forward for s in steps))
+    assert all(s.times.total > 0 for s in steps)
+
+
+class Rogue:
+    """A drafter that breaks its contract."""
+
+    name = "rogue"
+    wants = NONE.wants
+
+    def __init__(self, tree: DraftTree) -> None:
+        self._tree = tree
+
+    def open(self, prompt: Sequence[int], seed: int) -> object:
+        return NONE.open(prompt, seed)
+
+    def propose(self, batch: Sequence[object]) -> list[DraftTree]:
+        return [self._tree] * len(batch)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("tree", [chain([1] * 6, "rogue"), chain([V], "rogue"), chain([-1], "rogue")])
+def test_a_draft_over_budget_or_outside_the_vocabulary_never_reaches_the_engine(tree: DraftTree) -> None:
+    target, rogue = ToyTarget(V), Rogue(tree)
+    request = start(target, rogue, [1], max_tokens=20)  # type: ignore[arg-type]
+    with pytest.raises(ContractError, match="rogue"):
+        advance(target, rogue, Fixed(BUDGET), [request])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "complaint"),
+    [
+        ([], 5, "prompt is empty"),
+        ([1, V], 5, "outside the vocabulary of 6"), ([1], 0, "max_tokens 0"), ([1] * 11, 5, "11 tokens, the context 10"),
+    ],
+)
+def test_requests_that_cannot_be_served_are_refused(prompt: list[int], n: int, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        start(ToyTarget(V, n_ctx=10), NONE, prompt, max_tokens=n)
+
+
+def test_a_drafter_that_fails_to_open_leaves_no_session_open() -> None:
+    class Broken(NoDrafter):
+        def open(self, prompt: Sequence[int], seed: int) -> object:  # type: ignore[override]
+            raise RuntimeError("no room")
+
+    class Counting(ToyTarget):
+        def open(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+            self.session = super().open()
+            return self.session
+
+    target = Counting(V)
+    with pytest.raises(RuntimeError, match="no room"):
+        start(target, Broken(), [1], max_tokens=5)  # type: ignore[arg-type]
+    assert target.session.tokens == []
+
+
+def test_a_closed_request_forgets_its_tokens() -> None:
+    target = ToyTarget(V)
+    request = start(target, LookupDrafter(), [1, 2], max_tokens=5)
+    request.close()
+    assert list(request.session.tokens) == []

@@ -1,0 +1,122 @@
+"""From logits to distributions. That the chain is llama.cpp's is tested in tests/engines/test_llama_sampling.py."""
+
+import math
+
+import numpy as np
+import pytest
+
+from paceline.core.errors import UsageError
+from paceline.core.sampling import Sampling, SeededRng, adjust, argmax, probabilities, top_k
+
+LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
+
+
+def p(**settings: float) -> list[float]:
+    return probabilities(LOGITS, Sampling(**settings), []).round(12).tolist()  # type: ignore[arg-type]
+
+
+def test_temperature_one_is_the_softmax() -> None:
+    assert p(temperature=1.0) == [0.5, 0.3, 0.15, 0.05]
+
+
+def test_temperature_zero_is_all_on_the_argmax() -> None:
+    assert p() == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_each_filter_keeps_what_it_names() -> None:
+    assert p(temperature=1.0, top_k=2) == [0.625, 0.375, 0.0, 0.0]
+    assert p(temperature=1.0, top_p=0.7) == [0.625, 0.375, 0.0, 0.0]
+    assert p(temperature=1.0, top_p=0.0) == [1.0, 0.0, 0.0, 0.0]
+    assert p(temperature=1.0, min_p=0.5) == [0.625, 0.375, 0.0, 0.0]
+    assert p(temperature=1.0, min_p=1.0) == [1.0, 0.0, 0.0, 0.0]
+    assert p(temperature=1.0, top_k=99) == p(temperature=1.0)
+
+
+def test_the_nucleus_is_chosen_before_the_temperature_is_applied() -> None:
+    assert np.count_nonzero(p(temperature=100.0, top_p=0.7)) == 2
+
+
+def test_ties_go_to_the_lowest_id_everywhere() -> None:
+    level = np.zeros(5)
+    assert argmax(level) == 0
+    assert top_k(level, 2).tolist() == [0, 1]
+    assert top_k(np.array([1.0, 2.0, 1.0, 2.0]), 3).tolist() == [1, 3, 0]
+    assert np.flatnonzero(probabilities(level, Sampling(temperature=1.0, top_k=2), [])).tolist() == [0, 1]
+
+
+def test_top_k_of_everything_sorts_everything() -> None:
+    assert top_k(LOGITS[::-1], 4).tolist() == [3, 2, 1, 0]
+
+
+def test_penalties_count_only_the_window() -> None:
+    sampling = Sampling(frequency_penalty=1.0, presence_penalty=0.5, repeat_last_n=3)
+    out = adjust(np.array([2.0, 2.0, -1.0]), sampling, [2, 1, 0, 0])
+    assert out.tolist() == [2.0 - 2 * 1.0 - 0.5, 2.0 - 1.0 - 0.5, -1.0]
+
+
+def test_the_repeat_penalty_makes_a_negative_logit_less_likely_too() -> None:
+    out = adjust(np.array([2.0, -2.0, 0.0]), Sampling(repeat_penalty=2.0), [0, 1, 2])
+    assert out.tolist() == [1.0, -4.0, 0.0]
+
+
+def test_logit_bias_can_forbid_and_ignores_tokens_the_model_lacks() -> None:
+    sampling = Sampling(temperature=1.0, logit_bias={0: -math.inf, 99: 5.0})
+    assert probabilities(LOGITS, sampling, [])[0] == 0.0
+
+
+def test_adjusting_leaves_the_engines_row_alone() -> None:
+    logits = np.zeros(3, dtype=np.float32)
+    adjust(logits, Sampling(logit_bias={1: 3.0}), [])
+    assert logits.tolist() == [0.0, 0.0, 0.0]
+    assert adjust(logits, Sampling(), []) is logits
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": math.nan},
+        {"temperature": -0.1},
+        {"temperature": math.inf},
+        {"top_k": -1},
+        {"top_p": 1.01},
+        {"top_p": -0.1},
+        {"top_p": math.nan},
+        {"min_p": 2.0},
+        {"repeat_penalty": 0.0},
+        {"repeat_penalty": math.nan},
+        {"presence_penalty": math.nan},
+        {"frequency_penalty": math.inf},
+        {"repeat_last_n": -1},
+        {"logit_bias": {-1: 0.0}},
+        {"logit_bias": {1: math.nan}},
+        {"logit_bias": {1: math.inf}},
+    ],
+)
+def test_values_out_of_range_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Sampling(**settings)  # type: ignore[arg-type]
+
+
+def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
+    even = np.full(1000, 0.001)
+    first, again, other = SeededRng(1), SeededRng(1), SeededRng(2)
+    drawn = [first.draw(even) for _ in range(5)]
+    assert drawn == [again.draw(even) for _ in range(5)]
+    assert drawn != [other.draw(even) for _ in range(5)]
+
+
+def test_a_draw_never_lands_on_a_forbidden_token() -> None:
+    rng = SeededRng(0)
+    assert {rng.draw(np.array([0.0, 0.5, 0.0, 0.5, 0.0])) for _ in range(200)} == {1, 3}
+
+
+def test_draws_and_acceptances_follow_their_probabilities() -> None:
+    """5,000 draws of a fixed seed: the counts are fixed too, and within four standard deviations."""
+    rng = SeededRng(7)
+    n = 5000
+    counts = np.bincount([rng.draw(np.array([0.2, 0.5, 0.3])) for _ in range(n)], minlength=3) / n
+    assert np.abs(counts - [0.2, 0.5, 0.3]).max() < 4 * 0.5 / math.sqrt(n)
+    accepted = sum(rng.accept(0.25) for _ in range(n)) / n
+    assert abs(accepted - 0.25) < 4 * 0.5 / math.sqrt(n)
+    assert rng.accept(1.0)
+    assert not rng.accept(0.0)

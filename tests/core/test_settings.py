@@ -1,0 +1,66 @@
+"""Settings are checked where they are made."""
+
+import math
+
+import pytest
+
+from paceline.core.errors import UsageError
+from paceline.core.ports import Budget
+from paceline.core.record import Stats
+from paceline.core.sampling import Sampling
+from paceline.core.settings import Drafting, checked
+
+
+def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
+    drafting = Drafting(n_draft=4, width=3, p_min=0.2, p_split=0.3)
+    assert drafting.budget == Budget(depth=4, nodes=12, width=3, p_min=0.2, p_split=0.3)
+
+
+def test_lookup_matches_short_ngrams_only_where_nothing_better_follows() -> None:
+    assert Drafting(drafters=("lookup",)).shortest_ngram == 1
+    assert Drafting(drafters=("lookup", "model")).shortest_ngram == 3
+    assert Drafting(ngram_min=2).shortest_ngram == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"drafters": ()}, "no drafter named"),
+        ({"drafters": ("guess",)}, "unknown drafter 'guess': choose from lookup, model, none"),
+        ({"drafters": ("lookup", "lookup")}, "named twice"),
+        ({"drafters": ("none", "lookup")}, "cannot be combined"),
+        ({"n_draft": 0}, "n_draft 0"),
+        ({"width": 0}, "width 0"),
+        ({"top_k": 0}, "top_k 0"),
+        ({"p_min": 1.5}, "p_min 1.5"),
+        ({"p_split": math.nan}, "p_split nan"),
+        ({"temperature": math.nan}, "draft temperature"),
+        ({"temperature": 0.5, "width": 2}, "sampled drafts are chains"),
+        ({"ngram_min": 4}, "ngram_min 4"),
+        ({"ngram_max": 0}, "ngram_max 0"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(values: dict[str, object], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        Drafting(**values)  # type: ignore[arg-type]
+
+
+def test_an_unknown_setting_is_answered_with_the_known_ones() -> None:
+    assert checked(Sampling, {"top_k": 5}) == Sampling(top_k=5)
+    with pytest.raises(UsageError, match=r"unknown setting topk: known are .*top_k"):
+        checked(Sampling, {"topk": 5})
+
+
+def test_a_budget_is_only_ever_made_smaller() -> None:
+    budget = Budget(depth=4, nodes=8, p_min=0.5)
+    assert budget.capped(9, 9) is budget
+    assert budget.capped(2, -1) == Budget(depth=2, nodes=0, p_min=0.5)
+    assert budget.goes_on(0.5, drafted=7, depth=3)
+    assert not budget.goes_on(0.4, drafted=0, depth=0)
+    assert not budget.goes_on(0.9, drafted=8, depth=0)
+    assert not budget.goes_on(0.9, drafted=0, depth=4)
+
+
+def test_statistics_of_nothing_have_no_rate() -> None:
+    assert Stats().acceptance_rate is None
+    assert Stats().acceptance_length is None

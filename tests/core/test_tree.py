@@ -1,0 +1,72 @@
+"""The draft tree as data."""
+
+import numpy as np
+import pytest
+
+from paceline.core.errors import ContractError
+from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+
+FORK = DraftTree(
+    tokens=(7, 8, 9, 8),
+    parents=(ROOT, 0, 0, ROOT),
+    score=(0.5, 0.5, 0.25, 0.125),
+    source=("a", "a", "b", "b"),
+)
+
+
+def test_a_chain_is_a_narrow_tree() -> None:
+    tree = chain([4, 5, 6], "a", score=[0.5, 0.5, 0.5])
+    assert tree.parents == (ROOT, 0, 1)
+    assert tree.depths() == [1, 2, 3]
+    assert tree.survival == (0.5, 0.25, 0.125)
+    assert tree.q is None
+    assert chain([], "a") is EMPTY
+
+
+def test_survival_is_the_product_along_the_path_unless_given() -> None:
+    assert FORK.survival == (0.5, 0.25, 0.125, 0.125)
+    known = DraftTree((1,), (ROOT,), (0.9,), ("a",), survival=(0.4,))
+    assert known.survival == (0.4,)
+
+
+def test_children_and_child_follow_draft_order() -> None:
+    assert FORK.children(ROOT) == [0, 3]
+    assert FORK.children(0) == [1, 2]
+    assert FORK.children(3) == []
+    assert FORK.child(ROOT, 8) == 3
+    assert FORK.child(0, 8) == 1
+    assert FORK.child(0, 7) is None
+
+
+def test_a_probe_is_never_a_child() -> None:
+    tree = DraftTree((1, 2), (ROOT, ROOT), (1.0, 1.0), ("a", "a"), probe=frozenset({0}))
+    assert tree.children(ROOT) == [1]
+    assert tree.child(ROOT, 1) is None
+
+
+def test_starts_with_compares_nodes_and_shape() -> None:
+    assert FORK.starts_with(EMPTY)
+    assert FORK.starts_with(chain([7, 8], "z"))
+    assert not FORK.starts_with(chain([7, 8, 9], "z"))
+    assert not EMPTY.starts_with(FORK)
+
+
+def test_an_all_deterministic_q_is_no_q() -> None:
+    assert chain([1, 2], "a", q=[None, None]).q is None
+    q = np.array([0.5, 0.5])
+    assert chain([1, 2], "a", q=[None, q]).q == (None, q)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"tokens": (1, 2)}, "differ in length"),
+        ({"parents": (0,)}, "parents come first"),
+        ({"parents": (-2,)}, "parents come first"),
+        ({"q": ()}, "one entry a node"),
+    ],
+)
+def test_arrays_that_are_no_tree_are_refused(fields: dict[str, tuple[int, ...]], complaint: str) -> None:
+    valid = {"tokens": (1,), "parents": (ROOT,), "score": (1.0,), "source": ("a",)}
+    with pytest.raises(ContractError, match=complaint):
+        DraftTree(**(valid | fields))  # type: ignore[arg-type]  # wrong on purpose

@@ -1,0 +1,60 @@
+"""Prompt lookup, case by case."""
+
+import pytest
+
+from paceline.core.ports import Budget, Features
+from paceline.core.record import Step, Times
+from paceline.drafters.lookup import LookupDrafter
+
+FOUR = Budget(depth=4, nodes=4)
+
+
+def proposal(prompt: list[int], budget: Budget = FOUR, **bounds: int) -> tuple[int, ...]:
+    drafter = LookupDrafter(**bounds)
+    return drafter.propose([(drafter.open(prompt, 0), budget)])[0].tokens
+
+
+def test_the_longest_ngram_wins_over_a_more_recent_shorter_one() -> None:
+    assert proposal([1, 2, 3, 40, 41, 42, 43, 9, 3, 50, 51, 1, 2, 3]) == (40, 41, 42, 43)
+
+
+def test_of_equal_ngrams_the_most_recent_wins() -> None:
+    assert proposal([1, 2, 3, 40, 1, 2, 3, 50, 51, 52, 53, 1, 2, 3]) == (50, 51, 52, 53)
+
+
+def test_it_falls_back_to_shorter_ngrams_down_to_the_minimum() -> None:
+    text = [7, 3, 40, 41, 42, 43, 8, 3]
+    assert proposal(text) == (40, 41, 42, 43)
+    assert proposal(text, ngram_min=2) == ()
+
+
+def test_a_match_near_the_end_continues_into_its_own_draft() -> None:
+    assert proposal([9, 1, 2, 1, 2]) == (1, 2, 1, 2)
+    assert proposal([5, 5]) == (5, 5, 5, 5)
+
+
+def test_the_end_of_the_text_does_not_match_itself() -> None:
+    assert proposal([1, 2, 3, 4]) == ()
+    assert proposal([1]) == ()
+
+
+def test_the_draft_is_as_long_as_the_budget_allows() -> None:
+    assert proposal([1, 2, 3, 4, 5, 6, 7, 1], Budget(depth=2, nodes=9)) == (2, 3)
+    assert proposal([1, 2, 3, 4, 5, 6, 7, 1], Budget(depth=9, nodes=3)) == (2, 3, 4)
+
+
+def test_emitted_tokens_become_part_of_what_is_looked_up() -> None:
+    drafter = LookupDrafter()
+    memory = drafter.open([1, 2, 3], 0)
+    assert drafter.propose([(memory, FOUR)])[0].tokens == ()
+    memory.observe(Step((4, 1, 2), ("target",) * 3, (), 0, {}, None, Times()), Features())
+    assert drafter.propose([(memory, FOUR)])[0].tokens == (3, 4, 1, 2)
+
+
+@pytest.mark.parametrize(("prompt", "score"), [([3, 9, 3], 1 / 2), ([2, 3, 9, 2, 3], 2 / 3), ([1, 2, 3] * 2, 3 / 4)])
+def test_longer_matches_are_trusted_more(prompt: list[int], score: float) -> None:
+    drafter = LookupDrafter()
+    tree = drafter.propose([(drafter.open(prompt, 0), FOUR)])[0]
+    assert set(tree.score) == {score}
+    assert set(tree.source) == {"lookup"}
+    assert tree.q is None

@@ -1,0 +1,146 @@
+"""The draft model: what it drafts, what it records as q, and how little it decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from paceline.core.decode import advance, start
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Want
+from paceline.core.sampling import Sampling, probabilities
+from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.drafters.model import ModelDrafter
+from paceline.engines.toy import ToyForward, ToySession, ToyTarget, Vector
+
+V = 6
+PROMPT = [1, 2, 3]
+
+
+def row(target: ToyTarget, text: Sequence[int]) -> Vector:
+    session = target.open()
+    session.prefill(text)
+    return target.forward([(session, EMPTY)], Want())[0].logits(0)
+
+
+def propose(drafter: ModelDrafter, budget: Budget, prompt: Sequence[int] = PROMPT) -> DraftTree:
+    return drafter.propose([(drafter.open(prompt, 0), budget)])[0]
+
+
+def test_a_greedy_chain_follows_the_argmax_and_scores_it_with_its_probability() -> None:
+    toy = ToyTarget(V, seed=4)
+    tree = propose(ModelDrafter(toy, V), Budget(3, 3))
+    text = list(PROMPT)
+    for token, score in zip(tree.tokens, tree.score, strict=True):
+        p = probabilities(row(toy, text), Sampling(temperature=1.0), [])
+        assert token == p.argmax()
+        assert score == pytest.approx(p[token], abs=1e-12)
+        text.append(token)
+    assert tree.q is None
+
+
+def test_a_sampled_chain_records_the_whole_distribution_it_was_drawn_from() -> None:
+    toy = ToyTarget(V, seed=4)
+    tree = propose(ModelDrafter(toy, V, temperature=0.7, top_k=3), Budget(4, 4))
+    text = list(PROMPT)
+    assert tree.q is not None
+    for token, q in zip(tree.tokens, tree.q, strict=True):
+        assert q is not None
+        assert q == pytest.approx(probabilities(row(toy, text), Sampling(temperature=0.7, top_k=3), []))
+        assert np.count_nonzero(q) == 3
+        text.append(token)
+
+
+def test_p_min_ends_a_greedy_chain_before_the_first_unlikely_token() -> None:
+    full = propose(ModelDrafter(ToyTarget(V, seed=4), V), Budget(6, 6))
+    least = sorted(full.score)[1]
+    short = propose(ModelDrafter(ToyTarget(V, seed=4), V), Budget(6, 6, p_min=least))
+    kept = next((i for i, score in enumerate(full.score) if score < least), 6)
+    assert short.tokens == full.tokens[:kept]
+    assert kept < 6
+
+
+def test_p_min_ends_a_sampled_chain_by_what_was_known_before_the_draw() -> None:
+    """An unlikely draw is kept; the chain stops where even the likeliest token is below p_min."""
+    toy = ToyTarget(V, seed=4)
+    for seed in range(30):
+        drafter = ModelDrafter(toy, V, temperature=1.5)
+        tree = drafter.propose([(drafter.open(PROMPT, seed), Budget(6, 6, p_min=0.4))])[0]
+        assert all(q is not None and q.max() >= 0.4 for q in tree.q or ())
+        if len(tree) < 6:
+            text = [*PROMPT, *tree.tokens]
+            assert probabilities(row(toy, text), Sampling(temperature=1.5, top_k=10), []).max() < 0.4
+
+
+def test_a_tree_branches_where_an_alternative_is_likely_enough() -> None:
+    toy = ToyTarget(V, seed=4)
+    tree = propose(ModelDrafter(toy, V), Budget(3, 12, width=3, p_split=0.1))
+    chain_alone = propose(ModelDrafter(toy, V), Budget(3, 3))
+    p = probabilities(row(toy, PROMPT), Sampling(temperature=1.0), [])
+    expected = [t for t in np.argsort(-p)[:3].tolist() if t == p.argmax() or p[t] >= 0.1]
+    assert [tree.tokens[c] for c in tree.children(ROOT)] == expected
+    node, path = ROOT, []
+    while tree.children(node):
+        node = tree.children(node)[0]
+        path.append(tree.tokens[node])
+    assert tuple(path) == chain_alone.tokens
+    assert tree.q is None
+
+
+class Counting(ToyTarget):
+    """Counts the tokens that are really computed."""
+
+    computed = 0
+    passes = 0
+
+    def after(self, state: Vector | None, token: int) -> Vector:
+        self.computed += 1
+        return super().after(state, token)
+
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree]], want: Want) -> list[ToyForward]:
+        self.passes += 1
+        return super().forward(batch, want)
+
+
+@pytest.mark.parametrize(("seed", "fully"), [(3, True), (4, False)])
+def test_the_drafts_cache_is_reused_whether_the_draft_was_accepted_or_not(seed: int, fully: bool) -> None:
+    """After the prompt, a step of n_draft 4 computes four tokens (the new root and three drafted), and one more
+    where all four were accepted: the last of them was drafted but never computed."""
+    target, draft = ToyTarget(V, seed=3), Counting(V, seed=seed)
+    drafter = ModelDrafter(draft, V)
+    request = start(target, drafter, PROMPT, max_tokens=100)
+    policy = Fixed(Budget(4, 4))
+    advance(target, drafter, policy, [request])
+    for _ in range(6):
+        before, passes = draft.computed, draft.passes
+        accepted_all = request.n_tokens % 5 == 0 and fully
+        step = advance(target, drafter, policy, [request])[0]
+        assert draft.passes - passes == 4
+        assert draft.computed - before == 4 + (1 if accepted_all else 0)
+        assert fully == (step.accepted == 4)
+
+
+def test_tokens_the_target_does_not_have_are_never_proposed() -> None:
+    toy = ToyTarget(V, seed=4)
+    favourite = int(row(toy, PROMPT).argmax())
+    assert favourite > 0
+    tree = propose(ModelDrafter(toy, favourite), Budget(5, 5))
+    assert all(token < favourite for token in tree.tokens)
+
+
+def test_drafting_ends_where_the_drafts_own_context_does() -> None:
+    toy = ToyTarget(V, seed=4, n_ctx=5)
+    assert len(propose(ModelDrafter(toy, V), Budget(9, 9))) == 2
+    assert propose(ModelDrafter(toy, V), Budget(9, 9), prompt=[1] * 5) is EMPTY
+
+
+def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
+    """Memory's stream differs from the request's for every seed."""
+    for seed in range(5):
+        drafter = ModelDrafter(ToyTarget(V), V, temperature=1.0)
+        request = start(ToyTarget(V), drafter, PROMPT, max_tokens=5, seed=seed)
+        even = np.full(1000, 0.001)
+        assert request.rng.draw(even) != drafter.open(PROMPT, seed).rng.draw(even)
+    assert chain([], "model") is EMPTY

@@ -1,0 +1,125 @@
+"""Every outcome of a randomised function with its exact probability: the proof behind "lossless"."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from typing import TypeVar
+
+import numpy as np
+
+from paceline.core.decode import decode, start
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Drafter
+from paceline.core.sampling import Sampling, probabilities
+from paceline.core.tree import EMPTY, Probabilities
+from paceline.core.ports import Want
+from paceline.drafters.compose import ComposedMemory
+from paceline.drafters.model import ModelMemory
+from paceline.engines.toy import ToyTarget
+
+Output = tuple[int, ...]
+T = TypeVar("T")
+
+
+class Tape:
+    """An Rng that replays given answers, then takes the first possible one, and remembers the others."""
+
+    def __init__(self, answers: Sequence[int]) -> None:
+        self._given = list(answers)
+        self.taken: list[int] = []
+        self.alternatives: list[list[int]] = []
+        self.probability = 1.0
+
+    def _answer(self, options: list[int], chances: Sequence[float]) -> int:
+        at = len(self.taken)
+        if at < len(self._given):
+            answer = self._given[at]
+            self.alternatives.append([])
+        else:
+            answer = options[0]
+            self.alternatives.append(options[1:])
+        self.taken.append(answer)
+        self.probability *= chances[options.index(answer)]
+        return answer
+
+    def accept(self, probability: float) -> bool:
+        chances = {1: probability, 0: 1.0 - probability}
+        options = [k for k, v in chances.items() if v > 0.0]
+        return bool(self._answer(options, [chances[k] for k in options]))
+
+    def draw(self, p: Probabilities) -> int:
+        options = np.flatnonzero(p).tolist()
+        return self._answer(options, [float(p[k]) for k in options])
+
+
+def outcomes(run: Callable[[Tape], T]) -> Iterator[tuple[float, T]]:
+    """All results of `run` with their probabilities, by depth-first search over its random answers."""
+    waiting: list[list[int]] = [[]]
+    while waiting:
+        tape = Tape(waiting.pop())
+        result = run(tape)
+        yield tape.probability, result
+        for at, others in enumerate(tape.alternatives):
+            waiting += [[*tape.taken[:at], other] for other in others]
+
+
+def drafted_distribution(
+    target: ToyTarget,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    budget: Budget,
+    sampling: Sampling,
+    n: int,
+) -> dict[Output, float]:
+    """What the loop emits in `n` tokens, with exact probabilities: target's and draft's draws enumerated."""
+
+    def run(tape: Tape) -> Output:
+        request = start(target, drafter, prompt, max_tokens=n, sampling=sampling)
+        request.rng = tape
+        for memory in memories(request.memory):
+            memory.rng = tape
+        tokens: list[int] = []
+        for _, step in decode(target, drafter, Fixed(budget), [request]):
+            tokens += step.tokens
+        request.close()
+        return tuple(tokens)
+
+    total: dict[Output, float] = defaultdict(float)
+    for probability, output in outcomes(run):
+        total[output] += probability
+    return dict(total)
+
+
+def memories(memory: object) -> Iterator[ModelMemory]:
+    """The memories that draw random numbers, wherever they are."""
+    if isinstance(memory, ModelMemory):
+        yield memory
+    elif isinstance(memory, ComposedMemory):
+        for part in memory.parts:
+            yield from memories(part)
+
+
+def plain_distribution(
+    target: ToyTarget, prompt: Sequence[int], sampling: Sampling, n: int
+) -> dict[Output, float]:
+    """What `n` tokens of plain sampling give, straight from the model's rows: no loop, no verification."""
+    total: dict[Output, float] = {(): 1.0}
+    for _ in range(n):
+        longer: dict[Output, float] = {}
+        for output, probability in total.items():
+            history = [*prompt, *output]
+            session = target.open()
+            session.prefill(history)
+            logits = target.forward([(session, EMPTY)], Want())[0].logits(0)
+            p = probabilities(logits, sampling, history)
+            for token in np.flatnonzero(p).tolist():
+                longer[(*output, token)] = probability * float(p[token])
+        total = longer
+    return total
+
+
+def distance(a: dict[Output, float], b: dict[Output, float]) -> float:
+    """The largest difference of any outcome's probability."""
+    return max(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys())
