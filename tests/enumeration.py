@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-
 from typing import TypeVar
 
 import numpy as np
 
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter
+from paceline.core.ports import Budget, Drafter, Want
 from paceline.core.sampling import Sampling, probabilities
 from paceline.core.tree import EMPTY, Probabilities
-from paceline.core.ports import Want
 from paceline.drafters.compose import ComposedMemory
 from paceline.drafters.model import ModelMemory
 from paceline.engines.toy import ToyTarget

@@ -33,7 +33,7 @@ def write_llama(
     spread: float = 0.5,
 ) -> Path:
     """A byte-level model of about 100k parameters; `spread` sets how sharp its predictions are."""
-    tokens = [*byte_tokens(), "<|end|>", *extra_tokens]
+    tokens = [*byte_tokens(), "<|end|>", "ĠĠ", *extra_tokens]
     random = np.random.default_rng(seed)
     writer = GGUFWriter(path, arch)
     writer.add_name("random")
@@ -51,9 +51,9 @@ def write_llama(
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    kinds = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] + [TokenType.NORMAL] * len(extra_tokens)
+    kinds = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] + [TokenType.NORMAL] * (1 + len(extra_tokens))
     writer.add_token_types(kinds)
-    writer.add_token_merges(["a b"] if "ab" in extra_tokens else ["Ġ Ġ"])
+    writer.add_token_merges(["Ġ Ġ"])
     writer.add_bos_token_id(256)
     writer.add_eos_token_id(256)
     writer.add_add_bos_token(False)

@@ -67,7 +67,8 @@ def propose(drafter: Drafter, prompt: Sequence[int], budget: Budget, seed: int =
 def same(a: DraftTree, b: DraftTree) -> bool:
     if (a.q is None) != (b.q is None) or a.tokens != b.tokens or a.parents != b.parents:
         return False
-    return a.q is None or b.q is None or all(np.array_equal(x, y) for x, y in zip(a.q, b.q, strict=True))
+    pairs = zip(a.q or (), b.q or (), strict=True)
+    return all(x is y or (x is not None and y is not None and np.array_equal(x, y)) for x, y in pairs)
 
 
 def leaves(tree: DraftTree) -> int:

@@ -62,7 +62,12 @@ def toy(_: Path) -> Engine:
 
 def llama(models: Path) -> Engine:
     target = LlamaTarget(
-        models / "target.gguf", n_ctx=256, threads=1, sessions=SESSIONS, cache_type="f32", flash_attention=False
+        models / "target.gguf",
+        n_ctx=256,
+        threads=1,
+        sessions=SESSIONS,
+        cache_type="f32",
+        flash_attention=False,
     )
     return Engine(target, 1e-4)
 
@@ -171,7 +176,9 @@ def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) ->
     for (session, _), prompt in zip(batch, prompts, strict=True):
         session.prefill(prompt)
     outs = engine.target.forward(batch, Want())
-    together = [[np.array(o.logits(r)) for r in range(len(t) + 1)] for o, (_, t) in zip(outs, batch, strict=True)]
+    together = [
+        [np.array(o.logits(r)) for r in range(len(t) + 1)] for o, (_, t) in zip(outs, batch, strict=True)
+    ]
     for session, _ in batch:
         session.close()
     for rows, prompt, (_, tree) in zip(together, prompts, batch, strict=True):

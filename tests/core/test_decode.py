@@ -48,9 +48,9 @@ def steps_of(
     max_tokens: int = 40,
     sampling: Sampling | None = None,
     stop: Callable[[int], bool] = lambda token: False,
-    **rest: int,
+    seed: int = 0,
 ) -> list[Step]:
-    request = start(target, drafter, prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, **rest)
+    request = start(target, drafter, prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, seed=seed)
     steps = [step for _, step in decode(target, drafter, Fixed(budget), [request])]
     assert request.stop_reason == steps[-1].stop_reason
     request.close()
@@ -209,7 +209,9 @@ def test_a_draft_over_budget_or_outside_the_vocabulary_never_reaches_the_engine(
     ("prompt", "n", "complaint"),
     [
         ([], 5, "prompt is empty"),
-        ([1, V], 5, "outside the vocabulary of 6"), ([1], 0, "max_tokens 0"), ([1] * 11, 5, "11 tokens, the context 10"),
+        ([1, V], 5, "outside the vocabulary of 6"),
+        ([1], 0, "max_tokens 0"),
+        ([1] * 11, 5, "11 tokens, the context 10"),
     ],
 )
 def test_requests_that_cannot_be_served_are_refused(prompt: list[int], n: int, complaint: str) -> None:
@@ -223,7 +225,7 @@ def test_a_drafter_that_fails_to_open_leaves_no_session_open() -> None:
             raise RuntimeError("no room")
 
     class Counting(ToyTarget):
-        def open(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        def open(self):  # type: ignore[no-untyped-def]
             self.session = super().open()
             return self.session
 

@@ -1,4 +1,4 @@
-"""From logits to distributions. That the chain is llama.cpp's is tested in tests/engines/test_llama_sampling.py."""
+"""From logits to distributions. That the chain is llama.cpp's is tested in tests/engines."""
 
 import math
 
@@ -12,7 +12,8 @@ LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
 
 
 def p(**settings: float) -> list[float]:
-    return probabilities(LOGITS, Sampling(**settings), []).round(12).tolist()  # type: ignore[arg-type]
+    out: list[float] = probabilities(LOGITS, Sampling(**settings), []).round(12).tolist()  # type: ignore[arg-type]
+    return out
 
 
 def test_temperature_one_is_the_softmax() -> None:

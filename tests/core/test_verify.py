@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from enumeration import Tape, distance, drafted_distribution, outcomes, plain_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enumeration import Tape, distance, drafted_distribution, outcomes, plain_distribution
 from paceline.core.errors import ContractError
 from paceline.core.ports import Budget, Drafter, Features, Want
 from paceline.core.record import Step

@@ -51,7 +51,9 @@ def test_emitted_tokens_become_part_of_what_is_looked_up() -> None:
     assert drafter.propose([(memory, FOUR)])[0].tokens == (3, 4, 1, 2)
 
 
-@pytest.mark.parametrize(("prompt", "score"), [([3, 9, 3], 1 / 2), ([2, 3, 9, 2, 3], 2 / 3), ([1, 2, 3] * 2, 3 / 4)])
+@pytest.mark.parametrize(
+    ("prompt", "score"), [([3, 9, 3], 1 / 2), ([2, 3, 9, 2, 3], 2 / 3), ([1, 2, 3] * 2, 3 / 4)]
+)
 def test_longer_matches_are_trusted_more(prompt: list[int], score: float) -> None:
     drafter = LookupDrafter()
     tree = drafter.propose([(drafter.open(prompt, 0), FOUR)])[0]

@@ -106,8 +106,8 @@ class Counting(ToyTarget):
 
 @pytest.mark.parametrize(("seed", "fully"), [(3, True), (4, False)])
 def test_the_drafts_cache_is_reused_whether_the_draft_was_accepted_or_not(seed: int, fully: bool) -> None:
-    """After the prompt, a step of n_draft 4 computes four tokens (the new root and three drafted), and one more
-    where all four were accepted: the last of them was drafted but never computed."""
+    """After the prompt, a step of n_draft 4 computes four tokens (the new root and three drafted), and one
+    more where all four were accepted: the last of them was drafted but never computed."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=seed)
     drafter = ModelDrafter(draft, V)
     request = start(target, drafter, PROMPT, max_tokens=100)

@@ -16,7 +16,7 @@ import numpy as np
 
 from paceline.core.ports import Budget, Features, Forward, Logits, Session, Target, Want
 from paceline.core.record import Step
-from paceline.core.sampling import Sampling, SeededRng, probabilities, softmax, top_k
+from paceline.core.sampling import Rng, Sampling, SeededRng, probabilities, softmax, top_k
 from paceline.core.tree import EMPTY, ROOT, DraftTree, Probabilities
 
 NOTHING = Want()
@@ -29,7 +29,7 @@ class ModelMemory:
         self.session = session
         self.tokens = list(prompt)
         # A stream of its own: what the draft draws must not shift what the target draws.
-        self.rng = SeededRng(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
+        self.rng: Rng = SeededRng(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
 
     def observe(self, step: Step, features: Features) -> None:
         self.tokens += step.tokens

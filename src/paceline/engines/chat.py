@@ -31,5 +31,5 @@ def render(template: str, messages: list[dict[str, str]], *, bos: str = "", eos:
         return environment.from_string(template).render(
             messages=messages, bos_token=bos, eos_token=eos, add_generation_prompt=True
         )
-    except TemplateError as error:
+    except Exception as error:  # the template is a program in somebody's file: what it raises is its own
         raise ModelError(f"the model's chat template cannot be rendered: {error}") from error

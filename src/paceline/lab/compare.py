@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.core.errors import LosslessError
-from paceline.core.ports import Target, Want
-from paceline.core.tree import EMPTY, chain
+from paceline.core.ports import Budget, Target, Want
+from paceline.core.tree import ROOT, DraftTree
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,19 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 
 
 def explain(
-    target: Target, prompt: Sequence[int], plain: Sequence[int], drafted: Sequence[int], rows: int
+    target: Target, prompt: Sequence[int], plain: Sequence[int], drafted: Sequence[int], budget: Budget
 ) -> Difference | None:
-    """The first difference between two greedy outputs; None where there is none.
+    """The first difference between two greedy outputs, the second with drafts of `budget`; None without one.
 
-    rows: how many the drafted run computed at once (longest draft + 1).
+    The noise is measured on the plain text up to there, in a session of its own and with made-up drafts of
+    the budget's shape: a wrong cell of the drafted run is not in it, and cannot excuse itself.
     """
     index = first_difference(plain, drafted)
     if index is None:
         return None
     text = [*prompt, *plain[: index + 1]]
-    one_by_one = teacher_forced(target, text, len(prompt), 1)
-    together = teacher_forced(target, text, len(prompt), rows)
+    one_by_one = teacher_forced(target, text, len(prompt), Budget(0, 0))
+    together = teacher_forced(target, text, len(prompt), budget)
     best = np.partition(one_by_one[-1], -2)[-2:]
     return Difference(index, float(best[1] - best[0]), batch_noise(one_by_one, together))
 
@@ -60,23 +61,33 @@ def batch_noise(a: np.ndarray, b: np.ndarray) -> float:
     return float((moved.max(axis=1) - moved.min(axis=1)).max())
 
 
-def teacher_forced(target: Target, tokens: Sequence[int], start: int, rows: int) -> np.ndarray:
-    """Logits [len(tokens) - start, n_vocab] that predict each token from `start` on, decoded `rows` at a time
-    as the loop decodes a fully accepted chain."""
+def teacher_forced(target: Target, tokens: Sequence[int], start: int, budget: Budget) -> np.ndarray:
+    """Logits [len(tokens) - start, n_vocab] that predict each token from `start` on, decoded as the loop
+    decodes drafts of `budget` whose last branch is always right."""
     session = target.open()
     out = []
     try:
         session.prefill(tokens[:start])
         at = start
         while at < len(tokens):
-            drafted = tokens[at : min(at + rows - 1, len(tokens) - 1)]
-            forward = target.forward([(session, chain(drafted, "text") if drafted else EMPTY)], Want())[0]
-            out += [forward.logits(row).astype(np.float64) for row in range(len(drafted) + 1)]
-            at += len(drafted) + 1
-            session.keep(range(len(drafted)), tokens[at - 1])
+            right = tokens[at : min(at + budget.depth, len(tokens) - 1)]
+            tree, path = among_decoys(right, min(budget.width, target.caps.branch), target.vocab.size)
+            forward = target.forward([(session, tree)], Want())[0]
+            out += [forward.logits(row).astype(np.float64) for row in (0, *(node + 1 for node in path))]
+            at += len(right) + 1
+            session.keep(path, tokens[at - 1])
     finally:
         session.close()
     return np.stack(out)
+
+
+def among_decoys(right: Sequence[int], width: int, n_vocab: int) -> tuple[DraftTree, list[int]]:
+    """`width` chains of equal length below the root, level by level, the right one last; and its nodes."""
+    n = len(right)
+    tokens = [(token + other) % n_vocab for token in right for other in range(width - 1, -1, -1)]
+    parents = [i - width if i >= width else ROOT for i in range(n * width)]
+    tree = DraftTree(tuple(tokens), tuple(parents), (1.0,) * len(tokens), ("decoy",) * len(tokens))
+    return tree, list(range(width - 1, n * width, width))
 
 
 def require_lossless(difference: Difference | None) -> None:

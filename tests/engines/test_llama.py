@@ -1,0 +1,227 @@
+"""llama.cpp with the embedded models: drafted output is plain output, and state is really reused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paceline
+from gguf_files import write_llama
+from paceline import zoo
+from paceline.core.errors import ContractError, ModelError, UsageError, VocabError
+from paceline.core.ports import Budget, Want
+from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.engines.llama import LlamaTarget
+from paceline.engines.llama.session import common_prefix
+from paceline.lab.compare import Difference, explain, first_difference
+from paceline.llm import LLM
+
+N = 96
+PROMPTS = {
+    "code": 'def read_table(path, separator=","):\n    """Return the rows of a file as lists of fields."""\n',
+    "json": '{"tool": "search", "arguments": {"query": "files", "limit": 10}}\n{"tool": "search", "arg',
+    "sql": "SELECT id, name FROM users WHERE created > '2024-01-01' ORDER BY name;\nSELECT id, name,",
+    "prose": "The function returns a new list that contains the items of the old one, and",
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "lookup": {"drafters": "lookup"},
+    "model": {"drafters": "model"},
+    "model, long drafts": {"drafters": "model", "n_draft": 16, "p_min": 0.3},
+    "model, trees": {"drafters": "model", "n_draft": 4, "width": 4, "p_split": 0.05},
+    "lookup,model": {"drafters": "lookup,model"},
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
+    with paceline.load(n_ctx=1024, **WAYS[request.param]) as llm:
+        yield llm
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_greedy_output_differs_from_plain_only_at_near_ties(llm: LLM, kind: str) -> None:
+    """Exactly: equal, or the top two logits at the first difference are closer than batching moves logits."""
+    prompt = llm.tokens(PROMPTS[kind])
+    plain = llm.generate(prompt, max_tokens=N, plain=True, ignore_eos=True)
+    drafted = llm.generate(prompt, max_tokens=N, ignore_eos=True)
+    difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget)
+    # Noise that a wrong cell makes would excuse anything: batching alone moves logits far less than this.
+    assert difference is None or (difference.near_tie and difference.noise < 0.2), difference
+    assert len(drafted.tokens) == N
+    assert drafted.stats.accepted > 0
+
+
+def test_seeded_sampling_with_greedy_drafts_gives_plain_samplings_text(llm: LLM) -> None:
+    """The draws are the same; a draw can move only where batch noise crosses its threshold, so that most of a
+    text is equal and all of it usually is."""
+    request: dict[str, Any] = {
+        "max_tokens": 48,
+        "temperature": 0.8,
+        "top_k": 40,
+        "seed": 11,
+        "ignore_eos": True,
+    }
+    prompt = llm.tokens(PROMPTS["code"])
+    plain = llm.generate(prompt, plain=True, **request)
+    drafted = llm.generate(prompt, **request)
+    at = first_difference(plain.tokens, drafted.tokens)
+    assert at is None or at > 0
+    assert drafted.stats.drafted > 0
+
+
+def test_a_difference_is_reported_with_its_gap_and_the_noise() -> None:
+    with paceline.load(drafters="none") as llm:
+        prompt = llm.tokens(PROMPTS["code"])
+        plain = llm.generate(prompt, max_tokens=12).tokens
+        other = (*plain[:5], (plain[5] + 1) % 1000, *plain[6:])
+        difference = explain(llm.target, prompt, plain, other, Budget(4, 8, width=2))
+        assert explain(llm.target, prompt, plain, plain, Budget(4, 8)) is None
+        assert isinstance(difference, Difference)
+        assert difference.index == 5
+        assert 0.0 < difference.noise < 0.2
+        assert difference.near_tie == (difference.gap <= difference.noise)
+
+
+@pytest.fixture
+def small(models: Path) -> Iterator[LlamaTarget]:
+    target = LlamaTarget(models / "target.gguf", n_ctx=128, threads=1, sessions=2)
+    yield target
+    target.close()
+
+
+def computed_tokens(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each llama_decode call computes, as they happen."""
+    counts: list[int] = []
+    decode = target._batch.decode
+
+    def counting(context: object) -> int:
+        counts.append(len(target._batch))
+        return decode(context)
+
+    monkeypatch.setattr(target._batch, "decode", counting)
+    return counts
+
+
+def test_a_new_session_takes_over_the_prefix_an_old_one_computed(
+    small: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = list(range(60))
+    counts = computed_tokens(small, monkeypatch)
+    first = small.open()
+    first.prefill(text)
+    small.forward([(first, EMPTY)], Want())
+    assert sum(counts) == 60
+    first.close()
+    counts.clear()
+    second = small.open()
+    second.prefill([*text[:50], 99, 98])
+    small.forward([(second, EMPTY)], Want())
+    assert counts == [2]
+
+
+def test_a_short_rest_of_the_prompt_travels_with_the_first_forward(
+    small: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = computed_tokens(small, monkeypatch)
+    session = small.open()
+    session.prefill(list(range(20)))
+    small.forward([(session, chain([1, 2], "x"))], Want())
+    assert counts == [22]
+
+
+def test_rejected_and_grown_drafts_cost_no_second_computation(
+    small: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = small.open()
+    session.prefill([1, 2, 3])
+    small.forward([(session, chain([4, 5, 6], "x"))], Want())
+    counts = computed_tokens(small, monkeypatch)
+    small.forward([(session, chain([4, 5, 6, 7], "x"))], Want())
+    session.prefill([1, 2, 3, 4, 5, 9])
+    small.forward([(session, EMPTY)], Want())
+    assert counts == [1, 1]
+
+
+def test_more_sessions_than_loaded_for_are_refused(small: LlamaTarget) -> None:
+    sessions = [small.open() for _ in range(3)]
+    for session in sessions[:2]:
+        session.prefill([1, 2])
+    with pytest.raises(UsageError, match="all 2 sessions are open"):
+        sessions[2].prefill([1, 2])
+    sessions[0].close()
+    sessions[2].prefill([1, 2])
+
+
+def test_an_answer_asked_for_too_late_is_refused(small: LlamaTarget) -> None:
+    session = small.open()
+    session.prefill([1, 2, 3])
+    old = small.forward([(session, EMPTY)], Want())[0]
+    session.keep([], 4)
+    small.forward([(session, EMPTY)], Want())
+    with pytest.raises(ContractError, match="overwritten"):
+        old.argmax(0)
+    with pytest.raises(ContractError, match="not among those"):
+        small.forward([(session, chain([1], "x"))], Want())[0].logits(5)
+
+
+def test_a_forward_that_fails_leaves_the_session_usable(small: LlamaTarget) -> None:
+    session = small.open()
+    session.prefill([1, 2, 3])
+    before = np.array(small.forward([(session, EMPTY)], Want())[0].logits(0))
+    wide = DraftTree((1,) * 100, (ROOT,) * 100, (0.5,) * 100, ("x",) * 100)
+    with pytest.raises(UsageError, match="branches"):
+        small.forward([(session, wide)], Want())
+    after = np.array(small.forward([(session, EMPTY)], Want())[0].logits(0))
+    assert np.abs(after - before).max() < 0.01
+    assert len(small._free_branches) == 64
+
+
+def test_a_full_context_is_reported(small: LlamaTarget) -> None:
+    session = small.open()
+    with pytest.raises(UsageError, match="do not fit the context of 128"):
+        session.prefill([1] * 129)
+
+
+def test_text_survives_tokens_whatever_its_bytes(small: LlamaTarget) -> None:
+    for text in ("def f(x):\n\treturn x  # ü€😀", "a\r\n\n\n b", "\x00\x7f", " " * 300):
+        tokens = small.text.encode(text)
+        assert b"".join(small.text.piece(t) for t in tokens).decode() == text
+    assert small.text.encode("<|end|>", special=True) == [256]
+    assert len(small.text.encode("<|end|>")) > 1
+    assert small.text.piece(256) == b""
+
+
+def test_the_chat_template_of_the_file_is_used(tmp_path: Path) -> None:
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ eos_token }}<assistant>"
+    target = LlamaTarget(write_llama(tmp_path / "chat.gguf", chat_template=template), threads=1)
+    assert target.text.render([{"role": "user", "content": "hi"}]) == "<user>hi<|end|><assistant>"
+    target.close()
+
+
+def test_a_model_without_a_template_says_so(small: LlamaTarget) -> None:
+    with pytest.raises(ModelError, match="no chat template"):
+        small.text.render([{"role": "user", "content": "hi"}])
+
+
+def test_a_draft_with_another_vocabulary_is_refused_before_anything_is_decoded(tmp_path: Path) -> None:
+    other = write_llama(tmp_path / "other.gguf", extra_tokens=("cd",))
+    third = write_llama(tmp_path / "third.gguf", extra_tokens=("ce",))
+    with pytest.raises(VocabError, match="token 258 is b'ce', target b'cd'"):
+        paceline.load(other, third)
+    with pytest.raises(VocabError, match="the draft has another vocabulary: BOS token"):
+        paceline.load(zoo.target_path(), other)
+
+
+def test_an_unknown_cache_type_is_answered_with_the_known_ones(models: Path) -> None:
+    with pytest.raises(UsageError, match="choose from f32, f16"):
+        LlamaTarget(models / "target.gguf", cache_type="f8")
+
+
+def test_the_common_prefix_is_found() -> None:
+    assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
+    assert common_prefix([1, 2], [1, 2, 4]) == 2
+    assert common_prefix([], [1]) == 0

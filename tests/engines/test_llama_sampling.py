@@ -1,0 +1,73 @@
+"""Our sampling chain against llama.cpp's own samplers, on the same logits and history."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.core.sampling import Sampling, probabilities, softmax
+from paceline.engines.llama.binding import llama_cpp
+
+V = 40
+
+
+def llama_distribution(logits: np.ndarray, sampling: Sampling, history: Sequence[int]) -> np.ndarray:
+    """p [n_vocab] of llama.cpp's chain in its default order."""
+    cpp = llama_cpp()
+    chain = cpp.llama_sampler_chain_init(cpp.llama_sampler_chain_default_params())
+    bias = (cpp.llama_logit_bias * len(sampling.logit_bias))(*sampling.logit_bias.items())
+    for sampler in (
+        cpp.llama_sampler_init_logit_bias(V, len(bias), bias),
+        cpp.llama_sampler_init_penalties(
+            V,
+            sampling.repeat_last_n,
+            sampling.repeat_penalty,
+            sampling.frequency_penalty,
+            sampling.presence_penalty,
+        ),
+        cpp.llama_sampler_init_top_k(sampling.top_k),
+        cpp.llama_sampler_init_top_p(sampling.top_p, 1),
+        cpp.llama_sampler_init_min_p(sampling.min_p, 1),
+        cpp.llama_sampler_init_temp(sampling.temperature),
+    ):
+        cpp.llama_sampler_chain_add(chain, sampler)
+    for token in history:
+        cpp.llama_sampler_accept(chain, token)
+    data = (cpp.llama_token_data * V)(*((i, float(x), 0.0) for i, x in enumerate(logits)))
+    array = cpp.llama_token_data_array(data=data, size=V, selected=-1, sorted=False)
+    cpp.llama_sampler_apply(chain, ctypes.byref(array))
+    p = np.zeros(V)
+    kept = [(array.data[i].id, array.data[i].logit) for i in range(array.size)]
+    p[[token for token, _ in kept]] = softmax(np.array([logit for _, logit in kept]))
+    cpp.llama_sampler_free(chain)
+    return p
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    sampling=st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.3, 0.8, 1.0, 1.7]),
+        top_k=st.sampled_from([0, 1, 5, 20, 100]),
+        top_p=st.sampled_from([1.0, 0.95, 0.5, 0.05]),
+        min_p=st.sampled_from([0.0, 0.05, 0.4]),
+        repeat_penalty=st.sampled_from([1.0, 1.3, 0.8]),
+        presence_penalty=st.sampled_from([0.0, 0.7]),
+        frequency_penalty=st.sampled_from([0.0, 0.4, -0.2]),
+        repeat_last_n=st.sampled_from([0, 3, 64]),
+        logit_bias=st.sampled_from([{}, {3: 2.0, 7: -1.0}, {0: -np.inf}]),
+    ),
+    history=st.lists(st.integers(0, V - 1), max_size=12),
+)
+@settings(max_examples=300, deadline=None)
+def test_every_setting_gives_llama_cpps_distribution(
+    seed: int, sampling: Sampling, history: list[int]
+) -> None:
+    logits = np.random.default_rng(seed).normal(scale=2.0, size=V).astype(np.float32)
+    ours = probabilities(logits, sampling, history)
+    theirs = llama_distribution(logits, sampling, history)
+    assert np.abs(ours - theirs).max() < 1e-5
