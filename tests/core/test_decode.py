@@ -93,7 +93,7 @@ def test_a_seed_gives_the_same_text_with_any_deterministic_drafter(prompt: list[
 
 
 def test_a_target_drafting_for_itself_is_accepted_in_full() -> None:
-    """n_draft 5: six tokens a step, all but the bonus from the draft, until max_tokens cuts the last draft."""
+    """n_draft 5: six tokens a step, all but the bonus drafted, until max_tokens cuts the last draft."""
     steps = steps_of(ToyTarget(V, seed=3), model(3, noise=0.0), [1, 2, 3], max_tokens=20)
     assert [len(s.tokens) for s in steps] == [6, 6, 6, 2]
     assert [s.accepted for s in steps] == [5, 5, 5, 1]

@@ -53,8 +53,9 @@ def test_an_unknown_setting_is_answered_with_the_known_ones() -> None:
 
 def test_a_budget_is_only_ever_made_smaller() -> None:
     budget = Budget(depth=4, nodes=8, p_min=0.5)
-    assert budget.capped(9, 9) is budget
-    assert budget.capped(2, -1) == Budget(depth=2, nodes=0, p_min=0.5)
+    assert budget.capped(9, 9, 9) is budget
+    assert budget.capped(2, -1, 1) == Budget(depth=2, nodes=0, p_min=0.5)
+    assert Budget(4, 8, width=3).capped(9, 9, 2) == Budget(4, 8, width=2)
     assert budget.goes_on(0.5, drafted=7, depth=3)
     assert not budget.goes_on(0.4, drafted=0, depth=0)
     assert not budget.goes_on(0.9, drafted=8, depth=0)

@@ -43,10 +43,8 @@ class Request:
         """No more than can still be emitted (a step adds one token to what it accepts), than fits the
         context, and than the target takes."""
         room = caps.n_ctx - len(self.session.tokens)
-        width = budget if budget.width <= caps.branch else budget.narrowed(caps.branch)
-        return width.capped(
-            depth=min(self.max_tokens - self.n_tokens - 1, room), nodes=min(room, caps.rows - 1)
-        )
+        depth = min(self.max_tokens - self.n_tokens - 1, room)
+        return budget.capped(depth, nodes=min(room, caps.rows - 1), width=caps.branch)
 
     def judge(self, token: int, n_ctx: int) -> StopReason | None:
         """Count one emitted token; the reason to stop right after it, if there is one."""

@@ -116,13 +116,12 @@ class Budget:
     p_min: float = 0.0
     p_split: float = 0.1
 
-    def capped(self, depth: int, nodes: int) -> Budget:
-        if depth >= self.depth and nodes >= self.nodes:
+    def capped(self, depth: int, nodes: int, width: int) -> Budget:
+        """No more than any of these."""
+        if depth >= self.depth and nodes >= self.nodes and width >= self.width:
             return self
-        return replace(self, depth=max(0, min(self.depth, depth)), nodes=max(0, min(self.nodes, nodes)))
-
-    def narrowed(self, width: int) -> Budget:
-        return replace(self, width=max(1, width))
+        depth, nodes = max(0, min(self.depth, depth)), max(0, min(self.nodes, nodes))
+        return replace(self, depth=depth, nodes=nodes, width=min(self.width, width))
 
     def goes_on(self, likeliest: float, drafted: int, depth: int) -> bool:
         """Whether to draft one more token below a node at `depth`, known the probability of the likeliest.

@@ -105,8 +105,7 @@ class ModelDrafter:
         """The draft's own context may be shorter than the target's, its trees narrower."""
         caps = self._draft.caps
         room = caps.n_ctx - len(memory.tokens)
-        fitted = budget.capped(depth=room, nodes=min(room, caps.rows - 1))
-        return fitted if fitted.width <= caps.branch else fitted.narrowed(caps.branch)
+        return budget.capped(depth=room, nodes=min(room, caps.rows - 1), width=caps.branch)
 
     def _grow(self, growth: _Growth, out: Forward) -> None:
         """Hang the next level below the frontier."""

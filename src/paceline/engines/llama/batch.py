@@ -8,6 +8,12 @@ from typing import Any
 from paceline.engines.llama.binding import MAX_SEQUENCES, llama_cpp
 
 
+def _pointer(sequences: list[int]) -> Any:
+    """To an array that lives as long as the pointer does."""
+    array = (ctypes.c_int32 * len(sequences))(*sequences)
+    return ctypes.cast(array, ctypes.POINTER(ctypes.c_int32))
+
+
 class Batch:
     """Fixed arrays of `size` rows that llama.cpp reads in place."""
 
@@ -18,9 +24,9 @@ class Batch:
         self._n_seq = (ctypes.c_int32 * size)()
         self._wanted = (ctypes.c_int8 * size)()
         self._seqs = (ctypes.POINTER(ctypes.c_int32) * size)()
-        # One array a sequence for the usual row, which belongs to a single one; others are made as needed.
-        self._single = [(ctypes.c_int32 * 1)(i) for i in range(MAX_SEQUENCES)]
-        self._several: list[Any] = []
+        # The usual row belongs to one sequence: those arrays, and pointers to them, are made once.
+        self._single = [_pointer([i]) for i in range(MAX_SEQUENCES)]
+        self._several: list[Any] = []  # the others, kept alive while llama.cpp reads them
         self._batch = cpp.llama_batch(
             n_tokens=0,
             token=self._token,
@@ -56,10 +62,9 @@ class Batch:
         for i, sequences in enumerate(self._owners):
             self._n_seq[i] = len(sequences)
             if len(sequences) == 1:
-                array = self._single[sequences[0]]
+                self._seqs[i] = self._single[sequences[0]]
             else:
-                array = (ctypes.c_int32 * len(sequences))(*sequences)
-                self._several.append(array)
-            self._seqs[i] = ctypes.cast(array, ctypes.POINTER(ctypes.c_int32))
+                self._several.append(_pointer(sequences))
+                self._seqs[i] = self._several[-1]
         self._batch.n_tokens = len(self._owners)
         return int(llama_cpp().llama_decode(context, self._batch))

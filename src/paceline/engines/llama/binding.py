@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
+import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,17 +19,26 @@ from paceline.core.errors import MissingExtraError, ModelError, UsageError
 
 MAGIC = b"GGUF"
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
+MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
 
+# What llama.cpp says of a file that ends too early, depending on where.
+CUT_SHORT = (
+    "not within the file bounds",
+    "corrupted or incomplete",
+    "exceeds remaining file size",
+    "failed to read",
+)
+
 _module: ModuleType | None = None
 _log: deque[str] = deque(maxlen=40)
-_callback: Any = None
+_callbacks: list[Any] = []
 
 
 def llama_cpp() -> ModuleType:
     """The low-level module, imported once, its log kept for error messages instead of printed."""
-    global _module, _callback
+    global _module
     if _module is None:
         try:
             from llama_cpp import llama_cpp as module
@@ -41,8 +52,20 @@ def llama_cpp() -> ModuleType:
             if level == ERROR_LEVEL:
                 _log.append(text.decode(errors="replace").strip())
 
-        _callback = keep  # llama.cpp holds only the address
+        @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
+        def aborting(said: bytes) -> None:
+            # A failed assertion in C++ ends the process whatever we do: say why, instead of a backtrace.
+            assertion = said.decode(errors="replace").rpartition(": ")[2]
+            message = (
+                f"paceline: llama.cpp gave up ({assertion}); is the model file damaged? download it again"
+            )
+            print(message, file=sys.stderr, flush=True)
+            os._exit(ModelError.exit_code)
+
+        _callbacks.extend([keep, aborting])  # llama.cpp holds only their addresses
         module.llama_log_set(keep, ctypes.c_void_p(0))
+        with contextlib.suppress(AttributeError):  # where ggml is another library than llama
+            module._lib.ggml_set_abort_callback(aborting)
         module.llama_backend_init()
         _module = module
     return _module
@@ -70,6 +93,8 @@ def check_file(path: Path) -> None:
             magic = file.read(len(MAGIC))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+    if not magic:
+        raise ModelError(f"{path}: is empty; download it again")
     if magic != MAGIC:
         raise ModelError(f"{path}: is not a GGUF file; convert the model to GGUF first")
 
@@ -82,13 +107,19 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
     with explained(path):
-        model = cpp.llama_model_load_from_file(str(path).encode(), params)
+        model = cpp.llama_model_load_from_file(os.fsencode(path), params)
+        if not model and not vocab_only:
+            reason = _reason(path)
+            # What kind of model it is can be told even of one without usable weights.
+            cpp.llama_model_free(load_model(path, vocab_only=True))
+            raise ModelError(reason)
         if not model:
             raise ModelError(_reason(path))
     arch = metadata(model, "general.architecture")
     causal = metadata(model, f"{arch}.attention.causal")
     pooled = metadata(model, f"{arch}.pooling_type")
-    if not cpp.llama_model_has_decoder(model) or causal == "false" or pooled not in (None, "0"):
+    encodes = not cpp.llama_model_has_decoder(model) or causal == "false" or "bert" in str(arch)
+    if encodes or pooled not in (None, "0"):
         cpp.llama_model_free(model)
         raise ModelError(
             f"{path}: is an embedding model ({arch}), which does not generate text; give a causal LM"
@@ -101,9 +132,9 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> 
 
 def _reason(path: Path) -> str:
     said = " ".join(_log)
-    if "not within the file bounds" in said or "corrupted or incomplete" in said:
-        return f"{path}: is cut short; download it again"
-    if "missing tensor" in said:
+    if any(sign in said for sign in CUT_SHORT):
+        return f"{path}: is cut short or damaged; download it again"
+    if "missing tensor" in said or "check_tensor_dims" in said:
         return f"{path}: holds no usable weights (a vocabulary-only or incomplete file); give a whole model"
     first = next((line for line in _log if line), "the reason is not known")
     return f"{path}: llama.cpp cannot load it: {first}"
@@ -134,6 +165,7 @@ def make_context(
     if cache_type not in CACHE_TYPES:
         raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
     cpp = llama_cpp()
+    check_memory(model, path, n_ctx)
     params = cpp.llama_context_default_params()
     params.n_ctx = n_ctx
     params.n_batch = n_batch
@@ -150,3 +182,25 @@ def make_context(
         if not context:
             raise ModelError(f"{path}: no context of {n_ctx:,} tokens could be made; ask for fewer with -c")
     return context
+
+
+def check_memory(model: Any, path: Path, n_ctx: int) -> None:
+    """Linux grants memory it does not have and kills the process that writes to it, so ask first."""
+    import psutil
+
+    if n_ctx > MAX_POSITIONS:
+        raise UsageError(f"a context of {n_ctx:,} tokens: at most {MAX_POSITIONS:,}; ask for fewer with -c")
+    cpp = llama_cpp()
+    if cpp.llama_supports_gpu_offload() or cpp.llama_model_is_hybrid(model):
+        return  # the cache lies elsewhere, or only some layers have one
+    head = cpp.llama_model_n_embd(model) // max(1, cpp.llama_model_n_head(model))
+    arch = metadata(model, "general.architecture")
+    lengths = [metadata(model, f"{arch}.attention.{of}_length") for of in ("key", "value")]
+    width = cpp.llama_model_n_head_kv(model) * sum(int(n) if n else head for n in lengths)
+    needed = 2 * width * cpp.llama_model_n_layer(model) * n_ctx  # 2 bytes a number
+    free = psutil.virtual_memory().available + psutil.swap_memory().free
+    if needed > free:
+        raise ModelError(
+            f"{path}: a context of {n_ctx:,} tokens needs {needed / 1e9:,.1f} GB of memory, "
+            f"{free / 1e9:,.1f} GB are free: ask for fewer with -c"
+        )

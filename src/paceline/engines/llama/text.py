@@ -67,8 +67,14 @@ class LlamaText:
             raise ModelError(
                 "this model has no chat template: it is a base model; give a plain prompt without --chat"
             )
-        return render(template.decode(), messages, bos=self._special("bos"), eos=self._special("eos"))
+        return render(
+            template.decode(errors="replace"), messages, bos=self._special("bos"), eos=self._special("eos")
+        )
 
     def _special(self, name: str) -> str:
         token = int(getattr(self._cpp, f"llama_vocab_{name}")(self._vocab))
-        return bytes(self._cpp.llama_vocab_get_text(self._vocab, token)).decode() if token >= 0 else ""
+        return (
+            bytes(self._cpp.llama_vocab_get_text(self._vocab, token)).decode(errors="replace")
+            if token >= 0
+            else ""
+        )

@@ -1,0 +1,26 @@
+# The commands of a person and of CI. Each sets up .venv first where that is still to do.
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: setup demo test check bench clean
+
+setup:
+	@$(PYTHON) tools/setup.py
+
+demo: setup
+	@$(BIN)/paceline run --compare -n 256 -f examples/prompt.txt
+
+test: setup
+	$(BIN)/python -m pytest --cov=paceline.core --cov-report=term-missing:skip-covered --cov-fail-under=100
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf .venv build dist

@@ -1,0 +1,117 @@
+"""Set up .venv: Paceline, llama.cpp and the development tools. Standard library only; safe to run again.
+
+llama-cpp-python has no wheel: it is compiled for this processor, which takes minutes. What pip says goes
+to .venv/setup.log; a progress line stands for it here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LOG = VENV / "setup.log"
+READY = VENV / "ready"
+PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+COMPILED = re.compile(r"^\s*\[(\d+)/(\d+)\]")  # ninja's own count
+PLAIN_INTERVAL = 20  # seconds between lines where nothing can be redrawn
+
+
+def state() -> str:
+    """What a set-up was made from: it is repeated when this changes."""
+    digest = hashlib.sha256(sys.version.encode())
+    for path in (ROOT / "pyproject.toml", Path(__file__)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def requirements() -> tuple[list[str], list[str]]:
+    """What has to be compiled, and everything else."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    compiled = project["project"]["optional-dependencies"]["llama"]
+    return compiled, [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+
+
+def check_tools() -> None:
+    if sys.version_info < (3, 11):  # noqa: UP036  # an older Python gets as far as here
+        raise SystemExit(f"setup: Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
+    missing = [
+        names
+        for names in (("cc", "gcc", "clang"), ("c++", "g++", "clang++"))
+        if not any(map(shutil.which, names))
+    ]
+    if missing:
+        raise SystemExit(
+            "setup: llama.cpp is compiled here and needs a C and a C++ compiler: install them first "
+            "(Debian: apt install build-essential; macOS: xcode-select --install)"
+        )
+
+
+def pip(what: str, *arguments: str) -> None:
+    """Run pip, everything it says into the log, one line of progress on stderr."""
+    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
+    began = shown = time.monotonic()
+    redraw = sys.stderr.isatty()
+    print(f"setup: {what}", end="" if redraw else "\n", file=sys.stderr, flush=True)
+    done = ""
+    with LOG.open("a") as log:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            log.write(line)
+            if match := COMPILED.match(line):
+                done = f" {match[1]}/{match[2]}"
+            now = time.monotonic()
+            if now - shown >= (0.5 if redraw else PLAIN_INTERVAL):
+                shown = now
+                text = f"setup: {what}{done}, {now - began:.0f} s"
+                print(
+                    f"\r{text}" if redraw else text, end="" if redraw else "\n", file=sys.stderr, flush=True
+                )
+        code = process.wait()
+    print(
+        f"{chr(13) if redraw else ''}setup: {what}{done}, done in {time.monotonic() - began:.0f} s",
+        file=sys.stderr,
+    )
+    if code != 0:
+        said = LOG.read_text(errors="replace").splitlines()[-25:]
+        print("\n".join(said), file=sys.stderr)
+        raise SystemExit(f"setup: pip failed; all it said is in {LOG.relative_to(ROOT)}")
+
+
+def install(compiled: Sequence[str], others: Sequence[str]) -> None:
+    pip("installing Python packages", "install", *others)
+    pip("compiling llama.cpp for this processor (some minutes)", "install", "--verbose", *compiled)
+    pip("installing paceline", "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+
+
+def main() -> None:
+    if READY.exists() and READY.read_text() == state():
+        return
+    check_tools()
+    if not PYTHON.exists():
+        venv.create(VENV, with_pip=True)
+    READY.unlink(missing_ok=True)
+    LOG.write_text("")
+    install(*requirements())
+    READY.write_text(state())
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nsetup: stopped; run it again to go on", file=sys.stderr)
+        sys.exit(130)
