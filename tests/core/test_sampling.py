@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.core.errors import UsageError
-from paceline.core.sampling import Sampling, SeededRng, adjust, argmax, probabilities, top_k
+from paceline.core.sampling import Sampling, SeededRng, adjust, argmax, nucleus, probabilities, top_k
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
 
@@ -35,6 +35,13 @@ def test_each_filter_keeps_what_it_names() -> None:
 
 def test_the_nucleus_is_chosen_before_the_temperature_is_applied() -> None:
     assert np.count_nonzero(p(temperature=100.0, top_p=0.7)) == 2
+
+
+def test_a_wide_nucleus_is_found_as_surely_as_a_narrow_one() -> None:
+    level = np.full(1000, 0.001)
+    assert len(nucleus(level, 0.5)) == pytest.approx(500, abs=1)
+    assert nucleus(level, 0.0105).tolist() == list(range(11))
+    assert len(nucleus(level, 1.0)) == pytest.approx(1000, abs=1)
 
 
 def test_ties_go_to_the_lowest_id_everywhere() -> None:

@@ -98,18 +98,14 @@ def probabilities(logits: Logits, sampling: Sampling, history: Sequence[int]) ->
     if sampling.greedy:
         p[argmax(adjusted)] = 1.0
         return p
-    # Only the survivors of top-k are ever sorted or exponentiated: a 150k vocabulary costs one partition.
-    # The lowest ids of equals survive, as in argmax.
+    # Each filter works on the survivors of the one before; the lowest ids of equals survive, as in argmax.
     kept = np.arange(len(adjusted))
     if 0 < sampling.top_k < len(adjusted):
         kept = top_k(adjusted, sampling.top_k)
-    elif sampling.top_p < 1.0:
-        kept = np.argsort(-adjusted, kind="stable")
     values = adjusted[kept].astype(np.float64)
     if sampling.top_p < 1.0:
-        mass = np.cumsum(softmax(values))
-        n = int(np.searchsorted(mass, sampling.top_p)) + 1
-        kept, values = kept[:n], values[:n]
+        inside = nucleus(softmax(values), sampling.top_p)
+        kept, values = kept[inside], values[inside]
     if sampling.min_p > 0.0:
         enough = values >= values.max() + math.log(sampling.min_p)
         kept, values = kept[enough], values[enough]
@@ -126,6 +122,17 @@ def top_k(logits: Logits, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     equal = np.flatnonzero(logits == threshold)[: k - len(above)]
     kept = np.concatenate([above, equal])
     return kept[np.lexsort((kept, -logits[kept]))]
+
+
+def nucleus(p: Probabilities, top_p: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Indices of the fewest likeliest outcomes that hold `top_p` of the mass, likeliest first."""
+    k = 64  # usually enough; sorting a whole vocabulary would cost more than the model's own step
+    while True:
+        likeliest = top_k(p, k)
+        n = int(np.searchsorted(np.cumsum(p[likeliest]), top_p)) + 1
+        if n <= k or k >= len(p):
+            return likeliest[:n]
+        k *= 8
 
 
 def softmax(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Probabilities:

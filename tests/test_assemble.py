@@ -1,0 +1,114 @@
+"""Settings to a loaded model: what is filled in, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from gguf_files import write_llama
+from paceline import zoo
+from paceline.assemble import MAKERS, choose
+from paceline.core.errors import UsageError
+from paceline.core.settings import DRAFTERS
+from paceline.machine.threads import choose_threads, logical_cores, physical_cores
+
+
+def test_every_drafter_that_can_be_named_can_be_made() -> None:
+    assert tuple(MAKERS) == DRAFTERS
+
+
+def test_what_is_left_open_is_filled_in_with_what_there_is() -> None:
+    embedded = (zoo.target_path(), zoo.draft_path())
+    assert choose(None, None, None) == (*embedded, ("lookup", "model"))
+    assert choose(None, None, ["lookup"]) == (embedded[0], None, ("lookup",))
+    assert choose("a", None, None) == ("a", None, ("lookup",))
+    assert choose("a", "b", None) == ("a", "b", ("lookup", "model"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"drafters": "model"}, "needs a draft model"),
+        ({"drafters": "lookup,guess"}, "unknown drafter 'guess'"),
+        ({"drafters": ()}, "no drafter named"),
+        ({"draft": "x.gguf", "drafters": "lookup"}, "does not name 'model'"),
+        ({"n_ctx": -1}, "context of -1"),
+        ({"threads": 0}, "0 threads"),
+        ({"threads": 4096}, "use -t"),
+        ({"n_drafts": 3}, "unknown setting n_drafts"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(
+    arguments: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        paceline.load("not/loaded.gguf", **arguments)
+
+
+def test_threads_default_to_physical_cores() -> None:
+    assert choose_threads(None) == physical_cores() <= logical_cores()
+    assert choose_threads(1) == 1
+
+
+def test_settings_reach_the_drafters(models: Path) -> None:
+    with paceline.load(
+        models / "target.gguf",
+        models / "draft.gguf",
+        "model",
+        n_ctx=128,
+        threads=1,
+        n_draft=3,
+        temperature=0.7,
+        top_k=4,
+    ) as llm:
+        assert llm.target.caps.n_ctx == 128
+        done = llm.generate([1, 2, 3], max_tokens=20, temperature=0.9, ignore_eos=True)
+        assert done.n_tokens == 20
+        assert set(done.stats.by_source) == {"model"}
+        assert done.stats.drafted <= 3 * done.stats.steps
+
+
+def test_closing_twice_is_harmless_and_a_second_generation_reuses_the_first(models: Path) -> None:
+    llm = paceline.load(models / "target.gguf", threads=1, n_ctx=128)
+    first = llm.generate([5, 6, 7], max_tokens=30, ignore_eos=True)
+    assert llm.generate([5, 6, 7], max_tokens=30, ignore_eos=True).tokens == first.tokens
+    llm.close()
+    llm.close()
+
+
+def test_a_stream_left_early_keeps_its_text_and_frees_its_session(models: Path) -> None:
+    with paceline.load(models / "target.gguf", threads=1, n_ctx=128) as llm:
+        for _ in range(3):
+            stream = llm.stream([5, 6, 7], max_tokens=50, ignore_eos=True)
+            next(stream)
+            stream.close()
+            result = stream.result()
+            assert result.n_tokens >= 1
+            assert result.stop_reason is None
+            assert list(stream) == []
+
+
+def test_a_recurrent_model_is_told_that_it_cannot_be_drafted_for(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.engines.llama.binding import llama_cpp
+
+    monkeypatch.setattr(llama_cpp(), "llama_model_is_recurrent", lambda model: True)
+    with pytest.raises(UsageError, match="use --draft none"):
+        paceline.load(models / "target.gguf", threads=1)
+    with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
+        assert llm.generate([1, 2], max_tokens=3).n_tokens >= 1
+
+
+def test_a_prompt_may_be_text_or_tokens(models: Path) -> None:
+    with paceline.load(models / "target.gguf", threads=1) as llm:
+        assert llm.tokens("ab") == llm.tokens(llm.tokens("ab"))
+
+
+def test_files_of_other_kinds_are_written_for_these_tests(tmp_path: Path) -> None:
+    """The generator itself: the same seed gives the same bytes."""
+    a, b = write_llama(tmp_path / "a.gguf"), write_llama(tmp_path / "b.gguf")
+    assert a.read_bytes() == b.read_bytes()
