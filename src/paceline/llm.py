@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.decode import decode, start
+from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Drafter
 from paceline.core.record import Stats, StopReason
@@ -125,6 +126,15 @@ class LLM:
         """The prompt as tokens; what is no text is taken to be tokens already."""
         return self.target.text.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
 
+    def chat_tokens(self, prompt: str) -> list[int]:
+        """The prompt as a user's message in the model's chat template; ModelError without a usable one."""
+        text, vocab = self.target.text, self.target.vocab
+        # A template spells BOS itself, as a rule.
+        tokens = text.encode(text.render([{"role": "user", "content": prompt}]), special=True, add_bos=False)
+        if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
+            tokens.insert(0, vocab.bos)
+        return tokens
+
     def stream(
         self,
         prompt: str | Sequence[int],
@@ -141,6 +151,13 @@ class LLM:
         sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
         plain: without drafts. Raises UsageError for an empty or too long prompt and values out of range.
         """
+        settings = checked(Sampling, sampling)
+        if (last := max(settings.logit_bias, default=0)) >= self.target.vocab.size:
+            raise UsageError(
+                f"logit bias for token {last}: the model's tokens are 0 to {self.target.vocab.size - 1}"
+            )
+        if seed < 0:
+            raise UsageError(f"seed {seed}: must be at least 0")
         return Stream(
             self,
             self.tokens(prompt),
@@ -149,7 +166,7 @@ class LLM:
             seed=seed,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             ignore_eos=ignore_eos,
-            sampling=checked(Sampling, sampling),
+            sampling=settings,
         )
 
     def generate(self, prompt: str | Sequence[int], **request: Any) -> Generation:

@@ -12,57 +12,103 @@ from typing import Annotated
 import typer
 
 import paceline
-from paceline.cli import run, zoo
+from paceline.cli import options, run, zoo
 from paceline.cli.exits import CLOSED_PIPE, INTERRUPTED
+from paceline.cli.help import GroupedCommand
 from paceline.core.errors import PacelineError
 
 app = typer.Typer(
     name="paceline",
-    help="Faster decoding of the language models you already have, with the same output.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
+app.command("run", cls=GroupedCommand, short_help="Complete a prompt.", epilog=options.EPILOG)(run.run)
 app.add_typer(zoo.app, name="zoo")
 
 
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         typer.echo(f"paceline {paceline.__version__}")
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    context: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Faster decoding of the language models you already have, with the same output."""
+    options.require_command(context)
 
 
 def invoke(args: list[str]) -> int:
     """Run one command line; returns its exit code. Every error is one line on stderr."""
     try:
-        code = app(args=args, prog_name="paceline", standalone_mode=False)
+        code = _command(args)
         sys.stdout.flush()
     except PacelineError as error:
-        print(f"paceline: {error}", file=sys.stderr)
-        return error.exit_code
+        return _fail(str(error), error.exit_code)
     except typer.TyperException as error:
-        print(f"paceline: {error.format_message()}", file=sys.stderr)
-        return error.exit_code
+        return _fail(_usage(error), error.exit_code)
     except BrokenPipeError:
-        # The reader has seen enough. Python flushes stdout once more at exit; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has seen enough.
+        _settle_stdout()
         return CLOSED_PIPE
+    except OSError as error:
+        _settle_stdout()
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    except MemoryError:
+        return _fail("out of memory: ask for less with -c, or use a smaller model", 1)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    return int(code or 0)
+    return code
+
+
+def _command(args: list[str]) -> int:
+    # Not through app(), which answers a closed pipe in its own way.
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("paceline", list(args)) as context:
+            return int(command.invoke(context) or 0)
+    except typer.Exit as end:
+        return end.exit_code
+
+
+def _fail(message: str, code: int) -> int:
+    # A message may quote a file's name or a model's own words: no line breaks, no terminal sequences.
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    print(f"paceline: {line}", file=sys.stderr)
+    return code
+
+
+def _usage(error: typer.TyperException) -> str:
+    """typer's message, with the environment variable a bad value came from, and where help is."""
+    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    message = error.format_message().rstrip(".")
+    if context is None:
+        return message
+    if param is not None and str(context.get_parameter_source(param.name)).endswith("ENVIRONMENT"):
+        message += f" (from {param.envvar})"
+    return f"{message}; see {context.command_path} --help"
+
+
+def _settle_stdout() -> None:
+    """Python flushes stdout once more at exit: what cannot be written has to go somewhere."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:
+    if sys.stdout is None:  # `>&-`
+        sys.exit(CLOSED_PIPE)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # to the end
+    # A terminal that is not UTF-8 gets question marks, not an error.
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a TextIOWrapper
     sys.exit(invoke(sys.argv[1:]))

@@ -2,154 +2,139 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 
 from paceline.cli.exits import INTERRUPTED
-from paceline.lab.compare import Difference, explain, first_difference, require_lossless
+from paceline.cli.interrupts import Interrupts
+from paceline.core.sampling import Sampling
+from paceline.lab.judge import judge, warm_up
 from paceline.lab.provenance import provenance
-from paceline.llm import LLM, Generation, Piece
-from paceline.report.table import comparison, ratio
-
-COLOURS = {"lookup": "green", "model": "cyan"}
+from paceline.llm import LLM, Generation
+from paceline.report.sources import Marks
+from paceline.report.table import comparison, summary
 
 
 class Completion:
-    """request: what LLM.stream takes besides the prompt."""
+    """request: what LLM.stream takes besides the prompt and the sampling."""
 
-    def __init__(self, llm: LLM, request: dict[str, Any], *, as_json: bool, show_sources: bool) -> None:
-        self._llm, self._request = llm, request
+    def __init__(
+        self,
+        llm: LLM,
+        request: dict[str, Any],
+        sampling: Sampling,
+        interrupts: Interrupts,
+        *,
+        as_json: bool,
+        show_sources: bool,
+    ) -> None:
+        self._llm, self._sampling, self._interrupts = llm, sampling, interrupts
+        self._request = request | asdict(sampling)
         self._as_json, self._show_sources = as_json, show_sources
-        self._out = Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=True)
+        self._marks = Marks(Console(file=sys.stdout))
         self._err = Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
 
-    def prompt_tokens(self, text: str, *, chat: bool) -> list[int]:
-        if not chat:
-            return self._llm.tokens(text)
-        rendered = self._llm.target.text.render([{"role": "user", "content": text}])
-        # The template spells BOS itself where the model wants one.
-        tokens = self._llm.target.text.encode(rendered, special=True, add_bos=False)
-        bos = self._llm.target.vocab.bos
-        if self._llm.target.vocab.add_bos and bos is not None and tokens[:1] != [bos]:
-            tokens.insert(0, bos)
-        return tokens
-
-    def single(self, tokens: list[int]) -> int:
-        generation, interrupted = self._decode(tokens, plain=False)
+    def single(self, prompt: Sequence[int]) -> int:
+        self._legend()
+        run = self._decode(prompt, plain=False)
         if self._as_json:
-            self._print_json(self._record(generation, interrupted) | {"provenance": self._provenance()})
+            self._print_json(run)
         else:
-            self._print_summary(generation)
-        return INTERRUPTED if interrupted else 0
+            self._note(summary(run), "dim")
+        return INTERRUPTED if self._interrupts.pressed else 0
 
-    def compare(self, tokens: list[int]) -> int:
-        self._heading("plain")
-        plain, interrupted = self._decode(tokens, plain=True)
-        if interrupted:
+    def compare(self, prompt: Sequence[int]) -> int:
+        warm_up(self._llm, prompt)
+        self._legend()
+        record: dict[str, Any] = {"plain": None, "drafted": None, "speedup": None, "identical": None}
+        for name, heading in (("plain", "plain"), ("drafted", f"drafted ({self._llm.drafter.name})")):
+            if not self._interrupts.pressed:
+                self._heading(heading)
+                record[name] = self._decode(prompt, plain=name == "plain")
+        if self._interrupts.pressed:
+            if self._as_json:
+                self._print_json(record)
             return INTERRUPTED
-        self._heading(f"drafted ({self._llm.drafter.name})")
-        drafted, interrupted = self._decode(tokens, plain=False)
-        if interrupted:
-            return INTERRUPTED
-        identical, difference, verdict = self._judge(tokens, plain, drafted)
-        records = {"plain": self._record(plain, False), "drafted": self._record(drafted, False)}
+        plain, drafted = record["plain"], record["drafted"]
+        judgement = judge(self._llm, prompt, plain["tokens"], drafted["tokens"], self._sampling)
+        record["speedup"] = drafted["tokens_per_second"] / plain["tokens_per_second"]
+        record |= {"identical": judgement.identical, "verdict": judgement.said}
+        if judgement.difference is not None:
+            record["difference"] = vars(judgement.difference) | {"near_tie": judgement.difference.near_tie}
         if self._as_json:
-            speedup = drafted.tokens_per_second / plain.tokens_per_second
-            extra = {"speedup": speedup, "identical": identical, "verdict": verdict}
-            if difference is not None:
-                extra["difference"] = vars(difference) | {"near_tie": difference.near_tie}
-            self._print_json(records | extra | {"provenance": self._provenance()})
+            self._print_json(record)
         else:
-            self._err.print()
-            comparison(records["plain"], records["drafted"], verdict, sys.stdout)
-        require_lossless(difference)
+            self._note("", "none")
+            comparison(plain, drafted, judgement.said, sys.stdout)
+        judgement.require_lossless()
         return 0
 
-    def _judge(
-        self, tokens: list[int], plain: Generation, drafted: Generation
-    ) -> tuple[bool, Difference | None, str]:
-        at = first_difference(plain.tokens, drafted.tokens)
-        if at is None:
-            return True, None, "yes"
-        if self._request["temperature"] > 0:
-            if self._llm.drafting.temperature > 0:
-                return False, None, "no: sampled drafts draw other tokens from the same distribution"
-            return False, None, f"no: from token {at}; batch noise moved a draw"
-        rows = self._llm.drafting.budget.nodes + 1
-        difference = explain(self._llm.target, tokens, plain.tokens, drafted.tokens, rows)
-        if difference is None or not difference.near_tie:
-            return False, difference, f"NO: from token {at}"
-        return (
-            False,
-            difference,
-            f"up to token {at}, a near-tie: the top two logits are {difference.gap:.2g} apart, "
-            f"batch noise is {difference.noise:.2g}",
-        )
-
-    def _decode(self, tokens: list[int], *, plain: bool) -> tuple[Generation, bool]:
-        stream = self._llm.stream(tokens, plain=plain, **self._request)
-        interrupted = False
-        try:
+    def _decode(self, prompt: Sequence[int], *, plain: bool) -> dict[str, Any]:
+        """Stream one generation to its end, or to Ctrl-C; its record."""
+        sources: list[str] = []
+        shown = 0
+        with contextlib.closing(self._llm.stream(prompt, plain=plain, **self._request)) as stream:
+            # The prompt is computed: from here on there is something to keep when the user has seen enough.
+            self._interrupts.hold()
             for piece in stream:
-                if not self._as_json:
-                    self._print_piece(piece)
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            stream.close()
+                sources += piece.sources
+                shown += len(piece.text)
+                self._show(self._marks.marked(piece.parts) if self._show_sources else piece.text)
+                if self._interrupts.pressed:
+                    break
         generation = stream.result()
-        if not self._as_json and not generation.text.endswith("\n"):
-            self._out.file.write("\n")
-            self._out.file.flush()
-        return generation, interrupted
+        self._show(generation.text[shown:] + ("" if generation.text.endswith("\n") else "\n"))
+        record = self._record(generation)
+        return record | {"sources": sources} if self._show_sources else record
 
-    def _print_piece(self, piece: Piece) -> None:
-        if not self._show_sources:
-            self._out.file.write(piece.text)
-        elif self._out.color_system is not None:
-            for text, source in piece.parts:
-                self._out.print(text, style=COLOURS.get(source), end="")
-        else:
-            for text, source in piece.parts:
-                self._out.file.write(text if source == "target" else f"[{source}:{text}]")
-        self._out.file.flush()
+    def _show(self, text: str) -> None:
+        if not self._as_json:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def _legend(self) -> None:
+        if self._show_sources and not self._as_json:
+            self._note(self._marks.legend(self._llm.drafting.drafters), "none")
 
     def _heading(self, text: str) -> None:
         if not self._as_json:
-            self._out.file.flush()
-            self._err.print(f"--- {text} ---", style="bold")
+            self._note(f"--- {text} ---", "bold")
 
-    def _print_summary(self, generation: Generation) -> None:
-        stats = generation.stats
-        parts = [f"{generation.n_tokens} tokens, {generation.tokens_per_second:.1f} tokens/s"]
-        if stats.drafted:
-            shares = ", ".join(
-                f"{name} {source.accepted}/{source.drafted}" for name, source in stats.by_source.items()
-            )
-            parts.append(f"acceptance rate {ratio(stats.acceptance_rate)} ({shares})")
-            parts.append(f"acceptance length {ratio(stats.acceptance_length)}")
-        self._err.print("; ".join(parts), style="dim")
+    def _note(self, text: str, style: str) -> None:
+        # Written by us: rich would answer a closed pipe with an exit code of its own.
+        with self._err.capture() as captured:
+            self._err.print(text, style=style)
+        sys.stderr.write(captured.get())
 
-    def _record(self, generation: Generation, interrupted: bool) -> dict[str, Any]:
-        stats = generation.stats
+    def _record(self, generation: Generation) -> dict[str, Any]:
         return {
             "text": generation.text,
             "tokens": list(generation.tokens),
-            "stop_reason": "interrupted" if interrupted else generation.stop_reason,
+            "stop_reason": generation.stop_reason or "interrupted",
             "n_prompt": generation.n_prompt,
             "n_tokens": generation.n_tokens,
             "prompt_seconds": generation.prompt_seconds,
             "seconds": generation.seconds,
             "tokens_per_second": generation.tokens_per_second,
-            "stats": stats.as_dict(),
+            "stats": generation.stats.as_dict(),
         }
 
-    def _provenance(self) -> dict[str, Any]:
-        return provenance(self._llm, self._request)
-
     def _print_json(self, record: dict[str, Any]) -> None:
-        json.dump(record, sys.stdout)
-        sys.stdout.write("\n")
+        record["provenance"] = provenance(self._llm, self._request)
+        sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
+
+
+def strict(value: Any) -> Any:
+    """JSON has no infinity: a logit bias of -inf is spelled as a string, which float() reads back."""
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(item) for item in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,61 +11,180 @@ import typer
 
 from paceline.core.errors import UsageError
 
+EPILOG = (
+    "Every option can also be set in the environment, as PACELINE_ and its long name in capitals "
+    "(PACELINE_THREADS=4, PACELINE_TOP_P=0.9); the command line wins. --no-chat, --no-json and so on "
+    "unset a flag."
+    "\n\n"
+    "Exit codes: 0; 1 runtime error; 2 usage; 3 drafted output is not the plain output (--compare); "
+    "130 Ctrl-C; 141 stdout was closed."
+)
+FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
+MODELS = "Models"
+PROMPT = "Prompt"
+GENERATION = "Generation"
+SAMPLING = "Sampling"
+DRAFTING = "Drafting"
+OUTPUT = "Output"
 
-def option(*flags: str, env: str, help: str) -> Any:  # noqa: A002  # typer's own word
-    return typer.Option(*flags, envvar=f"PACELINE_{env}", help=help, show_default=True)
+
+def option(
+    *flags: str,
+    panel: str,
+    help: str,  # noqa: A002  # typer's word
+    metavar: str,
+    from_environment: bool = True,
+) -> Any:
+    """A typer option that its long name's environment variable can set too."""
+    return typer.Option(
+        *flags,
+        envvar=variable(flags[-1]) if from_environment else None,
+        show_envvar=False,
+        show_default=True,
+        help=help,
+        metavar=metavar,
+        rich_help_panel=panel,
+    )
+
+
+def flag(name: str, *, panel: str, help: str) -> Any:  # noqa: A002
+    """A switch, with its --no- form so that the command line can overrule the environment."""
+    return typer.Option(
+        f"{name}/{name.replace('--', '--no-')}",
+        envvar=variable(name),
+        show_envvar=False,
+        show_default=False,
+        help=help,
+        rich_help_panel=panel,
+    )
+
+
+def variable(name: str) -> str:
+    return "PACELINE_" + name.lstrip("-").replace("-", "_").upper()
+
+
+def stop_texts(given: list[str] | None) -> list[str]:
+    """--stop, or PACELINE_STOP as one text: typer would split it at its spaces."""
+    if given is None:
+        given = [os.environ[variable("--stop")]] if variable("--stop") in os.environ else []
+    if "" in given:
+        raise UsageError("--stop '': an empty stop string would stop at once; leave it out")
+    return [utf8(text, "the stop string") for text in given]
 
 
 Model = Annotated[
-    str | None, option("-m", "--model", env="MODEL", help="Target, a GGUF file. Default: embedded.")
+    str | None,
+    option(
+        "-m",
+        "--model",
+        panel=MODELS,
+        metavar="FILE",
+        help="The target, a GGUF file. Default: the embedded one.",
+    ),
 ]
 DraftModel = Annotated[
-    str | None, option("-md", "--model-draft", env="MODEL_DRAFT", help="Draft model, a GGUF file.")
+    str | None,
+    option(
+        "-md",
+        "--model-draft",
+        panel=MODELS,
+        metavar="FILE",
+        help="A draft model: smaller, with the same vocabulary.",
+    ),
+]
+Context = Annotated[
+    int | None,
+    option(
+        "-c",
+        "--ctx-size",
+        panel=MODELS,
+        metavar="N",
+        help="Tokens of context. Default: the model's, up to 4,096.",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    option("-t", "--threads", panel=MODELS, metavar="N", help="Default: one thread a physical core."),
+]
+GpuLayers = Annotated[
+    int, option("-ngl", "--gpu-layers", panel=MODELS, metavar="N", help="Layers to keep on a GPU.")
+]
+FlashAttention = Annotated[
+    str,
+    option("-fa", "--flash-attn", panel=MODELS, metavar="MODE", help="Flash attention: on, off or auto."),
+]
+CacheType = Annotated[
+    str,
+    option("--cache-type", panel=MODELS, metavar="TYPE", help="KV cache: f32, f16, bf16 or q8_0."),
 ]
 Drafters = Annotated[
     str | None,
     option(
-        "--draft", env="DRAFT", help="Drafters in the order asked, of: lookup, model, none. E.g. lookup,model"
+        "--draft",
+        panel=DRAFTING,
+        metavar="NAMES",
+        help="lookup,model asks them in that order; or one of them, or none. "
+        "Default: both where there is a draft model.",
     ),
 ]
-Context = Annotated[
-    int, option("-c", "--ctx-size", env="CTX_SIZE", help="Context in tokens; 0: the model's own.")
-]
-Threads = Annotated[
-    int | None, option("-t", "--threads", env="THREADS", help="Threads. Default: physical cores.")
-]
-GpuLayers = Annotated[int, option("-ngl", "--gpu-layers", env="GPU_LAYERS", help="Layers to keep on a GPU.")]
+
+
+def flash_attention(mode: str) -> bool | None:
+    if mode not in FLASH_ATTENTION:
+        raise UsageError(f"--flash-attn {mode}: choose from {', '.join(FLASH_ATTENTION)}")
+    return FLASH_ATTENTION[mode]
+
+
+def require_command(context: typer.Context) -> None:
+    """Without a command: what there is, and exit code 2."""
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
 
 
 def read_prompt(argument: str | None, option_: str | None, file: Path | None) -> str:
-    """The prompt from exactly one place: the argument, -p, -f, or stdin ("-" or none of these)."""
-    given = [x for x in (argument, option_, file) if x is not None]
-    if len(given) > 1:
+    """The prompt from exactly one place: the argument, -p, -f, the environment, or stdin ("-", or none)."""
+    if argument is None and option_ is None and file is None:
+        option_ = os.environ.get(variable("--prompt"))
+        file = Path(os.environ[variable("--file")]) if variable("--file") in os.environ else None
+    if sum(x is not None for x in (argument, option_, file)) > 1:
         raise UsageError("more than one prompt: give it as an argument, with -p, with -f or on stdin")
-    if file is not None:
-        return _read_file(file)
     text = argument if argument is not None else option_
-    if text is None or text == "-":
-        if sys.stdin is None or (text is None and sys.stdin.isatty()):
-            raise UsageError("no prompt: give it as an argument, with -p, with -f FILE or on stdin")
-        text = _decoded(sys.stdin.buffer.read(), "stdin")
+    if file is not None and str(file) != "-":
+        text, where = _read_file(file), f"{file}: the file"
+    elif text is None or text == "-":
+        text, where = _read_stdin(asked=text == "-" or file is not None), "stdin: the prompt"
+    else:
+        text, where = utf8(text, "the prompt"), "the prompt"
     if not text:
-        raise UsageError("the prompt is empty: give some text to complete")
+        raise UsageError(f"{where} is empty: give some text to complete")
+    return text
+
+
+def utf8(text: str, what: str) -> str:
+    """Refuse what Python keeps of arguments that are no text: lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} is not UTF-8 text (character {error.start})") from error
     return text
 
 
 def _read_file(file: Path) -> str:
     try:
-        text = _decoded(file.read_bytes(), str(file))
+        return _decoded(file.read_bytes(), str(file))
     except OSError as error:
-        raise UsageError(f"{file}: cannot be read ({error.strerror})") from error
-    if not text:
-        raise UsageError(f"{file}: is empty; give a file with some text to complete")
-    return text
+        raise UsageError(f"{file}: cannot be read ({error.strerror}); give a text file") from error
+
+
+def _read_stdin(*, asked: bool) -> str:
+    if sys.stdin is None or (not asked and sys.stdin.isatty()):
+        raise UsageError("no prompt: give it as an argument, with -p, with -f FILE or on stdin")
+    return _decoded(sys.stdin.buffer.read(), "stdin")
 
 
 def _decoded(data: bytes, where: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: is not UTF-8 text (byte {error.start})") from error
+        raise UsageError(f"{where}: is not UTF-8 text (byte {error.start}); convert it first") from error

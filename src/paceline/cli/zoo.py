@@ -10,21 +10,26 @@ from typing import Annotated
 
 import typer
 
+from paceline.cli import options
+from paceline.cli.help import GroupedCommand
+from paceline.cli.interrupts import Interrupts
 from paceline.core.errors import UsageError
 
-app = typer.Typer(
-    help="The embedded models: list them, find their files, inflate them.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(rich_markup_mode=None, short_help="List, find and inflate the embedded models.")
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
-@app.command("list")
+@app.callback(invoke_without_command=True)
+def _options(context: typer.Context) -> None:
+    """The embedded models: list them, find their files, make files of any size from them."""
+    options.require_command(context)
+
+
+@app.command("list", cls=GroupedCommand)
 def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON array on stdout.")] = False,
 ) -> None:
-    """The embedded models."""
+    """List the embedded models."""
     from paceline import zoo
 
     models = zoo.models()
@@ -39,21 +44,19 @@ def list_models(
             }
             for m in models
         ]
-        json.dump(records, sys.stdout)
-        sys.stdout.write("\n")
+        typer.echo(json.dumps(records))
         return
     from paceline.report.table import listing
 
-    rows = [
-        (m.name, f"{m.parameters / 1e6:.1f}M", f"{m.size / 1e6:.1f} MB", m.description, str(m.path))
-        for m in models
-    ]
-    listing(("name", "parameters", "size", "description", "path"), rows, sys.stdout)
+    rows = [(m.name, f"{m.parameters / 1e6:.1f}M", f"{m.size / 1e6:.1f} MB", m.description) for m in models]
+    listing(("name", "parameters", "size", "description"), rows, sys.stdout)
 
 
-@app.command()
-def path(name: Annotated[str, typer.Argument(help="target or draft")]) -> None:
-    """The file of an embedded model, for use with other programs."""
+@app.command(cls=GroupedCommand)
+def path(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="target or draft", show_default=False)],
+) -> None:
+    """Print where an embedded model is, for use with other programs."""
     from paceline import zoo
 
     paths = {"target": zoo.target_path, "draft": zoo.draft_path}
@@ -62,41 +65,66 @@ def path(name: Annotated[str, typer.Argument(help="target or draft")]) -> None:
     typer.echo(str(paths[name]()))
 
 
-@app.command()
+@app.command(cls=GroupedCommand, short_help="Make a larger model that says the same.")
 def inflate(
-    out: Annotated[Path, typer.Argument(help="The GGUF file to write.")],
-    params: Annotated[str, typer.Option("--params", help="Parameters to reach, e.g. 200M or 1.1B.")] = "1B",
-    ftype: Annotated[str, typer.Option("--type", help="F32, F16, BF16, Q8_0 or Q4_0.")] = "Q8_0",
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.", show_default=False)],
+    params: Annotated[
+        str, typer.Option("--params", metavar="N", help="Parameters to reach, e.g. 200M or 1.1B.")
+    ] = "1B",
+    ftype: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="F32, F16, BF16, Q8_0 or Q4_0.")
+    ] = "Q8_0",
     source: Annotated[
-        Path | None, typer.Option("-m", "--model", help="The Llama GGUF to inflate. Default: the target.")
+        Path | None,
+        typer.Option(
+            "-m", "--model", metavar="FILE", help="The Llama GGUF to inflate. Default: the embedded target."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
-    """Write a model of any size that says what the embedded target says, to measure speed at realistic cost."""
+    """Write a model of any size that says what the embedded target says, to measure speed at realistic cost.
+
+    The file's path goes to stdout when it is complete; before that there is no file.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline import zoo
     from paceline.zoo.inflate import inflate as write
 
+    count = parse_count(params)
+    if out.is_dir():
+        raise UsageError(f"{out}: is a directory; give the name of the file to write")
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
+    with (
+        Interrupts() as interrupts,
+        # Where it cannot draw bars it would leave an empty line.
+        Progress(
+            *columns,
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        ) as bars,
+    ):
+        # What is half written must be removed, so the writing stops between steps.
+        interrupts.hold()
         tasks = {phase: bars.add_task(phase, total=1.0, visible=False) for phase in ("write", "quantize")}
 
         def progress(phase: str, done: float) -> None:
             bars.update(tasks[phase], completed=done, visible=True)
+            if interrupts.pressed:
+                raise KeyboardInterrupt
 
-        layout = write(
-            source or zoo.target_path(), out, parse_count(params), ftype, force=force, progress=progress
-        )
+        layout = write(source or zoo.target_path(), out, count, ftype, force=force, progress=progress)
     size = out.stat().st_size
     print(f"{layout.parameters / 1e6:,.0f}M parameters, {size / 1e6:,.0f} MB", file=sys.stderr)
     typer.echo(str(out))
 
 
 def parse_count(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMB]?)", text.strip().upper())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMB]?)", text.strip().upper(), re.ASCII)
     if match is None:
         raise UsageError(f"--params {text}: write a number of parameters such as 200M or 1.1B")
     return int(float(match[1]) * UNITS[match[2]])

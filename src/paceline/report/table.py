@@ -1,4 +1,4 @@
-"""Records as tables for a terminal."""
+"""Records as tables for a terminal. What is piped is never cropped or wrapped."""
 
 from __future__ import annotations
 
@@ -8,37 +8,59 @@ from typing import IO, Any
 from rich.console import Console
 from rich.table import Table
 
+WIDEST = 10_000
+
 
 def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
+def summary(run: Mapping[str, Any]) -> str:
+    """One generation in a line. `run` has the names of `paceline run --json`."""
+    stats = run["stats"]
+    parts = [f"{run['n_tokens']} tokens, {run['tokens_per_second']:.1f} tokens/s"]
+    if stats["drafted"]:
+        shares = ", ".join(f"{name} {s['accepted']}/{s['drafted']}" for name, s in stats["by_source"].items())
+        parts.append(f"acceptance rate {ratio(stats['acceptance_rate'])} ({shares})")
+        parts.append(f"acceptance length {ratio(stats['acceptance_length'])}")
+    if run["stop_reason"] == "context":
+        parts.append("the context is full (-c)")
+    return "; ".join(parts)
+
+
 def comparison(plain: Mapping[str, Any], drafted: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
-    """Plain and drafted decoding side by side. Each maps the names of `paceline run --json`."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("", "tokens", "tokens/s", "speedup", "acceptance rate", "acceptance length")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
-    base = plain["tokens_per_second"]
+    """Plain and drafted decoding side by side. Each has the names of `paceline run --json`."""
+    rows = []
     for name, run in (("plain", plain), ("drafted", drafted)):
         stats = run["stats"]
-        table.add_row(
-            name,
-            f"{run['n_tokens']}",
-            f"{run['tokens_per_second']:.1f}",
-            f"{run['tokens_per_second'] / base:.2f}x" if base else "-",
-            ratio(stats["acceptance_rate"]),
-            ratio(stats["acceptance_length"]),
+        rows.append(
+            (
+                name,
+                f"{run['n_tokens']}",
+                f"{run['tokens_per_second']:.1f}",
+                f"{run['tokens_per_second'] / plain['tokens_per_second']:.2f}x",
+                ratio(stats["acceptance_rate"]),
+                ratio(stats["acceptance_length"]),
+            )
         )
-    console = Console(file=file, highlight=False)
-    console.print(table)
-    console.print(f"output identical: {verdict}", markup=False)
+    listing(("", "tokens", "tokens/s", "speedup", "acceptance rate", "acceptance length"), rows, file, 1)
+    file.write(f"output identical: {verdict}\n")
 
 
-def listing(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], file: IO[str]) -> None:
+def listing(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str], n_left: int | None = None
+) -> None:
+    """The first `n_left` columns (by default all) are words, the rest numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, no_wrap=True)
+    for i, name in enumerate(columns):
+        words = n_left is None or i < n_left
+        # On a narrow terminal the last column wraps.
+        table.add_column(name, justify="left" if words else "right", no_wrap=i < len(columns) - 1)
     for row in rows:
         table.add_row(*row)
-    Console(file=file, highlight=False).print(table, markup=False, soft_wrap=True)
+    width = None if file.isatty() else WIDEST
+    console = Console(file=file, width=width, highlight=False, markup=False)
+    # Written by us: rich would answer a closed pipe with an exit code of its own.
+    with console.capture() as captured:
+        console.print(table)
+    file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))

@@ -22,6 +22,7 @@ MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
+BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
 
 # What llama.cpp says of a file that ends too early, depending on where.
 CUT_SHORT = (
@@ -165,7 +166,7 @@ def make_context(
     if cache_type not in CACHE_TYPES:
         raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
     cpp = llama_cpp()
-    check_memory(model, path, n_ctx)
+    check_memory(model, path, n_ctx, BYTES[cache_type])
     params = cpp.llama_context_default_params()
     params.n_ctx = n_ctx
     params.n_batch = n_batch
@@ -180,11 +181,15 @@ def make_context(
     with explained(path):
         context = cpp.llama_init_from_model(model, params)
         if not context:
-            raise ModelError(f"{path}: no context of {n_ctx:,} tokens could be made; ask for fewer with -c")
+            said = next((line for line in _log if line), "memory?")
+            raise ModelError(
+                f"{path}: no context of {n_ctx:,} tokens could be made ({said}); ask for fewer with -c, "
+                "or for the usual --cache-type and --flash-attn"
+            )
     return context
 
 
-def check_memory(model: Any, path: Path, n_ctx: int) -> None:
+def check_memory(model: Any, path: Path, n_ctx: int, size: float) -> None:
     """Linux grants memory it does not have and kills the process that writes to it, so ask first."""
     import psutil
 
@@ -197,7 +202,7 @@ def check_memory(model: Any, path: Path, n_ctx: int) -> None:
     arch = metadata(model, "general.architecture")
     lengths = [metadata(model, f"{arch}.attention.{of}_length") for of in ("key", "value")]
     width = cpp.llama_model_n_head_kv(model) * sum(int(n) if n else head for n in lengths)
-    needed = 2 * width * cpp.llama_model_n_layer(model) * n_ctx  # 2 bytes a number
+    needed = size * width * cpp.llama_model_n_layer(model) * n_ctx
     free = psutil.virtual_memory().available + psutil.swap_memory().free
     if needed > free:
         raise ModelError(

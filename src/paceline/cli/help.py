@@ -1,0 +1,31 @@
+"""How --help looks: options under the headings of their panels, one line each where it fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+LAST = "Options"
+
+
+class GroupedCommand(TyperCommand):
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        params: list[Any] = sorted(self.get_params(ctx), key=lambda p: _panel(p) == LAST)
+        for param in params:
+            # How to undo a flag is said once, below the options.
+            names, text = param.get_help_record(ctx)
+            short = (names.partition(" <")[0].partition(" / ")[0], text.replace(".0]", "]"))
+            panels.setdefault(_panel(param), []).append(short)
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def _panel(param: Any) -> str:
+    default = "Arguments" if param.param_type_name == "argument" else LAST
+    return getattr(param, "rich_help_panel", None) or default

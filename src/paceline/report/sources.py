@@ -1,0 +1,35 @@
+"""Generated text with every part marked by who drafted it: coloured on a terminal, in brackets elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.style import Style
+
+from paceline.core.record import TARGET
+
+STYLES = {"lookup": Style.parse("green"), "model": Style.parse("cyan")}
+
+
+class Marks:
+    """How the text that goes to `console` is marked. Colours obey NO_COLOR, TERM=dumb and a console that is
+    no terminal. `parts`: (text, source) in order; the target's own text stays as it is."""
+
+    def __init__(self, console: Console) -> None:
+        self._coloured = console.color_system is not None and not console.no_color
+
+    def marked(self, parts: Iterable[tuple[str, str]]) -> str:
+        groups = groupby((part for part in parts if part[0]), key=lambda part: part[1])
+        return "".join(self._mark("".join(text for text, _ in group), source) for source, group in groups)
+
+    def legend(self, drafters: Sequence[str]) -> str:
+        marked = [self._mark(name if self._coloured else "text", name) for name in drafters if name in STYLES]
+        return "sources: " + ", ".join([TARGET, *marked])
+
+    def _mark(self, text: str, source: str) -> str:
+        if source == TARGET:
+            return text
+        # Not through Console.print, which would drop control characters and expand tabs.
+        return STYLES[source].render(text) if self._coloured else f"[{source}:{text}]"

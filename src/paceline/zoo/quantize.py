@@ -1,0 +1,39 @@
+"""Quantise a GGUF file with llama.cpp's own function."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from paceline.core.errors import ModelError, UsageError
+
+# names of llama.cpp's file types (llama.h, enum llama_ftype)
+FTYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}
+BITS = {"F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q4_0": 4.5}
+
+
+def check_ftype(ftype: str) -> str:
+    """The type's upper-case name; raises UsageError for one that the zoo doesn't write."""
+    name = ftype.upper()
+    if name not in FTYPES:
+        raise UsageError(f"unknown weight type {ftype!r}: use one of {', '.join(FTYPES)}")
+    return name
+
+
+def quantize(source: Path, out: Path, ftype: str) -> None:
+    """Write `source` as `ftype` to `out` (which it overwrites), on all cores.
+
+    Raises ModelError when llama.cpp refuses.
+    """
+    import llama_cpp
+
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = FTYPES[check_ftype(ftype)]
+    params.nthread = os.cpu_count() or 1
+    # the shipped target is Q8_0 already when it is read back as a source
+    params.allow_requantize = True
+    code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))
+    if code != 0:
+        out.unlink(missing_ok=True)
+        raise ModelError(f"llama.cpp could not quantise {source} to {ftype} (code {code})")

@@ -1,0 +1,90 @@
+"""--help at 80 columns, and the environment variables it speaks of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from command_line import command, run
+
+Capture = pytest.CaptureFixture[str]
+
+
+def help_of(capsys: Capture, *args: str) -> list[str]:
+    done = command(capsys, *args, "--help", COLUMNS="80")
+    assert (done.code, done.err) == (0, "")
+    return done.out.splitlines()
+
+
+@pytest.mark.parametrize("args", [[], ["run"], ["zoo"], ["zoo", "list"], ["zoo", "path"], ["zoo", "inflate"]])
+def test_help_fits_80_columns_and_names_no_python_types(capsys: Capture, args: list[str]) -> None:
+    lines = help_of(capsys, *args)
+    assert lines[0].startswith(f"Usage: paceline {' '.join(args)}".rstrip())
+    assert max(map(len, lines)) <= 80
+    assert not any(sign in line for line in lines for sign in ("<str>", "<int>", "{", "env var"))
+
+
+def test_help_of_run_groups_its_options(capsys: Capture) -> None:
+    lines = help_of(capsys, "run")
+    headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [
+        "Prompt:",
+        "Models:",
+        "Generation:",
+        "Sampling:",
+        "Drafting:",
+        "Output:",
+        "Options:",
+    ]
+    assert "  -n, --n-predict N  Most tokens to generate.  [default: 256]" in lines
+    assert "  --top-p X              The likeliest that sum to X; 1: off.  [default: 1]" in lines
+
+
+def test_both_forms_of_the_help_flag_say_the_same(capsys: Capture) -> None:
+    assert command(capsys, "run", "-h") == command(capsys, "run", "--help")
+
+
+@pytest.mark.parametrize("args", [[], ["zoo"]])
+def test_without_a_command_the_help_goes_to_stderr_with_code_2(capsys: Capture, args: list[str]) -> None:
+    done = command(capsys, *args)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == command(capsys, *args, "--help").out
+    assert done.err.startswith("Usage: paceline ")
+
+
+def test_the_environment_sets_options_and_the_command_line_wins(capsys: Capture, models: Path) -> None:
+    target = models / "target.gguf"
+    short = run(capsys, target, "hi", "--json", PACELINE_N_PREDICT="3", PACELINE_SEED="7").json
+    assert (short["n_tokens"], short["provenance"]["request"]["seed"]) == (3, 7)
+    long = run(capsys, target, "hi", "--json", "-n", "5", PACELINE_N_PREDICT="3", PACELINE_SEED="7").json
+    assert (long["n_tokens"], long["provenance"]["request"]["seed"]) == (5, 7)
+
+
+def test_a_flag_of_the_environment_can_be_unset(capsys: Capture, models: Path) -> None:
+    target = models / "target.gguf"
+    assert run(capsys, target, "hi", "-n", "2", PACELINE_JSON="1").out.startswith('{"text": ')
+    assert not run(capsys, target, "hi", "-n", "2", "--no-json", PACELINE_JSON="1").out.startswith("{")
+
+
+def test_a_bad_value_of_the_environment_is_refused_by_its_name(capsys: Capture, models: Path) -> None:
+    done = run(capsys, models / "target.gguf", "hi", PACELINE_TOP_P="most")
+    done.refused(2, "'--top-p'", "(from PACELINE_TOP_P)")
+
+
+def test_the_environments_stop_string_may_hold_spaces(capsys: Capture, models: Path) -> None:
+    record = run(capsys, models / "target.gguf", "hi", "-n", "2", "--json", PACELINE_STOP="a b").json
+    assert record["provenance"]["request"]["stop"] == ["a b"]
+    record = run(
+        capsys, models / "target.gguf", "hi", "-n", "2", "--json", "--stop", "c", PACELINE_STOP="a b"
+    ).json
+    assert record["provenance"]["request"]["stop"] == ["c"]
+
+
+def test_a_typed_prompt_wins_over_the_environments_and_that_over_stdin(capsys: Capture, models: Path) -> None:
+    def length(*args: str) -> int:
+        rest = ("-n", "1", "--json", *args)
+        record = run(capsys, models / "target.gguf", *rest, stdin=b"four", PACELINE_PROMPT="of env").json
+        return int(record["n_prompt"])
+
+    assert (length("a"), length("-p", "ab"), length(), length("-")) == (1, 2, 6, 4)

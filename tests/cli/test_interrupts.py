@@ -1,0 +1,186 @@
+"""Ctrl-C: what there is so far is kept, the exit code is 130, and no traceback is shown."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from command_line import PROGRAM, command, environment, run
+from paceline import zoo
+from paceline.cli.interrupts import Interrupts
+from paceline.llm import Piece, Stream
+
+Capture = pytest.CaptureFixture[str]
+ENDLESS = ("hello", "-n", "60000", "-c", "60100", "--ignore-eos")
+LONG = ("hello", "-n", "40", "--ignore-eos")
+next_piece = Stream.__next__
+
+
+@pytest.fixture(scope="module")
+def target(models: Path) -> Path:
+    return models / "target.gguf"
+
+
+@pytest.fixture
+def pressed_after_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the third piece of every stream is on its way."""
+    counts: dict[int, int] = {}
+
+    def pressing(stream: Stream) -> Piece:
+        counts[id(stream)] = counts.get(id(stream), 0) + 1
+        if counts[id(stream)] == 3:
+            signal.raise_signal(signal.SIGINT)
+        return next_piece(stream)
+
+    monkeypatch.setattr(Stream, "__next__", pressing)
+
+
+@pytest.mark.usefixtures("pressed_after_three_steps")
+def test_the_text_so_far_stays_and_the_summary_counts_it(capsys: Capture, target: Path) -> None:
+    done = run(capsys, target, *LONG, "--draft", "none")
+    assert done.code == 130
+    assert done.out == run(capsys, target, "hello", "-n", "3", "--draft", "none").out
+    assert done.err.startswith("3 tokens, ")
+
+
+@pytest.mark.usefixtures("pressed_after_three_steps")
+def test_json_is_the_object_so_far(capsys: Capture, target: Path) -> None:
+    done = run(capsys, target, *LONG, "--draft", "none", "--json")
+    assert (done.code, done.err) == (130, "")
+    assert (done.json["stop_reason"], done.json["n_tokens"]) == ("interrupted", 3)
+    assert len(done.json["tokens"]) == 3
+    assert done.json["stats"]["steps"] == 3
+
+
+@pytest.mark.usefixtures("pressed_after_three_steps")
+def test_a_comparison_ends_with_what_it_has(
+    capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.cli.completion.warm_up", lambda *_: None)
+    record = run(capsys, target, *LONG, "--compare", "--json").json
+    assert record["plain"]["stop_reason"] == "interrupted"
+    assert (record["drafted"], record["speedup"], record["identical"]) == (None, None, None)
+    done = run(capsys, target, *LONG, "--compare")
+    assert (done.code, done.err) == (130, "--- plain ---\n")
+
+
+def test_a_key_pressed_too_late_changes_nothing_but_the_exit_code(
+    capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressing(stream: Stream) -> Piece:
+        piece = next_piece(stream)
+        signal.raise_signal(signal.SIGINT)
+        return piece
+
+    monkeypatch.setattr(Stream, "__next__", pressing)
+    done = run(capsys, target, "hello", "-n", "1", "--json")
+    assert (done.code, done.json["stop_reason"]) == (130, "length")
+
+
+def test_signal_handling_is_as_before_when_the_command_is_done(capsys: Capture, target: Path) -> None:
+    assert run(capsys, target, "hello", "-n", "1").code == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_interrupting_the_program_in_mid_stream_keeps_the_text(target: Path) -> None:
+    with start("run", "-m", target, *ENDLESS) as process:
+        assert process.stdout is not None
+        first = process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (first + out).endswith(b"\n")
+    assert b" tokens/s" in err
+    assert err.count(b"\n") == 1
+
+
+def test_interrupting_the_program_while_it_loads_ends_it_at_once(tmp_path: Path) -> None:
+    fifo = tmp_path / "model.gguf"
+    os.mkfifo(fifo)
+    with start("run", "-m", fifo, *ENDLESS) as process:
+        writer = open_once_it_is_read(fifo)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        os.close(writer)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_an_interrupt_that_arrives_in_a_callback_from_c_is_not_lost() -> None:
+    """As when llama.cpp logs: an exception raised there would be printed by ctypes and forgotten."""
+    script = """
+        import ctypes, signal, time
+        from paceline.cli.interrupts import Interrupts
+
+        @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        def compare(a, b):
+            signal.raise_signal(signal.SIGINT)
+            return 0
+
+        with Interrupts():
+            ctypes.CDLL(None).qsort((ctypes.c_int * 2)(2, 1), 2, 4, compare)
+            time.sleep(60)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_a_second_interrupt_ends_the_program_at_once() -> None:
+    script = """
+        import signal, time
+        from paceline.cli.interrupts import Interrupts
+
+        with Interrupts() as interrupts:
+            interrupts.hold()
+            signal.raise_signal(signal.SIGINT)
+            print(interrupts.pressed, flush=True)
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(60)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"True\n", b"")
+
+
+def test_an_interrupted_inflation_leaves_no_file(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pressed(Interrupts):
+        def hold(self) -> None:
+            super().hold()
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("paceline.cli.zoo.Interrupts", Pressed)
+    done = command(
+        capsys, "zoo", "inflate", tmp_path / "out.gguf", "--params", "30M", "-m", zoo.target_path()
+    )
+    assert (done.code, done.out) == (130, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def start(*args: str | Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*PROGRAM, *map(str, args)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+
+
+def open_once_it_is_read(fifo: Path) -> int:
+    """Opening a FIFO for writing works only when somebody has it open for reading."""
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            time.sleep(0.01)

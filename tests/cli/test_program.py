@@ -1,0 +1,147 @@
+"""The program as the shell sees it: pipes, closed streams, terminals, and what it imports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paceline
+from command_line import PROGRAM, environment, program
+
+HEAVY = {"torch", "scipy", "fastapi", "llama_cpp", "optuna", "transformers", "numpy", "gguf", "jinja2"}
+
+
+@pytest.fixture(scope="module")
+def target(models: Path) -> Path:
+    return models / "target.gguf"
+
+
+def test_the_module_runs_as_the_program() -> None:
+    done = program("--version")
+    assert (done.code, done.out, done.err) == (0, f"paceline {paceline.__version__}\n", "")
+
+
+def test_text_arrives_on_stdout_and_figures_on_stderr(target: Path) -> None:
+    done = program("run", "-m", target, "-n", "4", "--ignore-eos", stdin=b"hello")
+    assert done.code == 0
+    assert done.out
+    assert done.err.startswith("4 tokens, ")
+
+
+def test_a_reader_that_leaves_early_ends_the_program_quietly_with_141(target: Path) -> None:
+    args = ["run", "-m", str(target), "hello", "-n", "60000", "-c", "60100", "--ignore-eos"]
+    with subprocess.Popen(
+        [*PROGRAM, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert len(process.stdout.read(10)) == 10
+        process.stdout.close()
+        err = process.stderr.read()
+        assert (process.wait(timeout=60), err) == (141, b"")
+
+
+def test_a_full_disk_is_one_line_and_code_1(target: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("only Linux has /dev/full")
+    with full.open("wb") as stdout:
+        done = subprocess.run(
+            [*PROGRAM, "run", "-m", str(target), "hello", "-n", "4"],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"paceline: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize(("closed", "code"), [(1, 141), (2, 0)])
+def test_a_stream_that_was_closed_before_is_no_error_of_ours(target: Path, closed: int, code: int) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "run", "-m", str(target), "hello", "-n", "4"],
+        capture_output=True,
+        preexec_fn=lambda: os.close(closed),
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == code
+    assert done.stderr == b""
+    assert bool(done.stdout) == (code == 0)
+
+
+def test_a_terminal_without_unicode_gets_question_marks(target: Path) -> None:
+    done = program("run", "-m", target, "hello", "-n", "40", "--ignore-eos", PYTHONIOENCODING="ascii")
+    assert done.code == 0
+    assert "?" in done.out
+    assert done.out.isascii()
+
+
+@pytest.mark.parametrize(
+    ("env", "found", "missing"),
+    [
+        ({}, "\x1b[36m", "[model:"),
+        ({"NO_COLOR": "1"}, "[model:", "\x1b[3"),
+        ({"TERM": "dumb"}, "[model:", "\x1b"),
+    ],
+)
+def test_sources_are_coloured_on_a_terminal_unless_it_asks_for_none(
+    target: Path, env: dict[str, str], found: str, missing: str
+) -> None:
+    args = ["run", "-m", target, "-md", target, "--draft", "model", "hello", "-n", "20", "--ignore-eos"]
+    out = on_a_terminal(*map(str, args), "--show-sources", **env)
+    assert found in out
+    assert missing not in out
+
+
+def test_the_table_on_a_terminal_is_the_piped_one_with_bold_headings(target: Path) -> None:
+    out = on_a_terminal("run", "-m", str(target), "hello", "-n", "4", "--ignore-eos", "--compare")
+    assert "\x1b[1m--- plain ---\x1b[0m" in out
+    assert "\x1b[1macceptance length\x1b[0m\nplain         4 " in out
+    assert out.endswith("output identical: yes\n")
+
+
+def on_a_terminal(*args: str, **env: str) -> str:
+    """What the program shows on a terminal of 80 columns: both streams."""
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [*PROGRAM, *args], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(COLUMNS="80", **env)
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while chunk := read(ours):
+            shown += chunk
+    os.close(ours)
+    assert process.returncode == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # how Linux says that the last writer has gone
+        return b""
+
+
+def imported(code: str) -> set[str]:
+    """The modules that `code` imports beyond those that Python starts with."""
+    code = (
+        f"import sys; before = set(sys.modules)\n{code}\nprint(*set(sys.modules) - before, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stderr.split()}
+
+
+@pytest.mark.parametrize("args", [[], ["run"], ["zoo"], ["zoo", "inflate"]])
+def test_help_imports_nothing_heavy(args: list[str]) -> None:
+    loaded = imported(f"from paceline.cli.app import invoke; assert invoke({[*args, '--help']}) == 0")
+    assert "typer" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_importing_paceline_imports_the_standard_library_and_no_more() -> None:
+    assert imported("import paceline") - set(sys.stdlib_module_names) == {"paceline"}

@@ -1,0 +1,249 @@
+"""Bad input: one clear line on stderr, the right exit code, nothing on stdout, no traceback."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from command_line import Done, command, program, run
+from gguf_files import write_llama
+from paceline.cli import options
+from paceline.core.errors import UsageError
+from paceline.machine.threads import logical_cores
+
+Capture = pytest.CaptureFixture[str]
+REFUSES = "{{ raise_exception('first line\nsecond \x1b[31mline') }}"
+
+
+@pytest.fixture(scope="module")
+def target(models: Path) -> Path:
+    return models / "target.gguf"
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of files that are not what they should be."""
+    folder = tmp_path_factory.mktemp("odd")
+    write_llama(folder / "bert.gguf", arch="bert")
+    write_llama(folder / "pooled.gguf", metadata={"llama.pooling_type": 1})
+    write_llama(folder / "two-way.gguf", metadata={"llama.attention.causal": False})
+    write_llama(folder / "unheard-of.gguf", arch="unheard-of")
+    write_llama(folder / "vocabulary.gguf", vocab_only=True)
+    write_llama(folder / "larger.gguf", extra_tokens=tuple(f"word{i}" for i in range(200)))
+    write_llama(folder / "one.gguf", extra_tokens=("one",))
+    write_llama(folder / "two.gguf", extra_tokens=("two",))
+    write_llama(folder / "unclosed.gguf", chat_template="{% for m in messages %}{{ m.content")
+    write_llama(folder / "escape.gguf", chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}")
+    write_llama(folder / "refuses.gguf", chat_template=REFUSES)
+    write_llama(folder / "silent.gguf", chat_template="{# says nothing #}")
+    (folder / "empty.gguf").write_bytes(b"")
+    (folder / "text.gguf").write_text("Once upon a time\n")
+    (folder / "nothing.txt").write_bytes(b"")
+    (folder / "latin-1.txt").write_bytes("café".encode("latin-1"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("missing.gguf", 2, "no such file; give the path of a .gguf model"),
+        (".", 2, "is a directory; give the .gguf file inside it"),
+        ("empty.gguf", 1, "is empty; download it again"),
+        ("text.gguf", 1, "is not a GGUF file"),
+        ("bert.gguf", 1, "is an embedding model (bert), which does not generate text"),
+        ("pooled.gguf", 1, "is an embedding model (llama), which does not generate text"),
+        ("two-way.gguf", 1, "is an embedding model (llama), which does not generate text"),
+        ("unheard-of.gguf", 1, "unknown model architecture: 'unheard-of'"),
+        ("vocabulary.gguf", 1, "holds no usable weights"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused_as_target_and_as_draft(
+    capsys: Capture, target: Path, odd: Path, name: str, code: int, words: str
+) -> None:
+    run(capsys, odd / name, "hi").refused(code, str(odd / name), words)
+    run(capsys, target, "-md", odd / name, "hi").refused(code, str(odd / name), words)
+
+
+@pytest.mark.parametrize("kept", [4, 20, 100, 3000, 5000, 8000, -1])
+def test_a_truncated_model_is_refused_wherever_it_ends(target: Path, tmp_path: Path, kept: int) -> None:
+    """In a process of its own: an assertion that fails in C++ would end this one."""
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(target.read_bytes()[:kept])
+    program("run", "-m", cut, "hi").refused(1, "is cut short or damaged; download it again")
+
+
+def test_a_model_that_makes_llama_cpp_abort_is_refused_in_one_line(target: Path, tmp_path: Path) -> None:
+    data = target.read_bytes()
+    first = data.index(b"tokenizer.ggml.tokens")
+    twice = data[:first] + data[first:].replace(b"\x01\0\0\0\0\0\0\0A", b"\x01\0\0\0\0\0\0\0B", 1)
+    assert twice != data
+    (tmp_path / "twice.gguf").write_bytes(twice)
+    refusal = program("run", "-m", tmp_path / "twice.gguf", "hi")
+    refusal.refused(1, "llama.cpp gave up", "is the model file damaged?")
+
+
+@pytest.mark.parametrize(
+    ("target_name", "draft_name", "words"),
+    [
+        ("one.gguf", "larger.gguf", "458 tokens, target 259"),
+        ("one.gguf", "two.gguf", "token 258 is b'two', target b'one'"),
+    ],
+)
+def test_a_draft_with_another_vocabulary_is_refused(
+    capsys: Capture, odd: Path, target_name: str, draft_name: str, words: str
+) -> None:
+    done = run(capsys, odd / target_name, "-md", odd / draft_name, "hi")
+    done.refused(2, "the draft has another vocabulary", words, "use a draft of the same family")
+
+
+@pytest.mark.parametrize("args", [["--draft", "model"], ["--draft", "lookup", "-md", "x.gguf"]])
+def test_a_draft_model_and_the_drafter_model_need_each_other(
+    capsys: Capture, target: Path, args: list[str]
+) -> None:
+    run(capsys, target, *args, "hi").refused(2, "draft model")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([""], "the prompt is empty"),
+        (["-p", ""], "the prompt is empty"),
+        (["-f", "{odd}/nothing.txt"], "nothing.txt: the file is empty"),
+        ([], "stdin: the prompt is empty"),
+        (["-f", "{odd}/missing.txt"], "missing.txt: cannot be read (No such file or directory)"),
+        (["-f", "{odd}"], "cannot be read (Is a directory)"),
+        (["-f", "{odd}/latin-1.txt"], "latin-1.txt: is not UTF-8 text (byte 3)"),
+        (["hi", "-p", "ho"], "more than one prompt"),
+        (["hi\udcff"], "the prompt is not UTF-8 text (character 2)"),
+        (["hello", "-c", "4"], "the prompt has 5 tokens, the context 4"),
+    ],
+)
+def test_a_prompt_that_cannot_be_used_is_refused(
+    capsys: Capture, target: Path, odd: Path, args: list[str], words: str
+) -> None:
+    run(capsys, target, *(arg.format(odd=odd) for arg in args)).refused(2, words)
+
+
+def test_stdin_that_is_not_utf8_is_refused(capsys: Capture, target: Path) -> None:
+    run(capsys, target, stdin=b"caf\xe9").refused(2, "stdin: is not UTF-8 text (byte 3)")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("-n 0", "-n 0: generate at least 1 token"),
+        ("-n -5", "-n -5: generate at least 1 token"),
+        ("-n many", "'-n' / '--n-predict'"),
+        ("-t 0", "0 threads: must be at least 1"),
+        (f"-t {logical_cores() + 1}", f"this machine has {logical_cores()} cores"),
+        ("-c -5", "a context of -5 tokens: must be at least 1"),
+        ("-c 4294967297", "a context of 4,294,967,297 tokens: at most 2,147,483,647"),
+        ("--seed -1", "--seed -1: must be at least 0"),
+        ("--temp -1", "temperature -1.0: must be"),
+        ("--temp inf", "temperature inf: must be"),
+        ("--top-k -1", "top-k -1: must be"),
+        ("--top-p 1.5", "top-p 1.5: must be between 0 and 1"),
+        ("--top-p -0.1", "top-p -0.1: must be between 0 and 1"),
+        ("--min-p 2", "min-p 2.0: must be between 0 and 1"),
+        ("--repeat-penalty 0", "repeat penalty 0.0: must be above 0"),
+        ("--n-draft 0", "n_draft 0: must be at least 1"),
+        ("--width 0", "width 0: must be at least 1"),
+        ("--draft-top-k 0", "top_k 0: must be at least 1"),
+        ("--width 2 --draft-temp 1", "sampled drafts are chains"),
+        ("--draft guess", "unknown drafter 'guess': choose from lookup, model, none"),
+        ("--draft lookup,", "unknown drafter ''"),
+        ("--draft none,lookup", "'none' means plain decoding; it cannot be combined"),
+        ("--draft lookup,lookup", "a drafter is named twice"),
+        ("--draft none --compare", "nothing to compare"),
+        ("--flash-attn maybe", "--flash-attn maybe: choose from on, off, auto"),
+        ("--cache-type q3", "unknown cache type 'q3'"),
+        ("--logit-bias 13", "--logit-bias 13: write TOKEN=BIAS"),
+        ("--logit-bias x=1", "--logit-bias x=1: write TOKEN=BIAS"),
+        ("--logit-bias 13=much", "--logit-bias 13=much: write TOKEN=BIAS"),
+        ("--logit-bias -1=2", "logit bias -1=2.0: needs a token id"),
+        ("--logit-bias 1=inf", "logit bias 1=inf: needs"),
+        ("--logit-bias 1000=2", "logit bias for token 1000: the model's tokens are 0 to 257"),
+        ("--stop=", "--stop '': an empty stop string would stop at once"),
+        ("--stop \udcff", "the stop string is not UTF-8 text"),
+        ("--bogus", "No such option: --bogus; see paceline run --help"),
+        ("second", "unexpected extra argument"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(capsys: Capture, target: Path, args: str, words: str) -> None:
+    run(capsys, target, "hi", *args.split()).refused(2, words)
+
+
+NUMBERS = ["temp", "top-p", "min-p", "p-min", "p-split", "draft-temp"]
+PENALTIES = ["repeat-penalty", "presence-penalty", "frequency-penalty"]
+
+
+@pytest.mark.parametrize("flag", NUMBERS + PENALTIES)
+def test_no_number_takes_nan(capsys: Capture, target: Path, flag: str) -> None:
+    run(capsys, target, "hi", f"--{flag}", "nan").refused(2, "nan: must be ")
+
+
+def test_a_bias_of_nan_is_refused(capsys: Capture, target: Path) -> None:
+    run(capsys, target, "hi", "--logit-bias", "1=nan").refused(2, "logit bias 1=nan: needs")
+
+
+def test_a_context_that_memory_cannot_hold_is_refused_before_it_is_made(
+    capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux would grant it, and kill the process later."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=900_000_000))
+    monkeypatch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=100_000_000))
+    words = "a context of 10,000,000 tokens needs 2.6 GB of memory, 1.0 GB are free: ask for fewer with -c"
+    run(capsys, target, "-c", "10000000", "hi").refused(1, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("one", "this model has no chat template: it is a base model"),
+        ("unclosed", "the model's chat template cannot be rendered: unexpected end of template"),
+        ("escape", "cannot be rendered: access to attribute '__class__' of 'str' object is unsafe"),
+        ("refuses", "cannot be rendered: first line\\nsecond \\x1b[31mline"),
+    ],
+)
+def test_a_chat_template_that_cannot_be_used_is_refused(
+    capsys: Capture, odd: Path, name: str, words: str
+) -> None:
+    run(capsys, odd / f"{name}.gguf", "--chat", "hi").refused(1, words)
+
+
+def test_a_chat_template_that_renders_to_nothing_leaves_an_empty_prompt(capsys: Capture, odd: Path) -> None:
+    run(capsys, odd / "silent.gguf", "--chat", "hi").refused(2, "the prompt is empty")
+
+
+def test_an_unknown_command_is_refused_with_the_one_that_may_be_meant(capsys: Capture) -> None:
+    command(capsys, "runn").refused(2, "No such command 'runn'. Did you mean 'run'?; see paceline --help")
+
+
+def test_without_any_prompt_the_ways_to_give_one_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, or with stdin closed."""
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(
+        UsageError, match="no prompt: give it as an argument, with -p, with -f FILE or on stdin"
+    ):
+        options.read_prompt(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "err"),
+    [
+        (MemoryError(), 1, "paceline: out of memory: ask for less with -c, or use a smaller model\n"),
+        (PermissionError(13, "Permission denied", "x.gguf"), 1, "paceline: x.gguf: Permission denied\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_goes_wrong_anywhere_is_one_line_and_a_code(
+    capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, err: str
+) -> None:
+    def failing(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(options, "read_prompt", failing)
+    assert run(capsys, target, "hi") == Done(code, "", err)

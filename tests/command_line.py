@@ -1,0 +1,79 @@
+"""The command line as tests use it: in process where that is enough, as a program where it must be."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.cli.app import invoke
+
+PROGRAM = [sys.executable, "-m", "paceline"]
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one object on stdout."""
+        assert self.out.count("\n") == 1
+        record = json.loads(self.out, parse_constant=lambda name: pytest.fail(f"not JSON: {name}"))
+        assert isinstance(record, dict)
+        return record
+
+    def refused(self, code: int, *words: str) -> None:
+        """Nothing on stdout, one line on stderr with all `words`, and this exit code."""
+        assert (self.code, self.out) == (code, "")
+        assert self.err.startswith("paceline: ")
+        assert self.err.count("\n") == 1
+        assert [word for word in words if word not in self.err] == []
+
+
+def command(capsys: pytest.CaptureFixture[str], *args: str | Path, stdin: bytes = b"", **env: str) -> Done:
+    """In this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+            patch.delenv(name)
+        for name, value in env.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = invoke([str(arg) for arg in args])
+    return Done(code, *capsys.readouterr())
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], model: Path, *args: str | Path, stdin: bytes = b"", **env: str
+) -> Done:
+    """`paceline run` on a tiny model. One thread: two that wait for each other are slow on a busy machine."""
+    return command(capsys, "run", "-m", model, "-t", "1", *args, stdin=stdin, **env)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, without what would change the program's output."""
+    ours = ("PACELINE_", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return clean | {"PACELINE_THREADS": "1", "TERM": "xterm"} | more
+
+
+def program(*args: str | Path, stdin: bytes = b"", **env: str) -> Done:
+    """A process of its own."""
+    done = subprocess.run(
+        [*PROGRAM, *map(str, args)],
+        input=stdin,
+        capture_output=True,
+        env=environment(**env),
+        timeout=120,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())

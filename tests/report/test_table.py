@@ -1,0 +1,86 @@
+"""Tables for a terminal: exact text, nothing cropped in a pipe, 80 columns where it is shown."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from paceline.report.table import comparison, listing, ratio, summary
+
+
+def a_run(
+    tokens: int, speed: float, drafted: int, accepted: int, stop_reason: str = "length"
+) -> dict[str, Any]:
+    steps = tokens - accepted
+    return {
+        "n_tokens": tokens,
+        "tokens_per_second": speed,
+        "stop_reason": stop_reason,
+        "stats": {
+            "steps": steps,
+            "drafted": drafted,
+            "accepted": accepted,
+            "acceptance_rate": accepted / drafted if drafted else None,
+            "acceptance_length": 1 + accepted / steps,
+            "by_source": {"lookup": {"drafted": drafted, "accepted": accepted}} if drafted else {},
+        },
+    }
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_comparison_is_a_table_of_two_rows_and_the_verdict() -> None:
+    out = io.StringIO()
+    comparison(a_run(256, 40.0, 0, 0), a_run(256, 100.0, 200, 150), "yes", out)
+    assert out.getvalue().splitlines() == [
+        "         tokens  tokens/s  speedup  acceptance rate  acceptance length",
+        "plain       256      40.0    1.00x                -               1.00",
+        "drafted     256     100.0    2.50x             0.75               2.42",
+        "output identical: yes",
+    ]
+
+
+def test_a_long_verdict_stays_on_one_line() -> None:
+    out = io.StringIO()
+    verdict = "up to token 12, a near-tie: " + "and so on " * 20 + "[not markup]"
+    comparison(a_run(9, 40.0, 0, 0), a_run(9, 1.0, 8, 1), verdict, out)
+    assert out.getvalue().splitlines()[-1] == f"output identical: {verdict}"
+
+
+@pytest.mark.parametrize("columns", ["20", "80"])
+def test_a_piped_listing_is_as_wide_as_it_needs_to_be(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    out = io.StringIO()
+    listing(("name", "path"), [("a", "/x" * 100), ("bcd", "[/y]")], out)
+    assert out.getvalue().splitlines() == ["name  path", "a     " + "/x" * 100, "bcd   [/y]"]
+
+
+def test_on_a_terminal_the_last_column_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    listing(("name", "what it is"), [("target", "one two three four five")], out)
+    assert out.getvalue().splitlines()[1:] == ["target  one two three", "        four five"]
+
+
+def test_numbers_stand_right_and_words_left() -> None:
+    out = io.StringIO()
+    listing(("word", "number"), [("a", "1"), ("longer", "12345678")], out, 1)
+    assert out.getvalue().splitlines() == ["word      number", "a              1", "longer  12345678"]
+
+
+def test_a_summary_is_one_line_with_what_was_drafted() -> None:
+    assert summary(a_run(10, 12.34, 0, 0)) == "10 tokens, 12.3 tokens/s"
+    assert summary(a_run(10, 12.34, 8, 6)) == (
+        "10 tokens, 12.3 tokens/s; acceptance rate 0.75 (lookup 6/8); acceptance length 2.50"
+    )
+    assert summary(a_run(10, 1.0, 0, 0, "context")).endswith("; the context is full (-c)")
+
+
+def test_a_ratio_of_nothing_is_a_dash() -> None:
+    assert (ratio(None), ratio(0.0), ratio(2 / 3)) == ("-", "0.00", "0.67")

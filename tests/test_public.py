@@ -1,0 +1,48 @@
+"""The public names: exactly these, each importable, none imported before it is used."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import paceline
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert sorted(paceline.__all__) == [
+        "DraftTree",
+        "Generation",
+        "LLM",
+        "PacelineError",
+        "Sampling",
+        "ToyTarget",
+        "__version__",
+        "load",
+    ]
+
+
+@pytest.mark.parametrize("name", paceline.__all__)
+def test_each_public_name_can_be_imported(name: str) -> None:
+    namespace: dict[str, object] = {}
+    exec(f"from paceline import {name}", namespace)
+    assert namespace[name] is getattr(paceline, name)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'paceline' has no attribute 'faster'"):
+        _ = paceline.faster
+
+
+def test_the_version_stands_in_one_place() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/paceline/__init__.py"
+    places = [path for path in (ROOT / "src").rglob("*.py") if "__version__ = " in path.read_text()]
+    assert places == [ROOT / "src/paceline/__init__.py"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", paceline.__version__)

@@ -1,0 +1,62 @@
+"""The wheel: everything that is needed, nothing that is not, and it runs from where it is unpacked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import paceline
+from command_line import environment
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.iterdir()
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def test_the_wheel_holds_the_package_with_its_models_types_and_licence(wheel: zipfile.ZipFile) -> None:
+    version = paceline.__version__
+    sources = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in (ROOT / "src/paceline").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {"paceline/py.typed", "paceline/zoo/models/paceline-target.gguf"} <= sources
+    assert "paceline/zoo/models/paceline-draft.gguf" in sources
+    about = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+    assert set(wheel.namelist()) == sources | {f"paceline-{version}.dist-info/{name}" for name in about}
+
+
+def test_the_wheels_metadata_has_the_packages_version_and_the_program(wheel: zipfile.ZipFile) -> None:
+    info = f"paceline-{paceline.__version__}.dist-info"
+    assert f"\nVersion: {paceline.__version__}\n" in wheel.read(f"{info}/METADATA").decode()
+    assert "paceline = paceline.cli.app:main" in wheel.read(f"{info}/entry_points.txt").decode()
+
+
+def test_the_unpacked_wheel_completes_a_prompt_with_the_embedded_models(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    wheel.extractall(tmp_path)
+    code = (
+        "import paceline; print(paceline.__file__); paceline.load(threads=1).generate('import', max_tokens=3)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment(PYTHONPATH=str(tmp_path)),
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'paceline/__init__.py'}\n", "")
