@@ -160,7 +160,7 @@ def samples(target_file: Path, count: int = 96) -> str:
         prompt = source[max(0, end - 1200) : end]
         ids = greedy(model, model.tokenize(prompt.encode(), add_bos=False, special=False), count)
         text = model.detokenize(ids).decode("utf-8", "replace")
-        out.append(f"`{name}`, after its line `{line.strip()}`:\n```python\n{text}\n```")
+        out.append(f"`{name}`, after its line `{line.strip()}`:\n```text\n{text}\n```")
     return "\n\n".join(out)
 
 
