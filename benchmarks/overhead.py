@@ -2,9 +2,10 @@
 
     python benchmarks/overhead.py [--json]
 
-First the loop over an engine that computes nothing, with a 32,768-token vocabulary, greedy; then the Python
-side of the llama.cpp engine (planning the batch, reading rows, moving cache cells), with llama_decode's time
-taken off. Medians over all steps of a run. Run it on an idle machine.
+First the loop and the drafter over models that compute nothing, with a 32,768-token vocabulary, greedy: what
+a drafter does with a draft model's rows counts, the draft model itself does not. Then the Python side of
+the llama.cpp engine (planning the batch, reading rows, moving cache cells), with llama_decode's time taken
+off. Medians over all steps of a run. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from paceline.core.sampling import argmax
 from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.core.vocab import Vocab
 from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter, NoMemory
 
 N_VOCAB = 32768
 STEPS = 2000
+MODEL_STEPS = 200  # few, so that the context stays near the prompt's length
 TARGET_MICROSECONDS = 300
 
 
@@ -42,7 +45,9 @@ class StillSession:
         self._tree = EMPTY
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        self.tokens = list(tokens)
+        # A draft's session is handed the whole text at every step, always longer than before: copying all
+        # of it would be this benchmark's cost.
+        self.tokens += tokens[len(self.tokens) :]
 
     def keep(self, path: Sequence[int], root: int) -> None:
         self.tokens += [*(self._tree.tokens[node] for node in path), root]
@@ -51,13 +56,19 @@ class StillSession:
 
 
 class StillTarget:
-    """Its rows are noise made beforehand; `likeliest` is the argmax of each."""
+    """Its rows are noise made beforehand; `likeliest` is the argmax of each.
 
-    def __init__(self, rows: int = 64) -> None:
+    wander: start each forward at another row, so that plain decoding never emits three tokens in a row
+    for the second time. Otherwise every forward starts at row 0.
+    """
+
+    def __init__(self, rows: int = 61, wander: bool = False) -> None:
         self.vocab = Vocab(N_VOCAB, "none", None, frozenset(), False, False, lambda _: b"")
         self.caps = Caps(branch=64, rewind=True, batch=64, rows=512, n_ctx=10**9)
         self.rows = np.random.default_rng(0).normal(size=(rows, N_VOCAB)).astype(np.float32)
         self.likeliest = [int(row.argmax()) for row in self.rows]
+        self._wander = wander
+        self._forwards = 0
 
     def open(self) -> StillSession:
         return StillSession()
@@ -65,7 +76,14 @@ class StillTarget:
     def forward(self, batch: Sequence[tuple[StillSession, DraftTree]], want: Want) -> list[StillForward]:
         for session, tree in batch:
             session._tree = tree
-        return [StillForward(self.rows)] * len(batch)
+        return [StillForward(self.rows, self._first() if self._wander else 0)] * len(batch)
+
+    def _first(self) -> int:
+        """Round after round over all rows, each with a longer stride than the last. The number of rows is
+        prime: each round visits every row, and three rows tell the stride and the place in the round."""
+        n, k = len(self.rows), self._forwards
+        self._forwards += 1
+        return k * (1 + k // n) % n
 
     def close(self) -> None: ...
 
@@ -73,45 +91,59 @@ class StillTarget:
 class StillForward:
     features = Features()
 
-    def __init__(self, rows: np.ndarray) -> None:
+    def __init__(self, rows: np.ndarray, first: int) -> None:
         self._rows = rows
+        self._first = first
 
     def argmax(self, row: int) -> int:
-        return argmax(self._rows[row])
+        return argmax(self.logits(row))
 
     def logits(self, row: int) -> np.ndarray:
-        out: np.ndarray = self._rows[row]
+        out: np.ndarray = self._rows[(self._first + row) % len(self._rows)]
         return out
 
 
 class Right:
-    """Drafts exactly what StillTarget will say."""
+    """Drafts exactly what StillTarget will say, as a new tree every time."""
 
     name = "right"
     wants = Want()
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        self._tree = chain(tokens, self.name)
+        self._tokens = tokens
 
     def open(self, prompt: Sequence[int], seed: int) -> Memory:
         return NoMemory()
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
-        return [self._tree] * len(batch)
+        return [chain(self._tokens, self.name) for _ in batch]
 
     def close(self) -> None: ...
 
 
-def loop_microseconds(target: Target, drafter: Drafter, n_draft: int, requests: int = 1) -> float:
-    """Median time of one step of the loop, per request."""
+def loop_microseconds(
+    target: Target,
+    drafter: Drafter,
+    accepted: int,
+    n_draft: int,
+    requests: int = 1,
+    n_prompt: int = 1000,
+    steps: int = STEPS,
+) -> float:
+    """Median time of one step of the loop, per request. accepted: the tokens every step must draft and
+    accept, so that no case measures something else than its name says."""
     policy = Fixed(Budget(n_draft, n_draft))
-    prompt = list(range(500)) * 2
+    prompt = list(range(n_prompt))  # nothing in it repeats
     batch = [start(target, drafter, prompt, max_tokens=10**9) for _ in range(requests)]
     times = []
-    for _ in range(STEPS // requests):
+    for _ in range(steps // requests):
         began = perf_counter()
-        advance(target, drafter, policy, batch)
+        done = advance(target, drafter, policy, batch)
         times.append((perf_counter() - began) / requests)
+        for step in done:
+            assert len(step.path) == sum(step.drafted.values()) == accepted, step
+    for request in batch:
+        request.close()
     return statistics.median(times) * 1e6
 
 
@@ -148,13 +180,18 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     arguments = parser.parse_args()
     target = StillTarget()
+    eight, many = Right(target.likeliest[:8]), Right(target.likeliest[:24])
+    model = ModelDrafter(StillTarget(), N_VOCAB)
     loop = {
-        "plain": loop_microseconds(target, NoDrafter(), 0),
-        "lookup, nothing found": loop_microseconds(target, LookupDrafter(3, 3), 8),
-        "8 drafted, all accepted": loop_microseconds(target, Right(target.likeliest[:8]), 8),
-        "24 drafted, all accepted": loop_microseconds(target, Right(target.likeliest[:24]), 24),
-        "8 drafted, all accepted, 8 requests": loop_microseconds(target, Right(target.likeliest[:8]), 8, 8),
+        "plain": loop_microseconds(StillTarget(wander=True), NoDrafter(), 0, 0),
+        "lookup, nothing found": loop_microseconds(StillTarget(wander=True), LookupDrafter(3, 3), 0, 8),
+        "8 drafted, all accepted": loop_microseconds(target, eight, 8, 8),
+        "24 drafted, all accepted": loop_microseconds(target, many, 24, 24),
+        "8 drafted, all accepted, 8 requests": loop_microseconds(target, eight, 8, 8, requests=8),
     }
+    for n in (1024, 32768):
+        name = f"8 drafted by a model, all accepted, prompt of {n:,}"
+        loop[name] = loop_microseconds(target, model, 8, 8, n_prompt=n, steps=MODEL_STEPS)
     engine = {
         f"{name}, n_draft {n}": engine_microseconds(name, n) for name, n in (("none", 8), ("lookup", 8))
     }

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 import venv
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +36,8 @@ def state() -> str:
 
 def requirements() -> tuple[list[str], list[str]]:
     """What has to be compiled, and everything else."""
+    import tomllib  # not above: an older Python has none, and is to be told so by check_tools
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     compiled = project["project"]["optional-dependencies"]["llama"]
     return compiled, [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
@@ -57,6 +58,15 @@ def check_tools() -> None:
         )
 
 
+def has_pip() -> bool:
+    """Whether .venv is whole: one whose making was stopped has a Python, but no pip."""
+    command = [str(PYTHON), "-m", "pip", "--version"]
+    try:
+        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    except OSError:
+        return False
+
+
 def pip(what: str, *arguments: str) -> None:
     """Run pip, everything it says into the log, one line of progress on stderr."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
@@ -71,7 +81,8 @@ def pip(what: str, *arguments: str) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             log.write(line)
-            if match := COMPILED.match(line):
+            match = COMPILED.match(line)  # no walrus: this file has to parse on Python 3.7
+            if match:
                 done = f" {match[1]}/{match[2]}"
             now = time.monotonic()
             if now - shown >= (0.5 if redraw else PLAIN_INTERVAL):
@@ -101,8 +112,8 @@ def main() -> None:
     if READY.exists() and READY.read_text() == state():
         return
     check_tools()
-    if not PYTHON.exists():
-        venv.create(VENV, with_pip=True)
+    if not has_pip():
+        venv.create(VENV, with_pip=True, clear=True)
     READY.unlink(missing_ok=True)
     LOG.write_text("")
     install(*requirements())

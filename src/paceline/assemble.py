@@ -36,7 +36,7 @@ class Parts:
 
 
 def make_lookup(parts: Parts) -> Drafter:
-    return LookupDrafter(parts.drafting.shortest_ngram, parts.drafting.ngram_max)
+    return LookupDrafter(parts.drafting.ngram_min, parts.drafting.ngram_max)
 
 
 def make_model(parts: Parts) -> Drafter:

@@ -88,6 +88,19 @@ class Stream(Iterator[Piece]):
         self._parts.append(text)
         return Piece(text, parts, step.tokens, step.sources)
 
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A loop over the stream that was left with `break` gives its session back here.
+        if hasattr(self, "_closed"):
+            self.close()
+
     def close(self) -> None:
         """Give the session back; the text so far stays. Called by itself at the end."""
         if not self._closed:

@@ -81,7 +81,7 @@ def test_json_is_one_object_with_text_tokens_figures_and_provenance(
 
 
 def test_the_default_model_is_the_embedded_one_with_its_draft(capsys: Capture) -> None:
-    record = command(capsys, "run", "-t", "1", "-n", "8", "--json", "def add(a, b):").json
+    record = command(capsys, "run", "-t", "1", "-n", "8", "--p-min", "0", "--json", "def add(a, b):").json
     assert record["provenance"]["target"]["file"] == "paceline-target.gguf"
     assert record["provenance"]["draft"]["file"] == "paceline-draft.gguf"
     assert record["stats"]["by_source"]["model"]["drafted"] > 0

@@ -14,7 +14,7 @@ from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter
 from paceline.core.record import Step
 from paceline.core.sampling import Sampling
-from paceline.core.tree import DraftTree, chain
+from paceline.core.tree import ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -96,7 +96,7 @@ def test_a_target_drafting_for_itself_is_accepted_in_full() -> None:
     """n_draft 5: six tokens a step, all but the bonus drafted, until max_tokens cuts the last draft."""
     steps = steps_of(ToyTarget(V, seed=3), model(3, noise=0.0), [1, 2, 3], max_tokens=20)
     assert [len(s.tokens) for s in steps] == [6, 6, 6, 2]
-    assert [s.accepted for s in steps] == [5, 5, 5, 1]
+    assert [s.accepted["model"] for s in steps] == [5, 5, 5, 1]
     assert steps[0].sources == ("model",) * 5 + ("target",)
     assert steps[0].drafted == {"model": 5}
 
@@ -120,6 +120,15 @@ def test_a_stop_inside_the_accepted_path_cuts_it_there() -> None:
         assert tokens_of(steps) == plain[:cut] == seen
         assert steps[-1].stop_reason == "stop"
         assert steps[-1].path == tuple(range(len(steps[-1].tokens) - 1))
+
+
+def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None:
+    stops = iter([False, True])
+    target, drafter = ToyTarget(V, seed=3), model(3, noise=0.0)
+    request = start(target, drafter, [1, 2, 3], max_tokens=20, stop=lambda token: next(stops))
+    (step,) = advance(target, drafter, Fixed(BUDGET), [request])
+    assert len(step.tokens) == 2
+    assert request.stats.accepted == request.stats.by_source["model"].accepted == 5
 
 
 def test_eos_inside_the_accepted_path_ends_the_output_with_it() -> None:
@@ -197,12 +206,28 @@ class Rogue:
     def close(self) -> None: ...
 
 
-@pytest.mark.parametrize("tree", [chain([1] * 6, "rogue"), chain([V], "rogue"), chain([-1], "rogue")])
+FORK = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("rogue", "rogue"))
+
+
+@pytest.mark.parametrize(
+    "tree", [chain([1] * 6, "rogue"), chain([V], "rogue"), chain([-1], "rogue"), FORK], ids=str
+)
 def test_a_draft_over_budget_or_outside_the_vocabulary_never_reaches_the_engine(tree: DraftTree) -> None:
     target, rogue = ToyTarget(V), Rogue(tree)
     request = start(target, rogue, [1], max_tokens=20)  # type: ignore[arg-type]
     with pytest.raises(ContractError, match="rogue"):
         advance(target, rogue, Fixed(BUDGET), [request])  # type: ignore[arg-type]
+
+
+def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
+    class Silent(NoDrafter):
+        def propose(self, batch: Sequence[object]) -> list[DraftTree]:
+            return []
+
+    target, silent = ToyTarget(V), Silent()
+    request = start(target, silent, [1], max_tokens=20)
+    with pytest.raises(ContractError, match="0 proposals for 1 requests"):
+        advance(target, silent, Fixed(BUDGET), [request])
 
 
 @pytest.mark.parametrize(

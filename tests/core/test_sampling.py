@@ -24,6 +24,10 @@ def test_temperature_zero_is_all_on_the_argmax() -> None:
     assert p() == [1.0, 0.0, 0.0, 0.0]
 
 
+def test_a_tiny_temperature_is_greedy_and_not_nan() -> None:
+    assert p(temperature=1e-310) == [1.0, 0.0, 0.0, 0.0]
+
+
 def test_each_filter_keeps_what_it_names() -> None:
     assert p(temperature=1.0, top_k=2) == [0.625, 0.375, 0.0, 0.0]
     assert p(temperature=1.0, top_p=0.7) == [0.625, 0.375, 0.0, 0.0]

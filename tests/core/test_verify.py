@@ -113,7 +113,7 @@ def test_any_deterministic_tree_leaves_the_distribution_unchanged(
     tree: DraftTree, seed: int, sampling: Sampling
 ) -> None:
     toy = ToyTarget(V, seed=seed)
-    drafted = drafted_distribution(toy, Scripted(tree), PROMPT, Budget(2, 8), sampling, n=3)
+    drafted = drafted_distribution(toy, Scripted(tree), PROMPT, Budget(2, 8, width=8), sampling, n=3)
     assert distance(drafted, plain_distribution(toy, PROMPT, sampling, n=3)) < EXACT
 
 
@@ -152,7 +152,7 @@ def test_the_proof_notices_a_wrong_q() -> None:
 @settings(max_examples=60, deadline=None)
 def test_greedy_emits_the_argmax_path_whatever_the_tree(tree: DraftTree, seed: int) -> None:
     toy = ToyTarget(V, seed=seed)
-    drafted = drafted_distribution(toy, Scripted(tree), PROMPT, Budget(3, 8), Sampling(), n=5)
+    drafted = drafted_distribution(toy, Scripted(tree), PROMPT, Budget(3, 8, width=8), Sampling(), n=5)
     assert drafted == plain_distribution(toy, PROMPT, Sampling(), n=5)
 
 
@@ -191,8 +191,9 @@ def test_sampled_siblings_are_refused_until_there_is_a_rule_for_them() -> None:
         verify(tree, FixedRows([0.0, 0.0]), Sampling(temperature=1.0), [0], Tape([]))
 
 
-def test_a_token_that_q_could_not_have_drawn_is_refused() -> None:
-    tree = chain([0], "x", q=[np.array([0.0, 1.0])])
+@pytest.mark.parametrize("q", [[0.0, 1.0], [np.nan, 0.5], [0.5, 0.7], [0.2, 0.2]])
+def test_a_q_the_token_cannot_have_been_drawn_from_is_refused(q: list[float]) -> None:
+    tree = chain([0], "x", q=[np.array(q)])
     with pytest.raises(ContractError, match="cannot have been drawn"):
         verify(tree, FixedRows([0.0, 0.0]), Sampling(temperature=1.0), [0], Tape([]))
 

@@ -47,7 +47,7 @@ def test_emitted_tokens_become_part_of_what_is_looked_up() -> None:
     drafter = LookupDrafter()
     memory = drafter.open([1, 2, 3], 0)
     assert drafter.propose([(memory, FOUR)])[0].tokens == ()
-    memory.observe(Step((4, 1, 2), ("target",) * 3, (), 0, {}, None, Times()), Features())
+    memory.observe(Step((4, 1, 2), ("target",) * 3, (), {}, {}, None, Times()), Features())
     assert drafter.propose([(memory, FOUR)])[0].tokens == (3, 4, 1, 2)
 
 

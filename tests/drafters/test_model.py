@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from paceline.core.decode import advance, start
+from paceline.core.decode import advance, decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
 from paceline.core.sampling import Sampling, probabilities
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
 from paceline.engines.toy import ToyForward, ToySession, ToyTarget, Vector
 
 V = 6
@@ -119,7 +120,7 @@ def test_the_drafts_cache_is_reused_whether_the_draft_was_accepted_or_not(seed: 
         step = advance(target, drafter, policy, [request])[0]
         assert draft.passes - passes == 4
         assert draft.computed - before == 4 + (1 if accepted_all else 0)
-        assert fully == (step.accepted == 4)
+        assert fully == (step.accepted == {"model": 4})
 
 
 def test_tokens_the_target_does_not_have_are_never_proposed() -> None:
@@ -128,6 +129,30 @@ def test_tokens_the_target_does_not_have_are_never_proposed() -> None:
     assert favourite > 0
     tree = propose(ModelDrafter(toy, favourite), Budget(5, 5))
     assert all(token < favourite for token in tree.tokens)
+
+
+def test_tokens_the_draft_does_not_have_are_replaced_and_the_output_stays_plain() -> None:
+    """Vocabularies may differ by padding: the target's last token is one the draft cannot read."""
+    target, drafter = ToyTarget(V, seed=3), ModelDrafter(ToyTarget(V - 1, seed=3), V)
+    sampling = Sampling(logit_bias={V - 1: 3.0})
+    tokens = {}
+    for name, by in (("plain", NoDrafter()), ("drafted", drafter)):
+        request = start(target, by, [V - 1, 1], max_tokens=30, sampling=sampling)
+        tokens[name] = [
+            t for _, step in decode(target, by, Fixed(Budget(4, 4)), [request]) for t in step.tokens
+        ]
+    assert tokens["drafted"] == tokens["plain"]
+    assert V - 1 in tokens["plain"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_that_computes_nan_proposes_nothing_worth_a_crash(temperature: float) -> None:
+    class Broken(ToyTarget):
+        def logits(self, state: Vector) -> Vector:
+            return super().logits(state) * np.nan
+
+    tree = propose(ModelDrafter(Broken(V), V, temperature=temperature), Budget(3, 3))
+    assert len(tree) == 0
 
 
 def test_drafting_ends_where_the_drafts_own_context_does() -> None:

@@ -17,8 +17,9 @@ from paceline.core.ports import Budget, Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.session import common_prefix
-from paceline.lab.compare import Difference, explain, first_difference
+from paceline.lab.compare import Difference, batch_noise, explain, teacher_forced
 from paceline.llm import LLM
+from paceline.zoo.inflate import layout_of, write_plain
 
 N = 96
 PROMPTS = {
@@ -36,41 +37,70 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def unrounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded target in F32, where several rows at once differ from one by 1e-5 only."""
+    import gguf
+
+    out = tmp_path_factory.mktemp("f32") / "target.gguf"
+    reader = gguf.GGUFReader(zoo.target_path())
+    layout = layout_of(reader, zoo.target_path())
+    write_plain(reader, layout, layout, out, "F32", 0, lambda phase, done: None)
+    return out
+
+
 @pytest.fixture(scope="module", params=WAYS)
 def llm(request: pytest.FixtureRequest) -> Iterator[LLM]:
+    """As shipped: Q8_0, whose kernels round activations, so that near-ties may flip."""
     with paceline.load(n_ctx=1024, **WAYS[request.param]) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def exact(request: pytest.FixtureRequest, unrounded: Path) -> Iterator[LLM]:
+    way = WAYS[request.param]
+    draft = zoo.draft_path() if "model" in way["drafters"] else None
+    with paceline.load(unrounded, draft, n_ctx=1024, flash_attention=False, cache_type="f32", **way) as llm:
         yield llm
 
 
 @pytest.mark.parametrize("kind", PROMPTS)
 def test_greedy_output_differs_from_plain_only_at_near_ties(llm: LLM, kind: str) -> None:
-    """Exactly: equal, or the top two logits at the first difference are closer than batching moves logits."""
+    """Equal, or the two tokens at the first difference are closer than batching moves logits."""
     prompt = llm.tokens(PROMPTS[kind])
     plain = llm.generate(prompt, max_tokens=N, plain=True, ignore_eos=True)
     drafted = llm.generate(prompt, max_tokens=N, ignore_eos=True)
     difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget)
-    # Noise that a wrong cell makes would excuse anything: batching alone moves logits far less than this.
-    assert difference is None or (difference.near_tie and difference.noise < 0.2), difference
+    assert difference is None or difference.near_tie, difference
     assert len(drafted.tokens) == N
     assert drafted.stats.accepted > 0
 
 
-def test_seeded_sampling_with_greedy_drafts_gives_plain_samplings_text(llm: LLM) -> None:
-    """The draws are the same; a draw can move only where batch noise crosses its threshold, so that most of a
-    text is equal and all of it usually is."""
-    request: dict[str, Any] = {
-        "max_tokens": 48,
-        "temperature": 0.8,
-        "top_k": 40,
-        "seed": 11,
-        "ignore_eos": True,
-    }
-    prompt = llm.tokens(PROMPTS["code"])
-    plain = llm.generate(prompt, plain=True, **request)
-    drafted = llm.generate(prompt, **request)
-    at = first_difference(plain.tokens, drafted.tokens)
-    assert at is None or at > 0
-    assert drafted.stats.drafted > 0
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_without_rounding_greedy_output_is_plain_output(exact: LLM, kind: str) -> None:
+    """In F32 throughout nothing is left to excuse a difference: every drafter, chain and tree."""
+    prompt = exact.tokens(PROMPTS[kind])
+    plain = exact.generate(prompt, max_tokens=N, plain=True, ignore_eos=True)
+    drafted = exact.generate(prompt, max_tokens=N, ignore_eos=True)
+    assert drafted.tokens == plain.tokens
+    assert drafted.stats.accepted > 0
+
+
+def test_without_rounding_any_shape_of_draft_gives_the_same_logits(exact: LLM) -> None:
+    tokens = exact.tokens(PROMPTS["code"] * 6)[:200]
+    one_by_one = teacher_forced(exact.target, tokens, 50, Budget(0, 0))
+    for budget in (Budget(1, 1), Budget(7, 7), Budget(16, 16), Budget(4, 16, width=4)):
+        assert batch_noise(one_by_one, teacher_forced(exact.target, tokens, 50, budget)) < 1e-3
+
+
+def test_seeded_sampling_with_greedy_drafts_gives_plain_samplings_text(exact: LLM) -> None:
+    request: dict[str, Any] = {"max_tokens": 48, "temperature": 0.8, "top_k": 40, "ignore_eos": True}
+    prompt = exact.tokens(PROMPTS["code"])
+    for seed in range(3):
+        plain = exact.generate(prompt, plain=True, seed=seed, **request)
+        drafted = exact.generate(prompt, seed=seed, **request)
+        assert drafted.tokens == plain.tokens
+        assert drafted.stats.drafted > 0
 
 
 def test_a_difference_is_reported_with_its_gap_and_the_noise() -> None:
@@ -82,8 +112,9 @@ def test_a_difference_is_reported_with_its_gap_and_the_noise() -> None:
         assert explain(llm.target, prompt, plain, plain, Budget(4, 8)) is None
         assert isinstance(difference, Difference)
         assert difference.index == 5
-        assert 0.0 < difference.noise < 0.2
-        assert difference.near_tie == (difference.gap <= difference.noise)
+        assert 0.0 < difference.noise < 0.25 * difference.spread
+        assert difference.gap > difference.noise
+        assert not difference.near_tie
 
 
 @pytest.fixture
@@ -150,7 +181,7 @@ def test_more_sessions_than_loaded_for_are_refused(small: LlamaTarget) -> None:
     sessions = [small.open() for _ in range(3)]
     for session in sessions[:2]:
         session.prefill([1, 2])
-    with pytest.raises(UsageError, match="all 2 sessions are open"):
+    with pytest.raises(UsageError, match="all 2 sessions of this model are in use"):
         sessions[2].prefill([1, 2])
     sessions[0].close()
     sessions[2].prefill([1, 2])
@@ -178,6 +209,77 @@ def test_a_forward_that_fails_leaves_the_session_usable(small: LlamaTarget) -> N
     after = np.array(small.forward([(session, EMPTY)], Want())[0].logits(0))
     assert np.abs(after - before).max() < 0.01
     assert len(small._free_branches) == 64
+
+
+@pytest.mark.parametrize("tree", [EMPTY, chain([4, 5], "x")], ids=["plain", "drafted"])
+def test_an_interrupt_right_after_the_pass_leaves_no_cell_behind(
+    small: LlamaTarget, monkeypatch: pytest.MonkeyPatch, tree: DraftTree
+) -> None:
+    """Python delivers Ctrl-C when llama_decode returns: the cells are written, and nobody has noted them."""
+    expected = small.open()
+    expected.prefill([1, 2, 3])
+    right = np.array(small.forward([(expected, EMPTY)], Want())[0].logits(0))
+    expected.close()
+    session = small.open()
+    session.prefill([9, 9, 9])
+    decode = small._batch.decode
+
+    def interrupted(context: object) -> int:
+        decode(context)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(small._batch, "decode", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            small.forward([(session, tree)], Want())
+    session.prefill([9, 1, 2])
+    small.forward([(session, EMPTY)], Want())
+    session.prefill([1, 2, 3])
+    after = np.array(small.forward([(session, EMPTY)], Want())[0].logits(0))
+    assert np.abs(after - right).max() < 0.01
+
+
+def test_many_sessions_take_full_trees_and_prompt_remainders_in_one_pass(models: Path) -> None:
+    """As much as the caps allow at once: no batch, branch or row limit is hit."""
+    target = LlamaTarget(models / "target.gguf", n_ctx=96, threads=1, sessions=48)
+    n = min(target.caps.branch, target.caps.rows - 1)
+    tree = DraftTree(tuple(range(n)), (ROOT,) * n, (0.5,) * n, ("x",) * n)
+    batch = []
+    for i in range(48):
+        session = target.open()
+        session.prefill([i, *range(32)])
+        batch.append((session, tree))
+    outs = target.forward(batch, Want())
+    assert len(outs) == 48
+    assert np.isfinite(outs[47].logits(n)).all()
+    target.close()
+    with pytest.raises(UsageError, match="300 sessions"):
+        LlamaTarget(models / "target.gguf", sessions=300)
+
+
+def test_a_closed_model_says_so(models: Path) -> None:
+    llm = paceline.load(models / "target.gguf", threads=1, n_ctx=64)
+    stream = llm.stream([1, 2, 3], max_tokens=9, ignore_eos=True)
+    next(stream)
+    llm.close()
+    with pytest.raises(UsageError, match="the model is closed"):
+        next(stream)
+    with pytest.raises(UsageError, match="the model is closed"):
+        llm.generate([1, 2])
+    with pytest.raises(UsageError, match="the model is closed"):
+        llm.generate("text")
+
+
+def test_a_loop_left_with_break_gives_its_session_back(models: Path) -> None:
+    with paceline.load(models / "target.gguf", threads=1, n_ctx=64) as llm:
+        for _ in range(3):
+            for piece in llm.stream([1, 2, 3], max_tokens=9, ignore_eos=True):
+                assert piece.tokens
+                break
+        del piece
+        with llm.stream([1, 2, 3], max_tokens=9) as stream:
+            next(stream)
+        assert llm.generate([1, 2], max_tokens=2).n_tokens >= 1
 
 
 def test_a_full_context_is_reported(small: LlamaTarget) -> None:

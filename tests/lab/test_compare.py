@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -72,6 +73,34 @@ def test_a_difference_has_the_gap_between_the_two_tokens_and_not_the_best_two() 
     assert gap > 0.0
     assert not Difference(4, gap, 0.0).near_tie
     assert Difference(4, 0.001, 0.001).near_tie
+
+
+class Muddled(ToySession):
+    """Commits an accepted branch with the cells of the first one."""
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        if path:
+            self._grown[path[-1] + 1] = self._grown[1]
+        super().keep(path, root)
+
+
+def test_an_engine_that_mixes_up_its_branches_cannot_pass_that_off_as_noise() -> None:
+    class Target(ToyTarget):
+        def open(self) -> ToySession:
+            return Muddled(self)
+
+    other = [*TEXT[:4], 6, 1, 1]
+    difference = explain(Target(), PROMPT, TEXT, other, Budget(4, 8, width=2))
+    assert difference is not None
+    assert difference.gap < difference.noise
+    assert not difference.near_tie
+
+
+def test_a_forbidden_token_does_not_spoil_the_noise() -> None:
+    sampling = Sampling(logit_bias={2: -math.inf})
+    difference = explain(ToyTarget(), PROMPT, TEXT, [*TEXT[:4], 6], Budget(4, 4), sampling)
+    assert difference is not None
+    assert difference.noise == 0.0
 
 
 def test_an_output_that_ends_early_is_never_a_near_tie() -> None:

@@ -116,14 +116,14 @@ def run(
     draft: options.Drafters = None,
     n_draft: Annotated[
         int, option("--n-draft", panel=DRAFTING, metavar="N", help="Most tokens to draft ahead.")
-    ] = 8,
+    ] = 7,
     width: Annotated[
         int, option("--width", panel=DRAFTING, metavar="N", help="Most branches of the draft model's tree.")
     ] = 1,
     p_min: Annotated[
         float,
         option("--p-min", panel=DRAFTING, metavar="X", help="Draft on while the draft model is this sure."),
-    ] = 0.0,
+    ] = 0.5,
     p_split: Annotated[
         float,
         option("--p-split", panel=DRAFTING, metavar="X", help="Branch where an alternative is this likely."),
@@ -137,6 +137,14 @@ def run(
     draft_top_k: Annotated[
         int, option("--draft-top-k", panel=DRAFTING, metavar="N", help="Sample them from the N likeliest.")
     ] = 10,
+    ngram_min: Annotated[
+        int,
+        option("--ngram-min", panel=DRAFTING, metavar="N", help="Shortest text lookup matches, in tokens."),
+    ] = 3,
+    ngram_max: Annotated[
+        int,
+        option("--ngram-max", panel=DRAFTING, metavar="N", help="Longest text lookup matches, in tokens."),
+    ] = 5,
     compare: Annotated[
         bool, flag("--compare", panel=OUTPUT, help="Decode plainly first, then drafted, and compare them.")
     ] = False,
@@ -197,6 +205,8 @@ def run(
             p_split=p_split,
             temperature=draft_temp,
             top_k=draft_top_k,
+            ngram_min=ngram_min,
+            ngram_max=ngram_max,
         ) as llm,
     ):
         request = {"max_tokens": n_predict, "seed": seed, "stop": stops, "ignore_eos": ignore_eos}

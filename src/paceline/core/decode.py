@@ -12,7 +12,7 @@ from paceline.core.policy import Policy
 from paceline.core.ports import Budget, Caps, Drafter, Memory, Session, Target
 from paceline.core.record import TARGET, Stats, Step, StopReason, Times
 from paceline.core.sampling import Rng, Sampling, SeededRng
-from paceline.core.tree import DraftTree
+from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import Verdict, verify
 
 
@@ -126,8 +126,8 @@ def advance(target: Target, drafter: Drafter, policy: Policy, requests: Sequence
             tokens=tokens,
             sources=sources,
             path=path,
-            accepted=len(verdict.path),
             drafted=Counter(tree.source),
+            accepted=Counter(tree.source[node] for node in verdict.path),
             stop_reason=reason,
             times=Times(*shared, verify=t1 - t0, keep=perf_counter() - t1),
         )
@@ -158,10 +158,13 @@ def cut(
 def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets: Sequence[Budget]) -> None:
     """A drafter may waste time but not corrupt: what it proposes is checked before an engine sees it."""
     size = target.vocab.size
+    if len(trees) != len(budgets):
+        raise ContractError(f"{drafter.name}: {len(trees)} proposals for {len(budgets)} requests")
     for tree, budget in zip(trees, budgets, strict=True):
         if len(tree) == 0:
             continue
-        if len(tree) > budget.nodes or max(tree.depths()) > budget.depth:
+        leaves = len(tree) - len(set(tree.parents) - {ROOT})
+        if len(tree) > budget.nodes or max(tree.depths()) > budget.depth or leaves > budget.width:
             raise ContractError(f"{drafter.name}: proposed more than its budget {budget}")
         if min(tree.tokens) < 0 or max(tree.tokens) >= size:
             raise ContractError(f"{drafter.name}: proposed a token outside the target's {size:,}")

@@ -5,7 +5,6 @@ acceptance rate = accepted / drafted; acceptance length = 1 + accepted / steps.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -33,14 +32,14 @@ class Step:
     """tokens: emitted by this step (at least one), cut where the request stopped.
     sources: where each came from, a drafter's name or "target".
     path: the accepted nodes to commit; all but the last token. The last token is the new root.
-    accepted: how many drafted tokens verification accepted, before any cut.
-    drafted: how many were drafted, by drafter."""
+    drafted, accepted: how many tokens were drafted, and how many of them verification accepted before any
+    cut, by drafter."""
 
     tokens: tuple[int, ...]
     sources: tuple[str, ...]
     path: tuple[int, ...]
-    accepted: int
     drafted: Mapping[str, int]
+    accepted: Mapping[str, int]
     stop_reason: StopReason | None
     times: Times
 
@@ -69,12 +68,11 @@ class Stats:
         self.steps += 1
         self.tokens += len(step.tokens)
         self.drafted += sum(step.drafted.values())
-        self.accepted += step.accepted
+        self.accepted += sum(step.accepted.values())
         for name, n in step.drafted.items():
-            self.by_source.setdefault(name, SourceStats()).drafted += n
-        for name, n in Counter(step.sources).items():
-            if name != TARGET:
-                self.by_source.setdefault(name, SourceStats()).accepted += n
+            source = self.by_source.setdefault(name, SourceStats())
+            source.drafted += n
+            source.accepted += step.accepted.get(name, 0)
         self.draft_seconds += step.times.draft
         self.forward_seconds += step.times.forward
         self.verify_seconds += step.times.verify

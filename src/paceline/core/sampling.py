@@ -109,7 +109,9 @@ def probabilities(logits: Logits, sampling: Sampling, history: Sequence[int]) ->
     if sampling.min_p > 0.0:
         enough = values >= values.max() + math.log(sampling.min_p)
         kept, values = kept[enough], values[enough]
-    p[kept] = softmax(values / sampling.temperature)
+    # The maximum goes first: a tiny temperature would make infinities of large logits.
+    with np.errstate(over="ignore"):
+        p[kept] = softmax((values - values.max()) / sampling.temperature)
     return p
 
 
@@ -126,13 +128,12 @@ def top_k(logits: Logits, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 def nucleus(p: Probabilities, top_p: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Indices of the fewest likeliest outcomes that hold `top_p` of the mass, likeliest first."""
-    k = 64  # usually enough; sorting a whole vocabulary would cost more than the model's own step
-    while True:
+    for k in (512, len(p)):  # rarely the second: sorting a whole vocabulary costs milliseconds
         likeliest = top_k(p, k)
         n = int(np.searchsorted(np.cumsum(p[likeliest]), top_p)) + 1
-        if n <= k or k >= len(p):
-            return likeliest[:n]
-        k *= 8
+        if n <= k:
+            break
+    return likeliest[:n]
 
 
 def softmax(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Probabilities:

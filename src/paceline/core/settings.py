@@ -18,18 +18,17 @@ DRAFTERS = ("lookup", "model", "none")
 class Drafting:
     """drafters: asked in this order. n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
     p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
-    its top_k. ngram_min, ngram_max: lengths that lookup matches; ngram_min None is 1 when lookup drafts
-    alone, and ngram_max when another drafter follows it."""
+    its top_k. ngram_min, ngram_max: lengths that lookup matches, the longest first."""
 
     drafters: tuple[str, ...] = ("lookup", "model")
-    n_draft: int = 8
+    n_draft: int = 7  # with the root 8 rows, which cost little more than 5 to 7 where kernels work in tiles
     width: int = 1
-    p_min: float = 0.0
+    p_min: float = 0.5
     p_split: float = 0.1
     temperature: float = 0.0
     top_k: int = 10
-    ngram_min: int | None = None
-    ngram_max: int = 3
+    ngram_min: int = 3
+    ngram_max: int = 5
 
     def __post_init__(self) -> None:
         known = ", ".join(DRAFTERS)
@@ -42,7 +41,7 @@ class Drafting:
             raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
         if "none" in self.drafters and len(self.drafters) > 1:
             raise UsageError("'none' means plain decoding; it cannot be combined with other drafters")
-        for name, low in (("n_draft", 1), ("width", 1), ("top_k", 1), ("ngram_max", 1)):
+        for name, low in (("n_draft", 1), ("width", 1), ("top_k", 1)):
             if getattr(self, name) < low:
                 raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
         for name in ("p_min", "p_split"):
@@ -52,14 +51,8 @@ class Drafting:
             raise UsageError(f"draft temperature {self.temperature}: must be a finite number of at least 0")
         if self.temperature > 0 and self.width > 1:
             raise UsageError("sampled drafts are chains: use width 1, or draft temperature 0 for a tree")
-        if self.ngram_min is not None and not 1 <= self.ngram_min <= self.ngram_max:
+        if not 1 <= self.ngram_min <= self.ngram_max:
             raise UsageError(f"ngram_min {self.ngram_min}: must be between 1 and ngram_max {self.ngram_max}")
-
-    @property
-    def shortest_ngram(self) -> int:
-        if self.ngram_min is not None:
-            return self.ngram_min
-        return 1 if self.drafters == ("lookup",) else self.ngram_max
 
     @property
     def budget(self) -> Budget:

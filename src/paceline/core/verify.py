@@ -90,9 +90,9 @@ def token_rule(
     assert q is not None  # the caller's condition
     p = rows.p(node)
     q = fit(q, len(p))
-    if q[x] <= 0.0:
+    if not (q[x] > 0.0 and abs(q.sum() - 1.0) < 1e-6):  # NaN is neither
         raise ContractError(f"node {child}: token {x} cannot have been drawn from its q")
-    if rng.accept(min(1.0, p[x] / q[x])):
+    if rng.accept(1.0 if p[x] >= q[x] else p[x] / q[x]):
         return child, x
     return None, rng.draw(residual(p, q))
 

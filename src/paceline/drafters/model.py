@@ -25,14 +25,20 @@ NOTHING = Want()
 class ModelMemory:
     """Owns the draft's session, and the text it must catch up with."""
 
-    def __init__(self, session: Session, prompt: Sequence[int], seed: int) -> None:
+    def __init__(self, session: Session, n_vocab: int, prompt: Sequence[int], seed: int) -> None:
         self.session = session
-        self.tokens = list(prompt)
+        self._n_vocab = n_vocab
+        self.tokens: list[int] = []
+        self.extend(prompt)
         # A stream of its own: what the draft draws must not shift what the target draws.
         self.rng: Rng = SeededRng(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
 
+    def extend(self, tokens: Sequence[int]) -> None:
+        # The target may have a few tokens the draft lacks; another one in their place costs acceptance only.
+        self.tokens += (token if token < self._n_vocab else 0 for token in tokens)
+
     def observe(self, step: Step, features: Features) -> None:
-        self.tokens += step.tokens
+        self.extend(step.tokens)
 
     def close(self) -> None:
         self.session.close()
@@ -83,7 +89,7 @@ class ModelDrafter:
         self._sampling = Sampling(temperature=temperature, top_k=top_k) if temperature > 0 else None
 
     def open(self, prompt: Sequence[int], seed: int) -> ModelMemory:
-        return ModelMemory(self._draft.open(), prompt, seed)
+        return ModelMemory(self._draft.open(), self._draft.vocab.size, prompt, seed)
 
     def close(self) -> None:
         self._draft.close()
@@ -128,6 +134,8 @@ class ModelDrafter:
             growth.frontier.append(growth.add(node, token, likeliest))
 
     def _draw(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
+        if not np.isfinite(logits.max()):  # a broken draft model has nothing to say
+            return
         q = probabilities(logits, sampling, ())
         # Decided before the draw: dropping a token because its own q is low would bias the output.
         if growth.budget.goes_on(float(q.max()), len(growth.tokens), growth.depth):

@@ -17,9 +17,6 @@ from paceline.engines.llama.batch import Batch
 if TYPE_CHECKING:
     from paceline.engines.llama.target import LlamaTarget
 
-# A remainder of the prompt this short travels with the next forward instead of in a pass of its own.
-FOLDED = 32
-
 
 class Slot:
     """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
@@ -30,9 +27,9 @@ class Slot:
         self.cached: list[int] = []
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: list[int], b: list[int]) -> int:
     n = min(len(a), len(b))
-    if list(a[:n]) == list(b[:n]):
+    if a[:n] == b[:n]:
         return n
     return next(i for i in range(n) if a[i] != b[i])
 
@@ -46,7 +43,8 @@ class LlamaSession:
 
     def _forget(self) -> None:
         self._tree = EMPTY
-        self._rooted = False  # the root's cell and the tree's are in the cache
+        self._planned = False  # cells beyond the committed ones may be in the cache
+        self._rooted = False  # the root's cell and the tree's are
         self._sequence: list[int] = []  # of each node
         self._branches: list[int] = []  # sequences to hand back
         self._heirs: set[int] = set()  # nodes whose own sequence a child continues
@@ -65,18 +63,22 @@ class LlamaSession:
             raise UsageError(
                 f"{len(tokens):,} tokens do not fit the context of {self._target.caps.n_ctx:,}: use -c"
             )
+        committed = False
         if self._slot is None:
             self._slot = self._target.take_slot(tokens)
-        elif self._rooted and tokens[: len(self.tokens)] == self.tokens and len(tokens) > len(self.tokens):
+        elif self._rooted and len(tokens) > len(self.tokens) and tokens[: len(self.tokens)] == self.tokens:
             self._commit(self._matching(tokens))
+            committed = True
         else:
             self.rollback()
         slot = self._slot
-        shared = min(common_prefix(slot.cached, tokens), len(tokens) - 1)
+        # After a commit the whole cache has just been compared.
+        known = len(slot.cached) if committed else common_prefix(slot.cached, tokens)
+        shared = min(known, len(tokens) - 1)
         if shared < len(slot.cached):
             shared = self._target.trim(slot, shared)
         self.tokens = tokens
-        if len(tokens) - 1 - shared > FOLDED:
+        if len(tokens) - 1 - shared > self._target.folded:
             self._target.compute(slot, tokens[:-1])
 
     def _matching(self, tokens: list[int]) -> list[int]:
@@ -98,6 +100,7 @@ class LlamaSession:
         grows = self._rooted and tree.starts_with(self._tree)
         if not grows:
             self.rollback()
+        self._planned = True
         base = len(self.tokens) - 1
         fresh: dict[int, list[int]] = {}
         if not grows:
@@ -175,13 +178,13 @@ class LlamaSession:
 
     def rollback(self) -> None:
         """Back to the committed tokens; the root's own cell goes too. Also undoes a forward that failed."""
-        if self._slot is not None and (self._rooted or self._sequence):
+        if self._slot is not None and self._planned:
             self._target.cut(self._slot.sequence, len(self._slot.cached))
             self._hand_back()
 
     def _hand_back(self) -> None:
-        for sequence in self._branches:
-            self._target.free_branch(sequence)
+        while self._branches:  # one by one: an interrupt between two must not free either twice
+            self._target.free_branch(self._branches.pop())
         self._forget()
 
     def close(self) -> None:

@@ -21,8 +21,11 @@ from paceline.engines.llama.text import LlamaText, read_vocab
 
 DEFAULT_CONTEXT = 4096
 MAX_BRANCHES = 64
+MAX_SESSIONS = binding.MAX_SEQUENCES - MAX_BRANCHES
 MAX_ROWS = 512
 N_BATCH = 2048
+# A remainder of the prompt this short travels with the next forward instead of in a pass of its own.
+MAX_FOLDED = 32
 
 _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 
@@ -42,6 +45,8 @@ class LlamaTarget:
         flash_attention: bool | None = None,
         cache_type: str = "f16",
     ) -> None:
+        if not 1 <= sessions <= MAX_SESSIONS:
+            raise UsageError(f"{sessions} sessions: must be between 1 and {MAX_SESSIONS}")
         self._cpp = binding.llama_cpp()
         self.path = path
         self.threads = threads
@@ -62,7 +67,7 @@ class LlamaTarget:
                 cache_type=cache_type,
             )
             self.vocab = read_vocab(self._model)
-            self.text = LlamaText(self._model)
+            self._text = LlamaText(self._model)
         except BaseException:
             self.close()
             raise
@@ -71,13 +76,14 @@ class LlamaTarget:
             self._model
         )
         self.caps = Caps(
-            branch=1 if stateful else MAX_BRANCHES // 2,
+            branch=1 if stateful else 1 + MAX_BRANCHES // sessions,  # a first child needs no branch
             rewind=not stateful,
             batch=sessions,
             rows=MAX_ROWS // sessions,
             n_ctx=per_session,
         )
         self._batch = Batch(N_BATCH)
+        self.folded = min(MAX_FOLDED, (N_BATCH - MAX_ROWS) // sessions)
         self._free_slots = [Slot(i) for i in range(sessions)]
         self._free_branches = list(range(sessions + MAX_BRANCHES - 1, sessions - 1, -1))
         self._pass = 0  # counts forwards, so that an answer asked for too late is noticed
@@ -85,6 +91,11 @@ class LlamaTarget:
     @property
     def name(self) -> str:
         return binding.metadata(self._model, "general.name") or self.path.stem
+
+    @property
+    def text(self) -> LlamaText:
+        self._require_open()
+        return self._text
 
     @property
     def n_params(self) -> int:
@@ -97,7 +108,13 @@ class LlamaTarget:
         self._cpp.llama_model_desc(self._model, buffer, len(buffer))
         return buffer.value.decode(errors="replace")
 
+    def _require_open(self) -> None:
+        """llama.cpp would follow a freed pointer."""
+        if self._context is None:
+            raise UsageError(f"{self.path}: the model is closed; load it again")
+
     def open(self) -> LlamaSession:
+        self._require_open()
         return LlamaSession(self)
 
     def close(self) -> None:
@@ -109,6 +126,7 @@ class LlamaTarget:
             self._model = None
 
     def forward(self, batch: Sequence[tuple[LlamaSession, DraftTree]], want: Want) -> list[LlamaForward]:
+        self._require_open()
         self._pass += 1
         self._batch.clear()
         firsts, offsets = [], []
@@ -118,12 +136,12 @@ class LlamaTarget:
                 firsts.append(session.plan(tree, self._batch))
             if len(self._batch):
                 self._decode()
-        except BaseException:
+            for session, _ in batch:
+                session.computed()
+        except BaseException:  # Ctrl-C too: whatever of the pass is in the cache belongs to nobody
             for session, _ in batch:
                 session.rollback()
             raise
-        for session, _ in batch:
-            session.computed()
         rows = self._output_rows(self._batch.outputs)
         ends = [*offsets[1:], self._batch.outputs]
         return [
@@ -149,11 +167,11 @@ class LlamaTarget:
 
     # What sessions ask of the cache.
 
-    def take_slot(self, tokens: Sequence[int]) -> Slot:
+    def take_slot(self, tokens: list[int]) -> Slot:
         """The free trunk that already holds most of `tokens`."""
         if not self._free_slots:
             raise UsageError(
-                f"all {self.caps.batch} sessions are open: close one, or load with more sessions"
+                f"all {self.caps.batch} sessions of this model are in use: close a running stream first"
             )
         best = max(self._free_slots, key=lambda slot: common_prefix(slot.cached, tokens))
         self._free_slots.remove(best)
@@ -192,6 +210,7 @@ class LlamaTarget:
     def compute(self, slot: Slot, tokens: list[int]) -> None:
         """Bring the trunk up to `tokens`, in as few passes as fit."""
         while len(slot.cached) < len(tokens):
+            self._require_open()
             start = len(slot.cached)
             self._pass += 1
             self._batch.clear()
