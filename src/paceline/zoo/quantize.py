@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.core.errors import ModelError, UsageError
 
 # names of llama.cpp's file types (llama.h, enum llama_ftype)
 FTYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}
+ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 BITS = {"F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q4_0": 4.5}
 
 
@@ -33,7 +36,30 @@ def quantize(source: Path, out: Path, ftype: str) -> None:
     params.nthread = os.cpu_count() or 1
     # the shipped target is Q8_0 already when it is read back as a source
     params.allow_requantize = True
-    code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))
+    with errors_only() as said:
+        code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))
     if code != 0:
         out.unlink(missing_ok=True)
-        raise ModelError(f"llama.cpp could not quantise {source} to {ftype} (code {code})")
+        reason = said[0] if said else f"code {code}"
+        raise ModelError(f"llama.cpp could not quantise {source} to {ftype}: {reason}")
+
+
+@contextlib.contextmanager
+def errors_only() -> Iterator[list[str]]:
+    """llama.cpp reports every tensor on stderr: keep its errors only, and put its log back afterwards."""
+    import llama_cpp
+
+    said: list[str] = []
+
+    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
+    def keep(level: int, text: bytes, _user: object) -> None:
+        if level == ERROR_LEVEL:
+            said.append(text.decode(errors="replace").strip())
+
+    before, user = llama_cpp.llama_log_callback(), ctypes.c_void_p()
+    llama_cpp.llama_log_get(ctypes.byref(before), ctypes.byref(user))
+    llama_cpp.llama_log_set(keep, None)
+    try:
+        yield said
+    finally:
+        llama_cpp.llama_log_set(before, user)
