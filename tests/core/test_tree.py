@@ -38,6 +38,14 @@ def test_children_and_child_follow_draft_order() -> None:
     assert FORK.child(0, 7) is None
 
 
+def test_a_path_leads_from_the_root_down() -> None:
+    FORK.check_path([])
+    FORK.check_path([0, 2])
+    for wrong in ([1], [0, 3], [0, 0]):
+        with pytest.raises(ContractError, match="does not follow"):
+            FORK.check_path(wrong)
+
+
 def test_a_probe_is_never_a_child() -> None:
     tree = DraftTree((1, 2), (ROOT, ROOT), (1.0, 1.0), ("a", "a"), probe=frozenset({0}))
     assert tree.children(ROOT) == [1]

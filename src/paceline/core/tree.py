@@ -78,6 +78,14 @@ class DraftTree:
                 return i
         return None
 
+    def check_path(self, path: Sequence[int]) -> None:
+        """Raise ContractError unless `path` leads from the root down, each node below the one before."""
+        parent = ROOT
+        for node in path:
+            if self.parents[node] != parent:
+                raise ContractError(f"path: node {node} does not follow {parent}")
+            parent = node
+
     def depths(self) -> list[int]:
         """The distance of every node from the root (1 for its children)."""
         out: list[int] = []

@@ -117,11 +117,7 @@ class ToySession:
     def keep(self, path: Sequence[int], root: int) -> None:
         if not self._grown:
             raise ContractError("keep before forward: there is nothing to commit")
-        parent = ROOT
-        for node in path:
-            if self._tree.parents[node] != parent:
-                raise ContractError(f"keep: node {node} does not follow {parent}")
-            parent = node
+        self._tree.check_path(path)
         self._states += [self._grown[0], *(self._grown[node + 1] for node in path)]
         self.tokens += [*(self._tree.tokens[node] for node in path), root]
         self._tree, self._grown = EMPTY, []

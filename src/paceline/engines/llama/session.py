@@ -152,11 +152,7 @@ class LlamaSession:
     def keep(self, path: Sequence[int], root: int) -> None:
         if not self._rooted:
             raise ContractError("keep before forward: there is nothing to commit")
-        parent = ROOT
-        for node in path:
-            if self._tree.parents[node] != parent:
-                raise ContractError(f"keep: node {node} does not follow {parent}")
-            parent = node
+        self._tree.check_path(path)
         emitted = [self._tree.tokens[node] for node in path]
         self._commit(path)
         self.tokens += [*emitted, root]
