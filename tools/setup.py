@@ -105,7 +105,7 @@ def pip(what: str, *arguments: str) -> None:
 def install(compiled: Sequence[str], others: Sequence[str]) -> None:
     pip("installing Python packages", "install", *others)
     pip("compiling llama.cpp for this processor (some minutes)", "install", "--verbose", *compiled)
-    pip("installing paceline", "install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    pip("installing paceline", "install", "--no-deps", "--editable", str(ROOT))
 
 
 def main() -> None:
