@@ -73,7 +73,7 @@ def adjust(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Logits
     """Logit bias and penalties, on a copy where there are any. `history` ends with the row's own token."""
     if not sampling.edits_logits:
         return logits
-    out = logits.astype(np.float64)
+    out = logits.copy()
     for token, bias in sampling.logit_bias.items():
         if token < len(out):
             out[token] += bias
