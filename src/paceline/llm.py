@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -184,8 +183,7 @@ class LLM:
 
     def generate(self, prompt: str | Sequence[int], **request: Any) -> Generation:
         """As `stream`, all at once."""
-        stream = self.stream(prompt, **request)
-        with contextlib.closing(stream):
+        with self.stream(prompt, **request) as stream:
             for _ in stream:
                 pass
         return stream.result()

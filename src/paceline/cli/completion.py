@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import sys
@@ -80,7 +79,7 @@ class Completion:
         """Stream one generation to its end, or to Ctrl-C; its record."""
         sources: list[str] = []
         shown = 0
-        with contextlib.closing(self._llm.stream(prompt, plain=plain, **self._request)) as stream:
+        with self._llm.stream(prompt, plain=plain, **self._request) as stream:
             # The prompt is computed: from here on there is something to keep when the user has seen enough.
             self._interrupts.hold()
             for piece in stream:

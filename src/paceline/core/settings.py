@@ -21,7 +21,7 @@ class Drafting:
     its top_k. ngram_min, ngram_max: lengths that lookup matches, the longest first."""
 
     drafters: tuple[str, ...] = ("lookup", "model")
-    n_draft: int = 7  # with the root 8 rows, which cost little more than 5 to 7 where kernels work in tiles
+    n_draft: int = 7  # with the root 8 rows: where kernels work in tiles, the ninth is the dear one
     width: int = 1
     p_min: float = 0.5
     p_split: float = 0.1

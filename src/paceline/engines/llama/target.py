@@ -98,10 +98,6 @@ class LlamaTarget:
         return self._text
 
     @property
-    def n_params(self) -> int:
-        return int(self._cpp.llama_model_n_params(self._model))
-
-    @property
     def description(self) -> str:
         """Architecture, size class and quantisation in llama.cpp's words."""
         buffer = ctypes.create_string_buffer(256)
