@@ -43,7 +43,13 @@ def make_model(parts: Parts) -> Drafter:
     assert parts.draft is not None  # load() asks for one
     check_shared(parts.target.vocab, parts.draft.vocab)
     size, drafting = parts.target.vocab.size, parts.drafting
-    return ModelDrafter(parts.draft, size, temperature=drafting.temperature, top_k=drafting.top_k)
+    return ModelDrafter(
+        parts.draft,
+        size,
+        temperature=drafting.temperature,
+        top_k=drafting.top_k,
+        independent=drafting.independent,
+    )
 
 
 def make_none(_: Parts) -> Drafter:

@@ -179,6 +179,7 @@ class LLM:
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             ignore_eos=ignore_eos,
             sampling=settings,
+            rule=self.drafting.verify,
         )
 
     def generate(self, prompt: str | Sequence[int], **request: Any) -> Generation:

@@ -24,9 +24,11 @@ from paceline.engines.toy import ToyTarget
 V = 6
 
 
-def model(temperature: float = 0.0, n_ctx: int = 4096, branch: int = 64) -> ModelDrafter:
+def model(
+    temperature: float = 0.0, n_ctx: int = 4096, branch: int = 64, independent: bool = False
+) -> ModelDrafter:
     draft = ToyTarget(V, seed=1, noise=0.3, n_ctx=n_ctx, branch=branch)
-    return ModelDrafter(draft, V, temperature=temperature)
+    return ModelDrafter(draft, V, temperature=temperature, independent=independent)
 
 
 MAKERS: dict[str, Callable[[], Drafter]] = {
@@ -35,6 +37,7 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "lookup, short n-grams": lambda: LookupDrafter(1, 1),
     "model": model,
     "model, sampled": lambda: model(0.9),
+    "model, sampled independently": lambda: model(0.9, independent=True),
     "model, short context": lambda: model(n_ctx=9),
     "model, chains only": lambda: model(branch=1),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
@@ -90,18 +93,24 @@ def test_a_proposal_stays_within_its_budget_and_the_vocabulary(
     assert all(tree.source)
     for parent in [ROOT, *range(len(tree))]:
         tokens = [tree.tokens[child] for child in tree.children(parent)]
-        assert len(set(tokens)) == len(tokens)
+        assert len(set(tokens)) == len(tokens) or "independently" in name
 
 
 @given(prompt=prompts, budget=budgets)
 @settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("name", MAKERS)
 def test_q_is_a_distribution_that_gave_the_token(name: str, prompt: list[int], budget: Budget) -> None:
+    """The first child's score is its q; siblings drawn after it have a q without those before them."""
     tree = propose(MAKERS[name](), prompt, budget)
-    for token, score, q in zip(tree.tokens, tree.score, tree.q or (), strict=False):
+    for node, (token, score, q) in enumerate(zip(tree.tokens, tree.score, tree.q or (), strict=False)):
         assert q is not None
         assert q.sum() == pytest.approx(1.0, abs=1e-12)
-        assert q[token] == score > 0.0
+        assert q[token] >= score - 1e-12 > 0.0
+        before = [c for c in tree.children(tree.parents[node]) if c < node]
+        if not before or "independently" in name:
+            assert q[token] == score
+        else:
+            assert not q[[tree.tokens[c] for c in before]].any()
 
 
 def test_no_budget_means_no_draft(make: Callable[[], Drafter]) -> None:

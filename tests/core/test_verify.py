@@ -1,8 +1,12 @@
-"""Verification proved by enumeration: whatever is drafted, the output distribution is plain sampling's."""
+"""Verification proved by enumeration: whatever is drafted, the output distribution is plain sampling's.
+
+First the rules alone, over tables (worlds.py); then the whole loop, over the toy engine and real drafters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,11 +19,13 @@ from paceline.core.ports import Budget, Drafter, Features, Want
 from paceline.core.record import Step
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree, Probabilities, chain
-from paceline.core.verify import fit, residual, verify
+from paceline.core.verify import CHAINS, INDEPENDENT, RULES, drawn_from, threshold, verify
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.engines.toy import ToyTarget
+from worlds import FIXED, SAMPLED, Plant, World, induced, plant
+from worlds import INDEPENDENT as DRAWN_INDEPENDENTLY
 
 EXACT = 1e-12
 V = 3
@@ -27,19 +33,146 @@ PROMPT = [0, 1, 2, 0, 1]
 SAMPLINGS = {
     "temperature": Sampling(temperature=0.7),
     "top-k": Sampling(temperature=1.0, top_k=2),
+    "typical-p": Sampling(temperature=0.9, typical_p=0.6),
     "top-p": Sampling(temperature=1.3, top_p=0.8),
     "min-p": Sampling(temperature=1.0, min_p=0.3),
+    "XTC": Sampling(temperature=1.2, xtc_probability=0.4, xtc_threshold=0.2),
     "penalties": Sampling(temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2),
     "logit bias": Sampling(temperature=1.0, logit_bias={0: 1.5, 2: -0.5}),
+    "everything": Sampling(
+        temperature=0.8,
+        top_k=3,
+        typical_p=0.95,
+        top_p=0.95,
+        min_p=0.05,
+        xtc_probability=0.3,
+        repeat_penalty=1.2,
+        presence_penalty=0.2,
+        repeat_last_n=2,
+        logit_bias={1: 0.5},
+    ),
 }
+
+
+def kind(rule: str) -> str:
+    return DRAWN_INDEPENDENTLY if rule in INDEPENDENT else SAMPLED
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_is_exact_with_every_sampler(rule: str, sampling: Sampling) -> None:
+    shape = plant(1, 1, kind=kind(rule)) if rule in CHAINS else plant(2, 1, kind=kind(rule))
+    result = induced(World(3, seed=7, sampling=sampling), shape, 2, rule)
+    assert result.mass == pytest.approx(1.0, abs=EXACT)
+    assert result.distance < EXACT
+
+
+SHAPES = {
+    "chain of 4": (3, (1, 1, 1, 1)),
+    "chain of 2, five tokens": (5, (1, 1)),
+    "three siblings, five tokens": (5, (3,)),
+    "two and two": (2, (2, 2)),
+    "two, then chains to depth 4": (2, (2, 1, 1, 1)),
+    "more siblings than tokens": (2, (3, 1)),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_is_exact_at_every_shape(rule: str, shape: tuple[int, tuple[int, ...]]) -> None:
+    n_vocab, widths = shape
+    if rule in CHAINS and max(widths) > 1:
+        pytest.skip("a rule for chains")
+    drafted = plant(*widths, kind=kind(rule))
+    for zeros in (0.0, 0.4):
+        assert induced(World(n_vocab, seed=3, zeros=zeros), drafted, len(widths), rule).distance < EXACT
+
+
+@st.composite
+def plants(draw: st.DrawFn) -> Plant:
+    """Any small tree, each node sampled, drawn independently or fixed."""
+    parents: list[int] = []
+    depths: list[int] = []
+    for i in range(draw(st.integers(1, 4))):
+        parents.append(draw(st.sampled_from([ROOT, *(j for j in range(i) if depths[j] < 3)])))
+        depths.append(1 if parents[-1] == ROOT else depths[parents[-1]] + 1)
+    kinds = draw(
+        st.lists(
+            st.sampled_from([SAMPLED, DRAWN_INDEPENDENTLY, FIXED]),
+            min_size=len(parents),
+            max_size=len(parents),
+        )
+    )
+    return Plant(tuple(parents), tuple(kinds))
+
+
+worlds = st.builds(
+    World,
+    n_vocab=st.integers(2, 3),
+    seed=st.integers(0, 10_000),
+    sampling=st.sampled_from(list(SAMPLINGS.values())),
+    zeros=st.sampled_from([0.0, 0.3, 0.7]),
+    likeness=st.sampled_from([0.0, 0.5, 1.0]),
+)
+
+
+@given(world=worlds, shape=plants(), rule=st.sampled_from(["recursive", "traversal"]))
+@settings(max_examples=150, deadline=None)
+def test_any_tree_of_any_nodes_is_exact(world: World, shape: Plant, rule: str) -> None:
+    """Sampled, independent and fixed siblings mixed, dead ends and duplicates included."""
+    assert induced(world, shape, shape.depth, rule).distance < EXACT
+
+
+@given(world=worlds, widths=st.sampled_from([(1, 1, 1), (2,), (2, 1), (1, 2), (3,)]))
+@settings(max_examples=80, deadline=None)
+def test_traversal_accepts_at_least_what_recursive_rejection_does(
+    world: World, widths: tuple[int, ...]
+) -> None:
+    """On chains: block at least what token does."""
+    shape = plant(*widths)
+    recursive = induced(world, shape, shape.depth, "recursive")
+    traversal = induced(world, shape, shape.depth, "traversal")
+    assert traversal.accepted >= recursive.accepted - EXACT
+
+
+@given(world=worlds, widths=st.sampled_from([(1, 1, 1), (2, 1), (3,)]))
+@settings(max_examples=40, deadline=None)
+def test_where_drafts_are_certain_all_rules_accept_alike(world: World, widths: tuple[int, ...]) -> None:
+    """One-hot q: each rule accepts the target's mass on the drafted set, as `match` does."""
+    fixed = plant(*widths, kind=FIXED)
+    accepted = [induced(world, fixed, fixed.depth, rule).accepted for rule in ("recursive", "traversal")]
+    without_q = induced(world, lambda w, tape: replace(fixed(w, tape), q=None), fixed.depth).accepted
+    assert accepted == pytest.approx([without_q] * 2, abs=EXACT)
+
+
+def test_block_and_traversal_do_accept_more() -> None:
+    world = World(3, seed=7, likeness=0.3)
+    for widths in ((1, 1, 1), (2, 1)):
+        shape = plant(*widths)
+        both = [induced(world, shape, shape.depth, rule).accepted for rule in ("recursive", "traversal")]
+        assert both[1] > both[0] + 0.005
+
+
+@given(world=worlds, widths=st.sampled_from([(2,), (2, 1), (3,)]))
+@settings(max_examples=40, deadline=None)
+def test_kseq_accepts_the_share_its_threshold_promises(world: World, widths: tuple[int, ...]) -> None:
+    """1 - (1 - beta)^K at the root, with beta at the rho of its own equation (SpecTr, Theorem 2)."""
+    shape = plant(*widths, kind=DRAWN_INDEPENDENTLY)
+    p, q, k = world.p(()), world.q(()), widths[0]
+    rho = threshold(p, q, k)
+    beta = float(np.minimum(p / rho, q).sum())
+    assert 1 - (1 - beta) ** k == pytest.approx(rho * beta, abs=1e-9)
+    first = Plant(shape.parents[:k], shape.kinds[:k])
+    assert induced(world, first, 1, "kseq").accepted == pytest.approx(1 - (1 - beta) ** k, abs=1e-9)
 
 
 def target() -> ToyTarget:
     return ToyTarget(V, seed=5)
 
 
-def model(temperature: float) -> ModelDrafter:
-    return ModelDrafter(ToyTarget(V, seed=5, noise=0.5), V, temperature=temperature, top_k=10)
+def model(temperature: float, *, independent: bool = False) -> ModelDrafter:
+    draft = ToyTarget(V, seed=5, noise=0.5)
+    return ModelDrafter(draft, V, temperature=temperature, top_k=10, independent=independent)
 
 
 DRAFTERS: dict[str, tuple[Drafter, Budget]] = {
@@ -47,6 +180,8 @@ DRAFTERS: dict[str, tuple[Drafter, Budget]] = {
     "greedy chain": (model(0.0), Budget(2, 2)),
     "sampled chain": (model(1.0), Budget(2, 2)),
     "sampled chain, p_min": (model(0.8), Budget(2, 2, p_min=0.5)),
+    "sampled tree": (model(1.0), Budget(2, 3, width=2, p_split=0.2)),
+    "independent siblings": (model(1.0, independent=True), Budget(1, 2, width=2, p_split=0.1)),
     "tree": (model(0.0), Budget(2, 6, width=3, p_split=0.05)),
     "lookup then sampled": (ComposedDrafter([LookupDrafter(3, 3), model(1.0)]), Budget(2, 2)),
 }
@@ -184,11 +319,12 @@ def test_penalties_see_the_drafted_prefix_of_each_row() -> None:
     assert (verdict.path, verdict.token) == ((0, 1), 1)
 
 
-def test_sampled_siblings_are_refused_until_there_is_a_rule_for_them() -> None:
+def test_kseq_refuses_siblings_that_were_not_drawn_independently() -> None:
     q = np.array([0.5, 0.5])
-    tree = DraftTree((0, 1), (ROOT, ROOT), (0.5, 0.5), ("x", "x"), q=(q, q))
-    with pytest.raises(ContractError, match="sampled siblings"):
-        verify(tree, FixedRows([0.0, 0.0]), Sampling(temperature=1.0), [0], Tape([]))
+    for other in (np.array([0.0, 1.0]), None):
+        tree = DraftTree((0, 1), (ROOT, ROOT), (0.5, 0.5), ("x", "x"), q=(q, other))
+        with pytest.raises(ContractError, match="drawn independently from one q"):
+            verify(tree, FixedRows([0.0, 0.0]), Sampling(temperature=1.0), [0], Tape([]), "kseq")
 
 
 @pytest.mark.parametrize("q", [[0.0, 1.0], [np.nan, 0.5], [0.5, 0.7], [0.2, 0.2]])
@@ -199,11 +335,22 @@ def test_a_q_the_token_cannot_have_been_drawn_from_is_refused(q: list[float]) ->
 
 
 def test_a_q_shorter_than_the_vocabulary_is_padded_and_a_longer_one_refused() -> None:
-    assert fit(np.array([1.0]), 3).tolist() == [1.0, 0.0, 0.0]
+    short = chain([0], "x", q=[np.array([1.0])])
+    assert drawn_from(short, 0, 3).tolist() == [1.0, 0.0, 0.0]  # type: ignore[union-attr]
     with pytest.raises(ContractError, match="q covers 3 tokens"):
-        fit(np.array([0.5, 0.5, 0.0]), 2)
+        drawn_from(chain([0], "x", q=[np.array([0.5, 0.5, 0.0])]), 0, 2)
 
 
-def test_an_empty_residual_falls_back_to_p() -> None:
-    p = np.array([0.25, 0.75])
-    assert residual(p, p).tolist() == p.tolist()
+def test_a_draft_vocabulary_that_is_a_part_of_the_target_s_is_exact() -> None:
+    """q scattered into the target's ids, zero elsewhere; p knows tokens that can never be drafted."""
+
+    class Narrow(World):
+        def q(self, path: tuple[int, ...]) -> Probabilities:
+            q = super().q(path)
+            q[[1, 3]] = 0.0
+            q /= q.sum()
+            return q
+
+    for rule in RULES:
+        shape = plant(1, 1, kind=kind(rule)) if rule in CHAINS else plant(2, kind=kind(rule))
+        assert induced(Narrow(4, seed=2), shape, shape.depth, rule).distance < EXACT

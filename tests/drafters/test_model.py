@@ -169,3 +169,24 @@ def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
         even = np.full(1000, 0.001)
         assert request.rng.draw(even) != drafter.open(PROMPT, seed).rng.draw(even)
     assert chain([], "model") is EMPTY
+
+
+def test_a_sampled_tree_draws_siblings_without_replacement_where_several_are_likely() -> None:
+    toy = ToyTarget(V, seed=3, sharpness=0.5)
+    tree = propose(ModelDrafter(toy, V, temperature=1.0), Budget(2, 8, width=4, p_split=0.1))
+    siblings = tree.children(ROOT)
+    assert len(siblings) > 1
+    assert len({tree.tokens[node] for node in siblings}) == len(siblings)
+    leaves = sum(not tree.children(node) for node in range(len(tree)))
+    assert leaves <= 4
+
+
+def test_how_many_siblings_are_drawn_does_not_depend_on_what_they_are() -> None:
+    toy = ToyTarget(V, seed=3, sharpness=0.5)
+    drafter = ModelDrafter(toy, V, temperature=1.0)
+    budget = Budget(1, 8, width=4, p_split=0.15)
+    counts = set()
+    for seed in range(20):
+        memory = drafter.open(PROMPT, seed)
+        counts.add(len(drafter.propose([(memory, budget)])[0]))
+    assert len(counts) == 1

@@ -137,6 +137,15 @@ def run(
     draft_top_k: Annotated[
         int, option("--draft-top-k", panel=DRAFTING, metavar="N", help="Sample them from the N likeliest.")
     ] = 10,
+    verify: Annotated[
+        str,
+        option(
+            "--verify",
+            panel=DRAFTING,
+            metavar="RULE",
+            help="How sampled drafts are verified: token, block, recursive, specinfer, kseq or traversal.",
+        ),
+    ] = "auto",
     ngram_min: Annotated[
         int,
         option("--ngram-min", panel=DRAFTING, metavar="N", help="Shortest text lookup matches, in tokens."),
@@ -205,6 +214,7 @@ def run(
             p_split=p_split,
             temperature=draft_temp,
             top_k=draft_top_k,
+            verify=verify,
             ngram_min=ngram_min,
             ngram_max=ngram_max,
         ) as llm,

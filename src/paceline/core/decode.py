@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Policy
-from paceline.core.ports import Budget, Caps, Drafter, Memory, Session, Target
-from paceline.core.record import TARGET, Stats, Step, StopReason, Times
-from paceline.core.sampling import Rng, Sampling, SeededRng
+from paceline.core.ports import Budget, Caps, Drafter, Forward, Grammar, Memory, Session, Target
+from paceline.core.prune import prune
+from paceline.core.record import TARGET, Logprob, Stats, Step, StopReason, Times
+from paceline.core.sampling import Rng, Sampling, SeededRng, logprob
 from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import Verdict, verify
 
@@ -25,6 +26,8 @@ class Request:
     """One sequence being decoded, and the owner of its session and memory.
 
     stop: told every emitted token in order; true where the text so far ends the request.
+    rule: how sampled drafts are verified (verify.py). grammar: what the text must follow.
+    logprobs: None, or how many of the likeliest tokens to report beside each emitted token's own.
     """
 
     session: Session
@@ -35,16 +38,20 @@ class Request:
     n_prompt: int
     eos: frozenset[int] = frozenset()
     stop: Callable[[int], bool] = _never
+    rule: str = "auto"
+    grammar: Grammar | None = None
+    logprobs: int | None = None
     n_tokens: int = 0
     stop_reason: StopReason | None = None
     stats: Stats = field(default_factory=Stats)
 
     def cap(self, budget: Budget, caps: Caps) -> Budget:
         """No more than can still be emitted (a step adds one token to what it accepts), than fits the
-        context, and than the target takes."""
+        context, and than the target takes; and in line with the request's grammar."""
         room = caps.n_ctx - len(self.session.tokens)
         depth = min(self.max_tokens - self.n_tokens - 1, room)
-        return budget.capped(depth, nodes=min(room, caps.rows - 1), width=caps.branch)
+        budget = budget.capped(depth, nodes=min(room, caps.rows - 1), width=caps.branch)
+        return budget if self.grammar is None else replace(budget, grammar=self.grammar)
 
     def judge(self, token: int, n_ctx: int) -> StopReason | None:
         """Count one emitted token; the reason to stop right after it, if there is one."""
@@ -72,6 +79,9 @@ def start(
     seed: int = 0,
     stop: Callable[[int], bool] = _never,
     ignore_eos: bool = False,
+    rule: str = "auto",
+    grammar: Grammar | None = None,
+    logprobs: int | None = None,
 ) -> Request:
     """A request ready for `decode`. Raises UsageError for a prompt that is empty or does not fit."""
     if not prompt:
@@ -85,6 +95,8 @@ def start(
         )
     if min(prompt) < 0 or max(prompt) >= target.vocab.size:
         raise UsageError(f"the prompt has a token id outside the vocabulary of {target.vocab.size:,}")
+    if grammar is not None and ignore_eos:
+        raise UsageError("a grammar says where the text ends: it cannot be combined with ignore_eos")
     session = target.open()
     try:
         session.prefill(prompt)
@@ -101,6 +113,9 @@ def start(
         n_prompt=len(prompt),
         eos=frozenset() if ignore_eos else target.vocab.eos,
         stop=stop,
+        rule=rule,
+        grammar=grammar,
+        logprobs=logprobs,
     )
 
 
@@ -110,6 +125,7 @@ def advance(target: Target, drafter: Drafter, policy: Policy, requests: Sequence
     budgets = [r.cap(b, target.caps) for r, b in zip(requests, policy.budgets(requests), strict=True)]
     trees = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True)])
     check(drafter, target, trees, budgets)
+    trees = [t if r.grammar is None else prune(t, r.grammar) for r, t in zip(requests, trees, strict=True)]
     drafted = perf_counter()
     outs = target.forward([(r.session, t) for r, t in zip(requests, trees, strict=True)], drafter.wants)
     forwarded = perf_counter()
@@ -117,10 +133,15 @@ def advance(target: Target, drafter: Drafter, policy: Policy, requests: Sequence
     steps = []
     for request, tree, out in zip(requests, trees, outs, strict=True):
         t0 = perf_counter()
-        verdict = verify(tree, out, request.sampling, request.session.tokens, request.rng)
+        verdict = verify(
+            tree, out, request.sampling, request.session.tokens, request.rng, request.rule, request.grammar
+        )
         t1 = perf_counter()
         tokens, sources, reason = cut(request, tree, verdict, target.caps.n_ctx)
         path = verdict.path[: len(tokens) - 1]
+        logprobs = told(request, out, path, tokens)
+        if request.grammar is not None:
+            request.grammar.commit(tokens)
         request.session.keep(path, tokens[-1])
         step = Step(
             tokens=tokens,
@@ -130,6 +151,7 @@ def advance(target: Target, drafter: Drafter, policy: Policy, requests: Sequence
             accepted=Counter(tree.source[node] for node in verdict.path),
             stop_reason=reason,
             times=Times(*shared, verify=t1 - t0, keep=perf_counter() - t1),
+            logprobs=logprobs,
         )
         request.stop_reason = reason
         request.stats.add(step)
@@ -153,6 +175,14 @@ def cut(
         if reason is not None:
             break
     return tuple(tokens), tuple(sources), reason
+
+
+def told(request: Request, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> tuple[Logprob, ...]:
+    """What the target's own rows say of the emitted tokens, where the request wants to know."""
+    if request.logprobs is None:
+        return ()
+    rows = zip((ROOT, *path), tokens, strict=True)
+    return tuple(Logprob(*logprob(out.logits(node + 1), token, request.logprobs)) for node, token in rows)
 
 
 def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets: Sequence[Budget]) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paceline.core.record import Step
 
 Logits = NDArray[np.float32] | NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +105,31 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
+class Grammar(Protocol):
+    """What one request's text may be: a JSON schema, a regular expression. It stands where the committed text
+    ends, and questions about drafts leave it there."""
+
+    def mask(self, path: Sequence[int]) -> Mask:
+        """Which tokens [n_vocab] may follow the committed text and then `path`; all of them once it has
+        ended, and none after a token that it forbids. A view that must not be written to."""
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """`tokens` were emitted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """How much one proposal may hold. depth: longest path. nodes: most nodes. width: most leaves.
     p_min: a drafter that drafts step by step goes on while its best next token is at least this likely.
-    p_split: it branches where an alternative is at least this likely."""
+    p_split: it branches where an alternative is at least this likely.
+    grammar: what the text must follow. A drafter that heeds it guesses better; others are pruned."""
 
     depth: int
     nodes: int
     width: int = 1
     p_min: float = 0.0
     p_split: float = 0.1
+    grammar: Grammar | None = None
 
     def capped(self, depth: int, nodes: int, width: int) -> Budget:
         """No more than any of these."""

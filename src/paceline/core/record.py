@@ -28,12 +28,22 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
+class Logprob:
+    """What the target itself gave an emitted token: nats, before any sampler. top: its likeliest tokens with
+    theirs, best first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """tokens: emitted by this step (at least one), cut where the request stopped.
     sources: where each came from, a drafter's name or "target".
     path: the accepted nodes to commit; all but the last token. The last token is the new root.
     drafted, accepted: how many tokens were drafted, and how many of them verification accepted before any
-    cut, by drafter."""
+    cut, by drafter.
+    logprobs: one a token where the request asked for them."""
 
     tokens: tuple[int, ...]
     sources: tuple[str, ...]
@@ -42,6 +52,7 @@ class Step:
     accepted: Mapping[str, int]
     stop_reason: StopReason | None
     times: Times
+    logprobs: tuple[Logprob, ...] = ()
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """From logits to the distribution plain sampling would use.
 
-The chain has llama.cpp's order: logit bias, penalties over the last `repeat_last_n` tokens, top-k, top-p,
-min-p, temperature. The nucleus is therefore chosen before the temperature is applied.
+The chain has llama.cpp's order: logit bias, penalties over the last `repeat_last_n` tokens, top-k, typical-p,
+top-p, min-p, XTC, temperature. The nucleus is therefore chosen before the temperature is applied. A grammar's
+mask comes first, so that every filter chooses among what is allowed.
 """
 
 from __future__ import annotations
@@ -13,20 +14,25 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.core.ports import Logits
+from paceline.core.ports import Logits, Mask
 from paceline.core.tree import Probabilities
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of one request. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off."""
+    """Settings of one request. temperature 0 is greedy; top_k 0, typical_p 1, top_p 1, min_p 0 and
+    xtc_probability 0 are off."""
 
     temperature: float = 0.0
     top_k: int = 0
+    typical_p: float = 1.0
     top_p: float = 1.0
     min_p: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     repeat_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -36,8 +42,12 @@ class Sampling:
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0.0, math.inf)
         _within("top-k", self.top_k, 0, math.inf)
-        _within("top-p", self.top_p, 0.0, 1.0)
-        _within("min-p", self.min_p, 0.0, 1.0)
+        for name, value in (("typical-p", self.typical_p), ("top-p", self.top_p), ("min-p", self.min_p)):
+            _within(name, value, 0.0, 1.0)
+        _within("XTC probability", self.xtc_probability, 0.0, 1.0)
+        _within("XTC threshold", self.xtc_threshold, 0.0, 1.0)
+        if self.xtc_probability > 0.0 and self.greedy:
+            raise UsageError("XTC leaves the likeliest token out at random: it needs a temperature above 0")
         if not (0.0 < self.repeat_penalty < math.inf):
             raise UsageError(f"repeat penalty {self.repeat_penalty}: must be above 0 (1 is off)")
         _within("presence penalty", self.presence_penalty, -math.inf, math.inf)
@@ -69,9 +79,9 @@ def _within(name: str, value: float, low: float, high: float) -> None:
         raise UsageError(f"{name} {value}: must be {bounds if math.isfinite(low) else 'a finite number'}")
 
 
-def adjust(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Logits:
-    """Logit bias and penalties, on a copy where there are any. `history` ends with the row's own token."""
-    if not sampling.edits_logits:
+def adjust(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None) -> Logits:
+    """Logit bias, penalties and mask, on a copy if there are any. `history` ends with the row's own token."""
+    if not sampling.edits_logits and mask is None:
         return logits
     out = logits.copy()
     for token, bias in sampling.logit_bias.items():
@@ -83,6 +93,10 @@ def adjust(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Logits
             value = out[token]
             value = value / sampling.repeat_penalty if value > 0 else value * sampling.repeat_penalty
             out[token] = value - count * sampling.frequency_penalty - sampling.presence_penalty
+    if mask is not None:
+        out[~mask] = -math.inf
+    if out.max() == -math.inf:
+        raise UsageError("no token can follow: logit bias and grammar together forbid every one")
     return out
 
 
@@ -91,9 +105,12 @@ def argmax(logits: Logits) -> int:
     return int(logits.argmax())
 
 
-def probabilities(logits: Logits, sampling: Sampling, history: Sequence[int]) -> Probabilities:
-    """The distribution [n_vocab] plain sampling draws from at this row, in float64."""
-    adjusted = adjust(logits, sampling, history)
+def probabilities(
+    logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
+) -> Probabilities:
+    """The distribution [n_vocab] plain sampling draws from at this row, in float64. Raises UsageError where
+    logit bias and mask leave no token."""
+    adjusted = adjust(logits, sampling, history, mask)
     p = np.zeros(len(adjusted))
     if sampling.greedy:
         p[argmax(adjusted)] = 1.0
@@ -103,19 +120,31 @@ def probabilities(logits: Logits, sampling: Sampling, history: Sequence[int]) ->
     if 0 < sampling.top_k < len(adjusted):
         kept = top_k(adjusted, sampling.top_k)
     values = adjusted[kept].astype(np.float64)
+    if sampling.typical_p < 1.0:
+        inside = typical(softmax(values), sampling.typical_p)
+        kept, values = kept[inside], values[inside]
     if sampling.top_p < 1.0:
         inside = nucleus(softmax(values), sampling.top_p)
         kept, values = kept[inside], values[inside]
     if sampling.min_p > 0.0:
         enough = values >= values.max() + math.log(sampling.min_p)
         kept, values = kept[enough], values[enough]
-    # The maximum goes first: a tiny temperature would make infinities of large logits.
-    with np.errstate(over="ignore"):
-        p[kept] = softmax((values - values.max()) / sampling.temperature)
+    p[kept] = at_temperature(values, sampling.temperature)
+    if sampling.xtc_probability > 0.0:
+        # A filter that is on by chance: plain sampling draws from the mixture of both outcomes.
+        left = after_exclusion(softmax(values), sampling.xtc_threshold)
+        p *= 1.0 - sampling.xtc_probability
+        p[kept[left]] += sampling.xtc_probability * at_temperature(values[left], sampling.temperature)
     return p
 
 
-def top_k(logits: Logits, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def at_temperature(values: NDArray[np.float64], temperature: float) -> Probabilities:
+    # The maximum goes first: a tiny temperature would make infinities of large logits.
+    with np.errstate(over="ignore"):
+        return softmax((values - values.max()) / temperature)
+
+
+def top_k(logits: Logits, k: int) -> NDArray[np.int64]:
     """Ids of the k largest logits, largest first, the lowest id of equals first."""
     if k >= len(logits):
         return np.argsort(-logits, kind="stable")
@@ -126,7 +155,7 @@ def top_k(logits: Logits, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return kept[np.lexsort((kept, -logits[kept]))]
 
 
-def nucleus(p: Probabilities, top_p: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def nucleus(p: Probabilities, top_p: float) -> NDArray[np.int64]:
     """Indices of the fewest likeliest outcomes that hold `top_p` of the mass, likeliest first."""
     for k in (512, len(p)):  # rarely the second: sorting a whole vocabulary costs milliseconds
         likeliest = top_k(p, k)
@@ -136,10 +165,41 @@ def nucleus(p: Probabilities, top_p: float) -> np.ndarray[tuple[int], np.dtype[n
     return likeliest[:n]
 
 
-def softmax(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Probabilities:
+def typical(p: Probabilities, typical_p: float) -> NDArray[np.int64]:
+    """Indices of the fewest outcomes with more than `typical_p` of the mass whose surprise is closest to the
+    entropy (Meister et al., arXiv:2202.00666)."""
+    possible = np.flatnonzero(p)
+    surprise = -np.log(p[possible])
+    order = np.argsort(np.abs(surprise - p[possible] @ surprise), kind="stable")
+    n = int(np.searchsorted(np.cumsum(p[possible][order]), typical_p, side="right")) + 1
+    return possible[order[:n]]
+
+
+def after_exclusion(p: Probabilities, threshold: float) -> NDArray[np.int64]:
+    """Indices of what XTC ("exclude top choices") leaves: of the outcomes with at least `threshold` of the
+    mass only the least likely, and all below. Everything where at most one reaches it."""
+    top = np.flatnonzero((p >= threshold) & (p > 0.0))
+    if threshold > 0.5 or len(top) < 2:
+        return np.arange(len(p))
+    # The lowest ids of equals go first, as everywhere.
+    last = top[np.lexsort((-top, p[top]))[0]]
+    return np.flatnonzero((p < threshold) | (np.arange(len(p)) == last))
+
+
+def softmax(values: NDArray[np.float64]) -> Probabilities:
     e = np.exp(values - values.max())
     out: Probabilities = e / e.sum()
     return out
+
+
+def logprob(logits: Logits, token: int, n_top: int = 0) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """(log-probability of `token`, the `n_top` likeliest tokens with theirs, best first), in nats, of the
+    model's own softmax: what it said before any sampler."""
+    values = logits.astype(np.float64)
+    values -= values.max()
+    values -= math.log(np.exp(values).sum())
+    likeliest = top_k(values, min(n_top, len(values))) if n_top else ()
+    return float(values[token]), tuple((int(t), float(values[t])) for t in likeliest)
 
 
 class Rng(Protocol):

@@ -9,16 +9,19 @@ from typing import Any, TypeVar
 
 from paceline.core.errors import UsageError
 from paceline.core.ports import Budget
+from paceline.core.verify import CHAINS, INDEPENDENT, RULES
 
 T = TypeVar("T")
 DRAFTERS = ("lookup", "model", "none")
+VERIFY = ("auto", *RULES)
 
 
 @dataclass(frozen=True)
 class Drafting:
     """drafters: asked in this order. n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
     p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
-    its top_k. ngram_min, ngram_max: lengths that lookup matches, the longest first."""
+    its top_k. verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree.
+    ngram_min, ngram_max: lengths that lookup matches, the longest first."""
 
     drafters: tuple[str, ...] = ("lookup", "model")
     n_draft: int = 7  # with the root 8 rows: where kernels work in tiles, the ninth is the dear one
@@ -27,6 +30,7 @@ class Drafting:
     p_split: float = 0.1
     temperature: float = 0.0
     top_k: int = 10
+    verify: str = "auto"
     ngram_min: int = 3
     ngram_max: int = 5
 
@@ -49,10 +53,20 @@ class Drafting:
                 raise UsageError(f"{name} {getattr(self, name)}: must be between 0 and 1")
         if not 0.0 <= self.temperature < math.inf:
             raise UsageError(f"draft temperature {self.temperature}: must be a finite number of at least 0")
-        if self.temperature > 0 and self.width > 1:
-            raise UsageError("sampled drafts are chains: use width 1, or draft temperature 0 for a tree")
+        if self.verify not in VERIFY:
+            raise UsageError(f"unknown verify rule {self.verify!r}: choose from {', '.join(VERIFY)}")
+        if self.verify in CHAINS and self.width > 1:
+            raise UsageError(
+                f"verify {self.verify} is for chains (width 1): for a tree choose from "
+                f"{', '.join(rule for rule in VERIFY if rule not in CHAINS)}"
+            )
         if not 1 <= self.ngram_min <= self.ngram_max:
             raise UsageError(f"ngram_min {self.ngram_min}: must be between 1 and ngram_max {self.ngram_max}")
+
+    @property
+    def independent(self) -> bool:
+        """Whether sampled siblings are drawn from one q each time, which the rule needs."""
+        return self.verify in INDEPENDENT
 
     @property
     def budget(self) -> Budget:

@@ -26,8 +26,9 @@ class DraftTree:
     survival: the probability that the whole path down to the node is accepted; the product of the
         scores along it unless something better is known.
     source: the name of the drafter that proposed the node.
-    q: per node the distribution [n_vocab] its token was really drawn from, or None where the choice
-        was deterministic; None as a whole where every choice was.
+    q: per node the distribution [n_vocab] its token was really drawn from, given the siblings drawn before
+        it (without replacement: renormalised without them), or None where the choice was deterministic; None
+        as a whole where every choice was.
     probe: nodes whose rows are computed but which are never accepted.
     """
 
@@ -86,12 +87,34 @@ class DraftTree:
                 raise ContractError(f"path: node {node} does not follow {parent}")
             parent = node
 
+    def path_tokens(self, node: int) -> list[int]:
+        """The tokens from the root's child down to `node`; none for the root itself."""
+        out: list[int] = []
+        while node != ROOT:
+            out.append(self.tokens[node])
+            node = self.parents[node]
+        return out[::-1]
+
     def depths(self) -> list[int]:
         """The distance of every node from the root (1 for its children)."""
         out: list[int] = []
         for parent in self.parents:
             out.append(1 if parent == ROOT else out[parent] + 1)
         return out
+
+    def only(self, kept: Sequence[bool]) -> DraftTree:
+        """The nodes marked True, in their order; with a node its parent must be kept."""
+        nodes = [node for node, keep in enumerate(kept) if keep]
+        place = {ROOT: ROOT} | {node: i for i, node in enumerate(nodes)}
+        return DraftTree(
+            tokens=tuple(self.tokens[i] for i in nodes),
+            parents=tuple(place[self.parents[i]] for i in nodes),
+            score=tuple(self.score[i] for i in nodes),
+            source=tuple(self.source[i] for i in nodes),
+            q=None if self.q is None else tuple(self.q[i] for i in nodes),
+            probe=frozenset(place[i] for i in self.probe if kept[i]),
+            survival=tuple(self.survival[i] for i in nodes),
+        )
 
     def starts_with(self, other: DraftTree) -> bool:
         """Whether the leading nodes are exactly those of `other`."""

@@ -1,25 +1,36 @@
 """Acceptance: which drafted tokens are kept, and which token follows them.
 
 `p` is what plain sampling would draw from at a node with that node's own prefix; `q` what the drafted token
-was really drawn from. No knob here trades exactness for speed, and a bad draft only costs time.
+was really drawn from, given the siblings drawn before it. No knob here trades exactness for speed, and a bad
+draft only costs time. Four walks cover the field's rules, because `q` is recorded per node:
 
-    walk        node by node from the root; each node's rule is chosen by how its children were drafted
-    match       deterministic children: draw t ~ p, descend if t is among them      (optimal for a fixed set)
-    token_rule  one sampled child x ~ q: accept with min(1, p(x)/q(x)), otherwise draw from
-                norm(relu(p - q))       (Leviathan et al., arXiv:2211.17192, Algorithm 1)
+    match       deterministic drafts: draw t ~ p, descend if t is among the children. Optimal for a fixed set.
+    recursive   down from the root, node by node: accept child x with min(1, p(x)/q(x)), otherwise go on to
+                its sibling with p <- norm(relu(p - q)). On a chain this is the token rule (Leviathan et al.,
+                arXiv:2211.17192, Algorithm 1); with siblings drawn without replacement recursive rejection
+                (Chen et al., Sequoia, arXiv:2402.12374); with independent ones SpecInfer (arXiv:2305.09781).
+    kseq        down from the root; independent siblings share one acceptance threshold rho
+                (Sun et al., SpecTr, arXiv:2310.15141, K-SEQ).
+    traversal   up from the leaves: whole paths are tried first (Weng et al., arXiv:2505.12398). On a chain
+                this is the block rule (Sun et al., arXiv:2403.10444).
+
+A deterministic child among sampled ones is one drawn from a one-hot q.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from paceline.core.errors import ContractError
-from paceline.core.ports import Forward
+from paceline.core.ports import Forward, Grammar
 from paceline.core.sampling import Rng, Sampling, adjust, argmax, probabilities
 from paceline.core.tree import ROOT, DraftTree, Probabilities
+
+# How far from 1 rounding may leave the sum of a q.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,83 +42,232 @@ class Verdict:
 
 
 class Rows:
-    """Target rows as distributions, computed only where the walk comes by."""
+    """Target rows as distributions, each with its own prefix, computed only where a walk comes by."""
 
-    def __init__(self, tree: DraftTree, out: Forward, sampling: Sampling, history: Sequence[int]) -> None:
-        self._tree, self._out, self._sampling = tree, out, sampling
-        # Only penalties read the prefix, and only this far back.
+    def __init__(
+        self,
+        tree: DraftTree,
+        out: Forward,
+        sampling: Sampling,
+        history: Sequence[int],
+        grammar: Grammar | None,
+    ) -> None:
+        self.tree, self.sampling = tree, sampling
+        self._out, self._grammar = out, grammar
+        # Only penalties read the committed text, and only this far back.
         self._history = list(history[-sampling.repeat_last_n :]) if sampling.penalised else []
-
-    def enter(self, node: int) -> None:
-        """The walk descends: the rows below see `node` in their prefix."""
-        if self._sampling.penalised:
-            self._history.append(self._tree.tokens[node])
+        self._plain = not sampling.penalised and grammar is None
 
     def p(self, node: int) -> Probabilities:
-        return probabilities(self._out.logits(node + 1), self._sampling, self._history)
+        path = [] if self._plain else self.tree.path_tokens(node)
+        mask = self._grammar.mask(path) if self._grammar is not None else None
+        return probabilities(self._out.logits(node + 1), self.sampling, [*self._history, *path], mask)
 
     def draw(self, node: int, rng: Rng) -> int:
         """t ~ p. Greedy needs no distribution, and no row leaves the engine unless it must be edited."""
-        if not self._sampling.greedy:
+        if not self.sampling.greedy:
             return rng.draw(self.p(node))
-        if not self._sampling.edits_logits:
+        if self._plain and not self.sampling.edits_logits:
             return self._out.argmax(node + 1)
-        return argmax(adjust(self._out.logits(node + 1), self._sampling, self._history))
+        path = self.tree.path_tokens(node)
+        mask = self._grammar.mask(path) if self._grammar is not None else None
+        return argmax(adjust(self._out.logits(node + 1), self.sampling, [*self._history, *path], mask))
 
 
-def verify(tree: DraftTree, out: Forward, sampling: Sampling, history: Sequence[int], rng: Rng) -> Verdict:
-    """Pure but for the numbers taken from `rng`. `history` is the committed sequence, root included."""
-    rows = Rows(tree, out, sampling, history)
+def verify(
+    tree: DraftTree,
+    out: Forward,
+    sampling: Sampling,
+    history: Sequence[int],
+    rng: Rng,
+    rule: str = "auto",
+    grammar: Grammar | None = None,
+) -> Verdict:
+    """Pure but for the numbers taken from `rng`. `history` is the committed sequence, root included.
+
+    rule: a name in RULES, or "auto": traversal, which accepts most. Raises ContractError for a q that its
+    token cannot have been drawn from, and for siblings that the rule has no proof for.
+    """
+    rows = Rows(tree, out, sampling, history, grammar)
+    # Against a one-hot p every rule accepts exactly the argmax: q plays no part.
+    if tree.q is None or sampling.greedy:
+        return match(rows, rng)
+    return RULES["traversal" if rule == "auto" else rule](rows, rng)
+
+
+def match(rows: Rows, rng: Rng) -> Verdict:
+    """One number a token, so that the text of a seed is the same with and without deterministic drafts."""
     path: list[int] = []
     node = ROOT
     while True:
-        children = tree.children(node)
-        # Against a one-hot p the token rule accepts exactly the argmax: q plays no part.
-        if tree.q is None or sampling.greedy or all(tree.q[c] is None for c in children):
-            child, token = match(tree, node, rows, rng)
-        else:
-            child, token = token_rule(tree, node, children, rows, rng)
+        token = rows.draw(node, rng)
+        child = rows.tree.child(node, token)
         if child is None:
             return Verdict(tuple(path), token)
         path.append(child)
-        rows.enter(child)
         node = child
 
 
-def match(tree: DraftTree, node: int, rows: Rows, rng: Rng) -> tuple[int | None, int]:
-    token = rows.draw(node, rng)
-    return tree.child(node, token), token
+def recursive(rows: Rows, rng: Rng) -> Verdict:
+    tree, path, node = rows.tree, list[int](), ROOT
+    while True:
+        p = rows.p(node)
+        for child in tree.children(node):
+            q = drawn_from(tree, child, len(p))
+            if rng.accept(chance(p, q, tree.tokens[child])):
+                break
+            p, _ = residual(p, q, tree.tokens[child])
+        else:
+            return Verdict(tuple(path), rng.draw(p))
+        path.append(child)
+        node = child
 
 
-def token_rule(
-    tree: DraftTree, node: int, children: list[int], rows: Rows, rng: Rng
-) -> tuple[int | None, int]:
-    if len(children) != 1:
-        raise ContractError(f"node {node}: sampled siblings need a tree rule; draft a chain")
-    child = children[0]
-    x = tree.tokens[child]
-    q = tree.q[child] if tree.q is not None else None
-    assert q is not None  # the caller's condition
-    p = rows.p(node)
-    q = fit(q, len(p))
-    if not (q[x] > 0.0 and abs(q.sum() - 1.0) < 1e-6):  # NaN is neither
-        raise ContractError(f"node {child}: token {x} cannot have been drawn from its q")
-    if rng.accept(1.0 if p[x] >= q[x] else p[x] / q[x]):
-        return child, x
-    return None, rng.draw(residual(p, q))
+def kseq(rows: Rows, rng: Rng) -> Verdict:
+    """With beta(rho) = sum min(p/rho, q) and 1 - (1 - beta)^K = rho beta, K independent draws are each
+    accepted with min(1, p/(rho q)); where none is, p - min(p, rho q) is left."""
+    tree, path, node = rows.tree, list[int](), ROOT
+    while True:
+        p = rows.p(node)
+        children = tree.children(node)
+        if not children:
+            return Verdict(tuple(path), rng.draw(p))
+        q = one_q(tree, children, len(p))
+        rho = threshold(p, q, len(children))
+        for child in children:
+            if rng.accept(chance(p, q, tree.tokens[child], 1.0 / rho)):
+                break
+        else:
+            once = np.minimum(p / rho, q)
+            beta = float(once.sum())
+            # How much of `once` is accepted in all; rho itself but for rounding.
+            share = (1.0 - (1.0 - beta) ** len(children)) / beta if beta > 0.0 else 0.0
+            rest = np.maximum(p - share * once, 0.0)
+            return Verdict(tuple(path), rng.draw(normalised(rest, p)))
+        path.append(child)
+        node = child
 
 
-def residual(p: Probabilities, q: Probabilities) -> Probabilities:
-    """norm(relu(p - q)); p itself where nothing is left, which only rounding can cause."""
-    rest = np.maximum(p - q, 0.0)
-    mass = rest.sum()
-    return rest / mass if mass > 0.0 else p
+@dataclass(slots=True)
+class _Stop:
+    """A node on the way down. q: what it was drawn from. acc: the chance that the path ends at it or below,
+    given what was rejected so far. p: what would follow it, computed when first needed.
+    waiting: its children that are not rejected yet."""
+
+    node: int
+    q: Probabilities | None
+    acc: float
+    waiting: list[int]
+    p: Probabilities | None = None
 
 
-def fit(q: Probabilities, size: int) -> Probabilities:
-    """Pad with zeros: the target's vocabulary may end in tokens the draft does not have."""
-    if len(q) == size:
-        return q
+def traversal(rows: Rows, rng: Rng) -> Verdict:
+    tree = rows.tree
+    way = [_Stop(ROOT, None, 1.0, list(tree.children(ROOT)))]
+    while True:
+        here = way[-1]
+        if here.waiting:
+            here.p = rows.p(here.node) if here.p is None else here.p
+            child = here.waiting[0]
+            q, x = drawn_from(tree, child, len(here.p)), tree.tokens[child]
+            acc = chance(here.p, q, x, here.acc)
+            if acc > 0.0:
+                way.append(_Stop(child, q, acc, list(tree.children(child))))
+            else:  # nothing below it can be accepted either, so no row there is looked at
+                _reject_first(here, here.p, q, x)
+            continue
+        if len(way) == 1 or rng.accept(here.acc):
+            p = rows.p(here.node) if here.p is None else here.p
+            return Verdict(tuple(stop.node for stop in way[1:]), rng.draw(p))
+        way.pop()
+        above = way[-1]
+        assert above.p is not None  # `here` was tried with it
+        _reject_first(above, above.p, here.q, tree.tokens[here.node])
+
+
+def _reject_first(stop: _Stop, p: Probabilities, q: Probabilities | None, x: int) -> None:
+    """The first waiting child, x ~ q, is rejected with all below it; its parent takes what is left."""
+    stop.waiting.pop(0)
+    stop.p, mass = residual(p, q, x, stop.acc)
+    if mass + 1.0 - stop.acc > 0.0:  # else rounding alone made a sure child fail
+        stop.acc = mass / (mass + 1.0 - stop.acc)
+
+
+# The field's names. Which draws each is proved for: token and block a chain, recursive and traversal any
+# tree, specinfer and kseq siblings that were drawn independently.
+RULES: dict[str, Callable[[Rows, Rng], Verdict]] = {
+    "token": recursive,
+    "block": traversal,
+    "recursive": recursive,
+    "specinfer": recursive,
+    "kseq": kseq,
+    "traversal": traversal,
+}
+INDEPENDENT = frozenset({"specinfer", "kseq"})
+CHAINS = frozenset({"token", "block"})
+
+
+def drawn_from(tree: DraftTree, node: int, size: int) -> Probabilities | None:
+    """The q [size] of a node, None where it is one-hot. A shorter one is padded with zeros: the target's
+    vocabulary may end in tokens the draft does not have."""
+    q = tree.q[node] if tree.q is not None else None
+    if q is None:
+        return None
     if len(q) > size:
         raise ContractError(f"q covers {len(q):,} tokens, the target has {size:,}")
-    return np.concatenate([q, np.zeros(size - len(q))])
+    x = tree.tokens[node]
+    if not (x < len(q) and q[x] > 0.0 and abs(q.sum() - 1.0) < ROUNDING):  # NaN is neither
+        raise ContractError(f"node {node}: token {x} cannot have been drawn from its q")
+    return q if len(q) == size else np.concatenate([q, np.zeros(size - len(q))])
+
+
+def one_q(tree: DraftTree, children: Sequence[int], size: int) -> Probabilities:
+    """The q that siblings share; ContractError where they do not."""
+    q = drawn_from(tree, children[0], size)
+    for child in children[1:]:
+        other = drawn_from(tree, child, size)
+        if q is None or other is None or not (other is q or np.array_equal(other, q)):
+            raise ContractError(f"node {child}: kseq needs siblings drawn independently from one q")
+    if q is None:
+        q = np.zeros(size)
+        q[tree.tokens[children[0]]] = 1.0
+    return q
+
+
+def chance(p: Probabilities, q: Probabilities | None, x: int, scale: float = 1.0) -> float:
+    """min(1, scale p(x)/q(x))."""
+    return float(min(1.0, scale * p[x] / (1.0 if q is None else q[x])))
+
+
+def residual(
+    p: Probabilities, q: Probabilities | None, x: int, scale: float = 1.0
+) -> tuple[Probabilities, float]:
+    """(norm(relu(scale p - q)), its mass before); p itself where nothing is left."""
+    rest = scale * p
+    if q is None:
+        rest[x] = 0.0
+    else:
+        rest -= q
+        np.maximum(rest, 0.0, out=rest)
+    return normalised(rest, p), float(rest.sum())
+
+
+def normalised(rest: Probabilities, otherwise: Probabilities) -> Probabilities:
+    mass = rest.sum()
+    return rest / mass if mass > 0.0 else otherwise
+
+
+def threshold(p: Probabilities, q: Probabilities, k: int) -> float:
+    """K-SEQ's rho in [1, k], from above, so that no token is accepted more often than p allows."""
+    support = np.flatnonzero(q)
+    p, q = p[support], q[support]
+    low, high = 1.0, float(k)
+    while True:
+        rho = (low + high) / 2
+        if not low < rho < high:
+            return high
+        beta = float(np.minimum(p / rho, q).sum())
+        if 1.0 - (1.0 - beta) ** k > rho * beta:
+            low = rho
+        else:
+            high = rho

@@ -4,7 +4,9 @@ Its session keeps its KV cache across steps: `prefill` with the text as it now s
 last draft was accepted and decodes only what is new, together with the next root. Drafts are
   greedy    a chain of argmax tokens, or with width > 1 a tree that branches where an alternative is at
             least `p_split` likely; deterministic, so q is None
-  sampled   a chain drawn from the top-k of the draft at its own temperature, recorded as q
+  sampled   a chain drawn from the top-k of the draft at its own temperature, recorded as q; with width > 1
+            a tree, siblings drawn without replacement (or independently, for the rules that need it)
+Under a grammar both keep to what it allows.
 """
 
 from __future__ import annotations
@@ -65,6 +67,20 @@ class _Growth:
         self.q.append(q)
         return len(self.tokens) - 1
 
+    def goes_on(self, likeliest: float) -> bool:
+        return self.budget.goes_on(likeliest, len(self.tokens), self.depth)
+
+    def allowed(self, node: int, logits: Logits) -> Logits:
+        """`logits` of what follows `node`, without what the grammar forbids there."""
+        if self.budget.grammar is None:
+            return logits
+        path: list[int] = []
+        while node != ROOT:
+            path.append(self.tokens[node])
+            node = self.parents[node]
+        mask = self.budget.grammar.mask(path[::-1])[: len(logits)]
+        return np.where(mask, logits, -np.inf)
+
     def tree(self, source: str) -> DraftTree:
         sampled = any(q is not None for q in self.q)
         return DraftTree(
@@ -78,14 +94,24 @@ class _Growth:
 
 class ModelDrafter:
     """n_vocab: the target's vocabulary size; the draft's padding tokens beyond it are never proposed.
-    temperature 0 drafts greedily; above it chains are sampled from the draft's top_k."""
+    temperature 0 drafts greedily; above it tokens are drawn from the draft's top_k. independent: siblings
+    are drawn from one q, and may be equal."""
 
     name = "model"
     wants = NOTHING
 
-    def __init__(self, draft: Target, n_vocab: int, *, temperature: float = 0.0, top_k: int = 10) -> None:
+    def __init__(
+        self,
+        draft: Target,
+        n_vocab: int,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 10,
+        independent: bool = False,
+    ) -> None:
         self._draft = draft
         self._n_vocab = n_vocab
+        self._independent = independent
         self._sampling = Sampling(temperature=temperature, top_k=top_k) if temperature > 0 else None
 
     def open(self, prompt: Sequence[int], seed: int) -> ModelMemory:
@@ -117,7 +143,9 @@ class ModelDrafter:
         """Hang the next level below the frontier."""
         frontier, growth.frontier = growth.frontier, []
         for node in frontier:
-            logits = out.logits(node + 1)[: self._n_vocab]
+            logits = growth.allowed(node, out.logits(node + 1)[: self._n_vocab])
+            if not np.isfinite(logits.max()):  # a broken draft model, or one that knows no allowed token
+                continue
             if self._sampling is not None:
                 self._draw(growth, node, logits, self._sampling)
             elif growth.budget.width == 1:
@@ -130,17 +158,24 @@ class ModelDrafter:
         token = int(logits.argmax())
         # The argmax's own probability needs one sum, not a whole distribution.
         likeliest = 1.0 / float(np.exp(logits - logits[token]).sum())
-        if growth.budget.goes_on(likeliest, len(growth.tokens), growth.depth):
+        if growth.goes_on(likeliest):
             growth.frontier.append(growth.add(node, token, likeliest))
 
     def _draw(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
-        if not np.isfinite(logits.max()):  # a broken draft model has nothing to say
+        q = whole = probabilities(logits, sampling, ())
+        # How many are drawn is decided before the first: dropping one for what it is would bias the output.
+        if not growth.goes_on(float(q.max())):
             return
-        q = probabilities(logits, sampling, ())
-        # Decided before the draw: dropping a token because its own q is low would bias the output.
-        if growth.budget.goes_on(float(q.max()), len(growth.tokens), growth.depth):
+        room = 1 + growth.budget.width - growth.leaves
+        n = max(1, min(room, int((q >= growth.budget.p_split).sum()), int((q > 0.0).sum())))
+        growth.leaves += n - 1
+        for _ in range(n):
+            if len(growth.tokens) >= growth.budget.nodes:
+                break
             token = growth.memory.rng.draw(q)
-            growth.frontier.append(growth.add(node, token, float(q[token]), q))
+            growth.frontier.append(growth.add(node, token, float(whole[token]), q))
+            if not self._independent:
+                q = without(q, token)
 
     def _branch(self, growth: _Growth, node: int, logits: Logits) -> None:
         candidates = top_k(logits, growth.budget.width)
@@ -149,7 +184,15 @@ class ModelDrafter:
             likely = float(p[token])
             if rank > 0 and (likely < growth.budget.p_split or growth.leaves >= growth.budget.width):
                 break
-            if not growth.budget.goes_on(likely, len(growth.tokens), growth.depth):
+            if not growth.goes_on(likely):
                 break
             growth.leaves += rank > 0
             growth.frontier.append(growth.add(node, token, likely))
+
+
+def without(q: Probabilities, token: int) -> Probabilities:
+    """`q` renormalised after one of its tokens was drawn; itself where that was its last."""
+    rest = q.copy()
+    rest[token] = 0.0
+    mass = rest.sum()
+    return rest / mass if mass > 0.0 else q

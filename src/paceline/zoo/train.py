@@ -21,11 +21,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from paceline.zoo import corpus
-from paceline.zoo.muon import Muon
+from paceline.zoo.muon import MATMUL, Muon
 from paceline.zoo.network import DRAFT, TARGET, Llama
 
 # share of every batch drawn from each source, and the bytes of it that the tokenizer is trained on
-MIXTURE = {"library": 0.32, "tests": 0.08, "prose": 0.14, "records": 0.20, "packages": 0.26}
+MIXTURE = {"library": 0.36, "tests": 0.10, "prose": 0.10, "records": 0.16, "packages": 0.28}
 TOKENIZER_BYTES = {"library": 9e6, "tests": 2e6, "prose": 5e6, "records": 5e6, "packages": 5e6}
 
 
@@ -75,8 +75,9 @@ def train_tokenizer(texts: dict[str, list[str]], out: Path) -> Tokenizer:
 def prepare(out: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Source name -> token ids (uint16), documents ended by `<|endoftext|>`; cached in `out`."""
     if not (out / "held_out.npy").exists():
-        texts = corpus.build()
-        tokenizer = train_tokenizer(texts, out / "tokenizer.json")
+        texts, known = corpus.build(), out / "tokenizer.json"
+        # a run restored from shipped files keeps their tokenizer
+        tokenizer = Tokenizer.from_file(str(known)) if known.exists() else train_tokenizer(texts, known)
         for name, documents in (texts | {"held_out": list(corpus.held_out().values())}).items():
             order = np.random.default_rng(corpus.SEED).permutation(len(documents))
             ids: list[int] = []
@@ -111,7 +112,7 @@ class Batches:
 def losses(target: Llama, draft: Llama, ids: Tensor, distil: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(sum to minimise, target's cross-entropy, draft's cross-entropy), in nats per token."""
     x, y = ids[:, :-1], ids[:, 1:].reshape(-1)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
         big, small = target(x).flatten(0, 1), draft(x).flatten(0, 1)
     p, q = big.float().log_softmax(-1), small.float().log_softmax(-1)
     big_loss, small_loss = F.nll_loss(p, y), F.nll_loss(q, y)
@@ -142,8 +143,9 @@ class Trainer:
         saved = torch.load(self.out / "checkpoint.pt")
         self.target.load_state_dict(saved["target"])
         self.draft.load_state_dict(saved["draft"])
-        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
+        if saved["optimizers"]:  # a restored run has none
+            for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+                optimizer.load_state_dict(state)
         self.seconds, self.tokens, self.steps = saved["seconds"], saved["tokens"], saved["steps"]
 
     def save(self) -> None:
@@ -180,7 +182,7 @@ class Trainer:
         totals = np.zeros(3)
         for start in np.linspace(0, len(data) - length - 1, rows, dtype=int):
             ids = torch.from_numpy(data[start : start + length + 1].astype(np.int64))
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
                 p, q = (model(ids[None, :-1])[0].float() for model in (self.target, self.draft))
             same = (p.argmax(-1) == q.argmax(-1)).float().mean()
             totals += [float(F.cross_entropy(p, ids[1:])), float(F.cross_entropy(q, ids[1:])), float(same)]

@@ -1,0 +1,80 @@
+"""Begin a training run from shipped GGUF files: `python -m paceline.zoo.restore --out runs/zoo`.
+
+The inverse of `paceline.zoo.export`: tokenizer and weights come back (as Q8_0 and F16 kept them), the
+optimisers begin anew. `paceline.zoo.train` then goes on from there, in another session or on another machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.zoo import models_dir
+from paceline.zoo.corpus import END
+from paceline.zoo.network import DRAFT, TARGET, Shape
+
+Array = np.ndarray[Any, Any]
+
+
+def halves(weight: Array, heads: int) -> Array:
+    """Undo `export.interleave`: rotary pairs of neighbours back to (half, half)."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def weights_of(file: Path, shape: Shape) -> dict[str, Array]:
+    """State-dict name -> float32 array, of a file that `export` wrote."""
+    import gguf
+
+    out: dict[str, Array] = {}
+    for tensor in gguf.GGUFReader(file).tensors:
+        array = np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)
+        if "attn_q" in tensor.name or "attn_k" in tensor.name:
+            array = halves(array, shape.heads if "attn_q" in tensor.name else shape.kv_heads)
+        out[tensor.name] = np.ascontiguousarray(array)
+    return out
+
+
+def tokenizer_of(file: Path) -> Any:
+    """The file's byte-level BPE as a `tokenizers.Tokenizer`."""
+    import gguf
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    fields = gguf.GGUFReader(file).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
+    tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(END, special=True)])
+    return tokenizer
+
+
+def restore(files: Path, out: Path) -> None:
+    """Write `tokenizer.json` and a first `checkpoint.pt` into `out`; refuses to replace a run."""
+    import torch
+
+    if (out / "checkpoint.pt").exists():
+        raise FileExistsError(f"{out} holds a run already")
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer_of(files / "paceline-target.gguf").save(str(out / "tokenizer.json"))
+    state: dict[str, Any] = {"optimizers": [], "seconds": 0.0, "tokens": 0, "steps": 0}
+    for role, shape in (("target", TARGET), ("draft", DRAFT)):
+        arrays = weights_of(files / f"paceline-{role}.gguf", shape)
+        state[role] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    torch.save(state, out / "checkpoint.pt")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m paceline.zoo.restore", description="GGUF to checkpoint.")
+    parser.add_argument("--files", type=Path, default=models_dir(), help="the folder of the two GGUF files")
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the new run")
+    args = parser.parse_args()
+    restore(args.files, args.out)
+
+
+if __name__ == "__main__":
+    main()
