@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from foreign import write_foreign
 from gguf_files import write_llama
+from paceline import zoo
+from paceline.zoo.inflate import layout_of, write_plain
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +19,21 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_llama(folder / "target.gguf", layers=2)
     write_llama(folder / "draft.gguf", layers=1)
     return folder
+
+
+@pytest.fixture(scope="session")
+def unrounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded target in F32, where several rows at once differ from one by 1e-5 only."""
+    import gguf
+
+    out = tmp_path_factory.mktemp("f32") / "target.gguf"
+    reader = gguf.GGUFReader(zoo.target_path())
+    layout = layout_of(reader, zoo.target_path())
+    write_plain(reader, layout, layout, out, "F32", 0, lambda phase, done: None)
+    return out
+
+
+@pytest.fixture(scope="session")
+def foreign_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded draft with another tokenizer."""
+    return write_foreign(tmp_path_factory.mktemp("foreign") / "foreign.gguf")

@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Want
+from paceline.core.ports import Budget, Drafter, Grammar, Want
 from paceline.core.sampling import Sampling, probabilities
 from paceline.core.tree import EMPTY, Probabilities
 from paceline.drafters.compose import ComposedMemory
@@ -70,11 +70,22 @@ def drafted_distribution(
     budget: Budget,
     sampling: Sampling,
     n: int,
+    rule: str = "auto",
+    grammar: Callable[[], Grammar] | None = None,
 ) -> dict[Output, float]:
-    """What the loop emits in `n` tokens, with exact probabilities: target's and draft's draws enumerated."""
+    """What the loop emits in `n` tokens, with exact probabilities: target's and draft's draws enumerated.
+    grammar: makes a new one for every run."""
 
     def run(tape: Tape) -> Output:
-        request = start(target, drafter, prompt, max_tokens=n, sampling=sampling)
+        request = start(
+            target,
+            drafter,
+            prompt,
+            max_tokens=n,
+            sampling=sampling,
+            rule=rule,
+            grammar=None if grammar is None else grammar(),
+        )
         request.rng = tape
         for memory in memories(request.memory):
             memory.rng = tape
@@ -100,7 +111,11 @@ def memories(memory: object) -> Iterator[ModelMemory]:
 
 
 def plain_distribution(
-    target: ToyTarget, prompt: Sequence[int], sampling: Sampling, n: int
+    target: ToyTarget,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    n: int,
+    grammar: Callable[[], Grammar] | None = None,
 ) -> dict[Output, float]:
     """What `n` tokens of plain sampling give, straight from the model's rows: no loop, no verification."""
     total: dict[Output, float] = {(): 1.0}
@@ -111,7 +126,12 @@ def plain_distribution(
             session = target.open()
             session.prefill(history)
             logits = target.forward([(session, EMPTY)], Want())[0].logits(0)
-            p = probabilities(logits, sampling, history)
+            mask = None
+            if grammar is not None:
+                follows = grammar()
+                follows.commit(output)
+                mask = follows.mask(())
+            p = probabilities(logits, sampling, history, mask)
             for token in np.flatnonzero(p).tolist():
                 longer[(*output, token)] = probability * float(p[token])
         total = longer

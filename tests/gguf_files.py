@@ -22,6 +22,7 @@ def write_llama(
     *,
     seed: int = 0,
     extra_tokens: tuple[str, ...] = (),
+    added_tokens: tuple[str, ...] = (),
     width: int = 64,
     layers: int = 2,
     heads: int = 4,
@@ -32,8 +33,9 @@ def write_llama(
     metadata: dict[str, Any] | None = None,
     spread: float = 0.5,
 ) -> Path:
-    """A byte-level model of about 100k parameters; `spread` sets how sharp its predictions are."""
-    tokens = [*byte_tokens(), "<|end|>", "ĠĠ", *extra_tokens]
+    """A byte-level model of about 100k parameters; `spread` sets how sharp its predictions are.
+    added_tokens: marked as their makers' own, as <think> is."""
+    tokens = [*byte_tokens(), "<|end|>", "ĠĠ", *extra_tokens, *added_tokens]
     random = np.random.default_rng(seed)
     writer = GGUFWriter(path, arch)
     writer.add_name("random")
@@ -52,7 +54,7 @@ def write_llama(
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     kinds = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] + [TokenType.NORMAL] * (1 + len(extra_tokens))
-    writer.add_token_types(kinds)
+    writer.add_token_types([*kinds, *[TokenType.USER_DEFINED] * len(added_tokens)])
     writer.add_token_merges(["Ġ Ġ"])
     writer.add_bos_token_id(256)
     writer.add_eos_token_id(256)

@@ -12,11 +12,13 @@ from paceline.core.decode import decode, start
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Drafter
-from paceline.core.record import Stats, StopReason
+from paceline.core.record import Logprob, Stats, StopReason
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting, checked
 from paceline.drafters.none import NoDrafter
+from paceline.engines.grammar import TextGrammar
 from paceline.engines.stream import TextStream
+from paceline.engines.syntax import Schema, chosen
 
 if TYPE_CHECKING:
     from paceline.engines.llama import LlamaTarget
@@ -24,18 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one step added: text, with the source of each part; and the tokens, with theirs."""
+    """What one step added: text, with the source of each part; and the tokens, with theirs, and with their
+    log-probabilities where the request asked for them."""
 
     text: str
     parts: tuple[tuple[str, str], ...]
     tokens: tuple[int, ...]
     sources: tuple[str, ...]
+    logprobs: tuple[Logprob, ...] = ()
 
 
 @dataclass(frozen=True)
 class Generation:
     """seconds: from the first draft to the last token; prompt_seconds: the target's prompt before it.
-    stop_reason: None where the stream was left early."""
+    stop_reason: None where the stream was left early. logprobs: one a token where the request asked for them.
+    complete: whether the text matches the request's grammar; None without one."""
 
     text: str
     tokens: tuple[int, ...]
@@ -45,6 +50,8 @@ class Generation:
     prompt_seconds: float
     seconds: float
     stats: Stats = field(repr=False)
+    logprobs: tuple[Logprob, ...] = field(default=(), repr=False)
+    complete: bool | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -57,9 +64,11 @@ class Stream(Iterator[Piece]):
     def __init__(self, llm: LLM, prompt: Sequence[int], drafter: Drafter, **request: Any) -> None:
         self._text = TextStream(llm.target.text.piece, request.pop("stop"))
         self._prompt = prompt
+        self._grammar: TextGrammar | None = request["grammar"]
         self._parts: list[str] = []
         self._tokens: list[int] = []
         self._sources: list[str] = []
+        self._logprobs: list[Logprob] = []
         began = perf_counter()
         self._request = start(llm.target, drafter, prompt, stop=self._text, **request)
         self._prompt_seconds = perf_counter() - began
@@ -79,13 +88,14 @@ class Stream(Iterator[Piece]):
         self._seconds += perf_counter() - began
         self._tokens += step.tokens
         self._sources += step.sources
+        self._logprobs += step.logprobs
         taken = self._text.take() if step.stop_reason is None else self._text.finish()
         if step.stop_reason is not None:
             self.close()
         parts = tuple((text, self._sources[min(index, len(self._sources) - 1)]) for text, index in taken)
         text = "".join(part for part, _ in parts)
         self._parts.append(text)
-        return Piece(text, parts, step.tokens, step.sources)
+        return Piece(text, parts, step.tokens, step.sources, step.logprobs)
 
     def __enter__(self) -> Stream:
         return self
@@ -110,8 +120,9 @@ class Stream(Iterator[Piece]):
             self._request.close()
 
     def result(self) -> Generation:
+        text = "".join(self._parts)
         return Generation(
-            text="".join(self._parts),
+            text=text,
             tokens=tuple(self._tokens),
             stop_reason=self._request.stop_reason,
             n_prompt=len(self._prompt),
@@ -119,6 +130,8 @@ class Stream(Iterator[Piece]):
             prompt_seconds=self._prompt_seconds,
             seconds=self._seconds,
             stats=self._request.stats,
+            logprobs=tuple(self._logprobs),
+            complete=None if self._grammar is None else self._grammar.syntax.matches(text),
         )
 
 
@@ -156,12 +169,17 @@ class LLM:
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
         plain: bool = False,
+        json_schema: Schema | None = None,
+        regex: str | None = None,
+        logprobs: int | None = None,
         **sampling: Any,
     ) -> Stream:
         """Decode `prompt` (text or token ids), yielding a Piece a step.
 
         sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
-        plain: without drafts. Raises UsageError for an empty or too long prompt and values out of range.
+        plain: without drafts. json_schema or regex: what the whole text must match. logprobs: tell every
+        token's log-probability and the likeliest so many tokens; the target's own, before any sampler.
+        Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
         """
         settings = checked(Sampling, sampling)
         if (last := max(settings.logit_bias, default=0)) >= self.target.vocab.size:
@@ -170,6 +188,11 @@ class LLM:
             )
         if seed < 0:
             raise UsageError(f"seed {seed}: must be at least 0")
+        if logprobs is not None and not 0 <= logprobs <= self.target.vocab.size:
+            raise UsageError(
+                f"logprobs {logprobs}: must be between 0 and the model's {self.target.vocab.size} tokens"
+            )
+        syntax = chosen(json_schema, regex)
         return Stream(
             self,
             self.tokens(prompt),
@@ -180,6 +203,8 @@ class LLM:
             ignore_eos=ignore_eos,
             sampling=settings,
             rule=self.drafting.verify,
+            grammar=None if syntax is None else TextGrammar(syntax, self.target.trie),
+            logprobs=logprobs,
         )
 
     def generate(self, prompt: str | Sequence[int], **request: Any) -> Generation:

@@ -10,9 +10,9 @@ from paceline.core.settings import Drafting
 def test_the_defaults_of_the_command_line_are_those_of_the_library() -> None:
     options = {name: p.default for name, p in inspect.signature(run).parameters.items()}
     drafting, sampling = Drafting(), Sampling()
-    for name in ("n_draft", "width", "p_min", "p_split", "ngram_min", "ngram_max"):
+    for name in ("n_draft", "width", "p_min", "p_split", "ngram_min", "ngram_max", "cross_vocab"):
         assert options[name] == getattr(drafting, name), name
     assert (options["draft_temp"], options["draft_top_k"]) == (drafting.temperature, drafting.top_k)
     assert options["temp"] == sampling.temperature
-    for name in ("top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty"):
+    for name in set(vars(sampling)) - {"temperature", "logit_bias"}:
         assert options[name] == getattr(sampling, name), name

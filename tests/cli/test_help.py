@@ -33,6 +33,7 @@ def test_help_of_run_groups_its_options(capsys: Capture) -> None:
         "Models:",
         "Generation:",
         "Sampling:",
+        "Grammar:",
         "Drafting:",
         "Output:",
         "Options:",

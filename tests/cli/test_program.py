@@ -12,7 +12,18 @@ import pytest
 import paceline
 from command_line import PROGRAM, environment, program
 
-HEAVY = {"torch", "scipy", "fastapi", "llama_cpp", "optuna", "transformers", "numpy", "gguf", "jinja2"}
+HEAVY = {
+    "torch",
+    "scipy",
+    "fastapi",
+    "llama_cpp",
+    "optuna",
+    "transformers",
+    "numpy",
+    "gguf",
+    "jinja2",
+    "llguidance",
+}
 
 
 @pytest.fixture(scope="module")

@@ -148,11 +148,17 @@ def test_stdin_that_is_not_utf8_is_refused(capsys: Capture, target: Path) -> Non
         ("--top-p 1.5", "top-p 1.5: must be between 0 and 1"),
         ("--top-p -0.1", "top-p -0.1: must be between 0 and 1"),
         ("--min-p 2", "min-p 2.0: must be between 0 and 1"),
+        ("--typical 2 --temp 1", "typical-p 2.0: must be between 0 and 1"),
+        ("--typical 0.9", "typical-p may leave the likeliest token out: it needs a temperature above 0"),
+        ("--xtc-probability 0.5", "XTC may leave the likeliest token out: it needs a temperature above 0"),
+        ("--xtc-probability 2 --temp 1", "XTC probability 2.0: must be between 0 and 1"),
+        ("--xtc-threshold 2", "XTC threshold 2.0: must be between 0 and 1"),
+        ("--repeat-last-n -1", "repeat-last-n -1: must be a number of at least 0"),
         ("--repeat-penalty 0", "repeat penalty 0.0: must be above 0"),
         ("--n-draft 0", "n_draft 0: must be at least 1"),
         ("--width 0", "width 0: must be at least 1"),
         ("--draft-top-k 0", "top_k 0: must be at least 1"),
-        ("--width 2 --draft-temp 1", "sampled drafts are chains"),
+        ("--width 2 --verify block", "verify block is for chains (width 1)"),
         ("--draft guess", "unknown drafter 'guess': choose from lookup, model, none"),
         ("--draft lookup,", "unknown drafter ''"),
         ("--draft none,lookup", "'none' means plain decoding; it cannot be combined"),
@@ -176,7 +182,17 @@ def test_a_setting_that_cannot_work_is_refused(capsys: Capture, target: Path, ar
     run(capsys, target, "hi", *args.split()).refused(2, words)
 
 
-NUMBERS = ["temp", "top-p", "min-p", "p-min", "p-split", "draft-temp"]
+NUMBERS = [
+    "temp",
+    "typical",
+    "top-p",
+    "min-p",
+    "xtc-probability",
+    "xtc-threshold",
+    "p-min",
+    "p-split",
+    "draft-temp",
+]
 PENALTIES = ["repeat-penalty", "presence-penalty", "frequency-penalty"]
 
 

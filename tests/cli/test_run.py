@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,10 +203,10 @@ def test_sampled_drafts_are_said_to_draw_another_text(capsys: Capture, target: P
 
 
 def accept_everything(
-    tree: DraftTree, out: Forward, sampling: Sampling, history: list[int], rng: Rng
+    tree: DraftTree, out: Forward, sampling: Sampling, history: list[int], rng: Rng, *how: Any
 ) -> Verdict:
     """What verification must never do."""
-    right = verify(tree, out, sampling, history, rng)
+    right = verify(tree, out, sampling, history, rng, *how)
     return Verdict(tuple(range(len(tree))), right.token)
 
 

@@ -19,7 +19,10 @@ from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.drafters.slem import SlemDrafter
 from paceline.engines.toy import ToyTarget
+from paceline.engines.translated import TranslatedTarget
+from tongues import speaking, translation
 
 V = 6
 
@@ -29,6 +32,22 @@ def model(
 ) -> ModelDrafter:
     draft = ToyTarget(V, seed=1, noise=0.3, n_ctx=n_ctx, branch=branch)
     return ModelDrafter(draft, V, temperature=temperature, independent=independent)
+
+
+def foreign(words: str = "30x51", n_ctx: int = 4096) -> ToyTarget:
+    """A draft that has some of the target's tokens, which say 0 to 5, and others."""
+    return speaking(ToyTarget(len(words), seed=2, n_ctx=n_ctx), words)
+
+
+def tli(temperature: float = 0.0, **draft: Any) -> ModelDrafter:
+    theirs = foreign(**draft)
+    view = TranslatedTarget(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
+    return ModelDrafter(view, V, temperature=temperature)
+
+
+def slem(**draft: Any) -> SlemDrafter:
+    theirs = foreign(**draft)
+    return SlemDrafter(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
 
 
 MAKERS: dict[str, Callable[[], Drafter]] = {
@@ -41,6 +60,13 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, short context": lambda: model(n_ctx=9),
     "model, chains only": lambda: model(branch=1),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
+    "model, tli": tli,
+    "model, tli, sampled": lambda: tli(0.9),
+    "model, tli, short context": lambda: tli(n_ctx=9),
+    "model, slem": slem,
+    "model, slem, every word": lambda: slem(words="504321"),
+    "model, slem, short context": lambda: slem(n_ctx=9),
+    "lookup,model, slem": lambda: ComposedDrafter([LookupDrafter(2, 3), slem()]),
     "model,lookup": lambda: ComposedDrafter([model(), LookupDrafter()]),
 }
 

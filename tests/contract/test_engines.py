@@ -1,4 +1,5 @@
-"""What every engine must do. Runs over the toy and over llama.cpp with a tiny random model.
+"""What every engine must do. Runs over the toy, over llama.cpp with a tiny random model, and over both as
+they are seen in another vocabulary.
 
 The toy is exact. llama.cpp computes several rows with other kernels than one, so its logits move in the last
 bits with the shape of the batch (cache and attention are F32 here: F16 rounds such bits up to visible ones).
@@ -18,10 +19,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.core.errors import ContractError, PacelineError, UsageError
+from paceline.core.intersection import Intersection
+from paceline.core.lexicon import Lexicon
 from paceline.core.ports import Want
+from paceline.core.translation import Translation
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.toy import ToyTarget
+from paceline.engines.translated import TranslatedTarget
+from tongues import speaking, translation
 
 PROMPT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5]
 TREE = DraftTree(
@@ -72,7 +78,27 @@ def llama(models: Path) -> Engine:
     return Engine(target, 1e-4)
 
 
-@pytest.fixture(scope="module", params=[toy, llama], ids=["toy", "llama"])
+def translated_toy(_: Path) -> Engine:
+    """Twelve tokens that say the same under other ids."""
+    ours, theirs = speaking(ToyTarget(12), "abcdefghijkl"), speaking(ToyTarget(12, n_ctx=256), "hcfalekbjgid")
+    return Engine(TranslatedTarget(theirs, translation(ours.vocab, theirs.vocab)), 0.0)
+
+
+def translated_llama(models: Path) -> Engine:
+    """A model in its own vocabulary: every token has a counterpart, itself."""
+    engine = llama(models)
+    lexicon = Lexicon(engine.target.vocab, engine.target.text.encode_within)
+    common = Intersection.of(lexicon, lexicon)
+    assert common.target_ids.tolist() == common.draft_ids.tolist() == list(range(engine.target.vocab.size))
+    engine.target = TranslatedTarget(engine.target, Translation(lexicon, lexicon, common))
+    return engine
+
+
+@pytest.fixture(
+    scope="module",
+    params=[toy, llama, translated_toy, translated_llama],
+    ids=lambda made: made.__name__,
+)
 def engine(request: pytest.FixtureRequest, models: Path) -> Iterator[Engine]:
     made: Callable[[Path], Engine] = request.param
     engine = made(models)

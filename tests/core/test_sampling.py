@@ -4,9 +4,21 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paceline.core.errors import UsageError
-from paceline.core.sampling import Sampling, SeededRng, adjust, argmax, nucleus, probabilities, top_k
+from paceline.core.sampling import (
+    Sampling,
+    SeededRng,
+    adjust,
+    after_exclusion,
+    argmax,
+    nucleus,
+    probabilities,
+    top_k,
+    typical,
+)
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
 
@@ -35,6 +47,99 @@ def test_each_filter_keeps_what_it_names() -> None:
     assert p(temperature=1.0, min_p=0.5) == [0.625, 0.375, 0.0, 0.0]
     assert p(temperature=1.0, min_p=1.0) == [1.0, 0.0, 0.0, 0.0]
     assert p(temperature=1.0, top_k=99) == p(temperature=1.0)
+
+
+def test_typical_keeps_what_is_about_as_surprising_as_the_average() -> None:
+    """The entropy is 1.14 nats; the surprises 0.69, 1.20, 1.90 and 3.00."""
+    assert p(temperature=1.0, typical_p=0.25) == [0.0, 1.0, 0.0, 0.0]
+    assert p(temperature=1.0, typical_p=0.0) == [0.0, 1.0, 0.0, 0.0]
+    assert p(temperature=1.0, typical_p=0.5) == [0.625, 0.375, 0.0, 0.0]
+    assert p(temperature=1.0, typical_p=0.9) == [round(x / 0.95, 12) for x in (0.5, 0.3, 0.15)] + [0.0]
+    assert p(temperature=1.0, typical_p=0.99) == p(temperature=1.0)
+    assert typical(np.array([0.0, 1.0, 0.0]), 0.3).tolist() == [1]
+    assert typical(np.full(4, 0.25), 0.3).tolist() == [0, 1]
+
+
+def test_xtc_mixes_what_it_leaves_with_what_there_was() -> None:
+    """Of the three that reach 0.1 only the least likely stays."""
+    left = [0.0, 0.0, 0.75, 0.25]
+    assert p(temperature=1.0, xtc_probability=1.0) == left
+    mixed = [round(0.75 * x + 0.25 * y, 12) for x, y in zip([0.5, 0.3, 0.15, 0.05], left, strict=True)]
+    assert p(temperature=1.0, xtc_probability=0.25) == mixed
+    assert p(temperature=1.0, xtc_probability=0.0) == p(temperature=1.0)
+
+
+def test_xtc_needs_two_that_reach_its_threshold() -> None:
+    def left(threshold: float) -> list[float]:
+        return p(temperature=1.0, xtc_probability=1.0, xtc_threshold=threshold)
+
+    assert left(0.0) == [0.0, 0.0, 0.0, 1.0]
+    assert left(0.29) == [0.0, round(0.3 / 0.5, 12), round(0.15 / 0.5, 12), round(0.05 / 0.5, 12)]
+    assert left(0.31) == left(0.5) == left(1.0) == p(temperature=1.0)
+    assert after_exclusion(np.array([0.5, 0.5]), 0.5).tolist() == [1]
+    assert after_exclusion(np.array([0.5, 0.5]), 0.51).tolist() == [0, 1]
+    assert after_exclusion(np.array([1.0]), 0.0).tolist() == [0]
+
+
+def test_xtc_looks_at_what_the_filters_left_before_the_temperature() -> None:
+    assert p(temperature=100.0, xtc_probability=1.0, xtc_threshold=0.2)[0] == 0.0
+    assert p(temperature=1.0, top_k=2, xtc_probability=1.0) == [0.0, 1.0, 0.0, 0.0]
+    assert p(temperature=1.0, top_k=1, xtc_probability=1.0) == [1.0, 0.0, 0.0, 0.0]
+
+
+@given(
+    weights=st.lists(st.floats(-5, 5) | st.just(-math.inf), min_size=2, max_size=9).filter(
+        lambda logits: max(logits) > -math.inf
+    ),
+    sampling=st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.2, 1.0, 3.0]),
+        top_k=st.sampled_from([0, 2, 5]),
+        typical_p=st.sampled_from([1.0, 0.6, 0.1]),
+        top_p=st.sampled_from([1.0, 0.7]),
+        min_p=st.sampled_from([0.0, 0.2]),
+        xtc_probability=st.sampled_from([0.0, 0.3, 1.0]),
+        xtc_threshold=st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0]),
+    ),
+    data=st.data(),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_chain_over_any_row_is_a_distribution_over_what_is_possible(
+    weights: list[float], sampling: Sampling, data: st.DataObject
+) -> None:
+    logits = np.array(weights)
+    possible = np.flatnonzero(np.isfinite(logits)).tolist()
+    mask = np.zeros(len(logits), dtype=np.bool_)
+    mask[data.draw(st.sets(st.sampled_from(possible), min_size=1).map(sorted))] = True
+    out = probabilities(logits, sampling, (), mask)
+    assert out.sum() == pytest.approx(1.0, abs=1e-12)
+    assert (out >= 0.0).all()
+    assert not out[~mask].any()
+
+
+def test_every_filter_chooses_among_what_the_mask_allows() -> None:
+    mask = np.array([False, True, True, True])
+    filters: list[dict[str, float]] = [{"top_k": 1}, {"top_p": 0.1}, {"min_p": 1.0}]
+    for settings_ in filters:
+        out = probabilities(LOGITS, Sampling(temperature=1.0, **settings_), (), mask)  # type: ignore[arg-type]
+        assert out.round(12).tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert probabilities(LOGITS, Sampling(), (), mask).tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_a_mask_and_a_bias_that_leave_nothing_are_refused() -> None:
+    mask = np.array([False, True, False, False])
+    sampling = Sampling(logit_bias={1: -math.inf})
+    with pytest.raises(UsageError, match="logit bias and grammar together forbid every one"):
+        probabilities(LOGITS, sampling, (), mask)
+
+
+def test_a_filter_that_may_drop_the_likeliest_token_contradicts_greedy() -> None:
+    for settings_ in ({"typical_p": 0.9}, {"xtc_probability": 0.1}):
+        with pytest.raises(
+            UsageError, match="may leave the likeliest token out: it needs a temperature above 0"
+        ):
+            Sampling(**settings_)  # type: ignore[arg-type]
+        assert Sampling(temperature=0.1, **settings_)  # type: ignore[arg-type]
 
 
 def test_the_nucleus_is_chosen_before_the_temperature_is_applied() -> None:
@@ -94,6 +199,10 @@ def test_adjusting_leaves_the_engines_row_alone() -> None:
         {"top_p": -0.1},
         {"top_p": math.nan},
         {"min_p": 2.0},
+        {"typical_p": -0.1},
+        {"typical_p": math.nan},
+        {"xtc_probability": 1.1},
+        {"xtc_threshold": -0.1},
         {"repeat_penalty": 0.0},
         {"repeat_penalty": math.nan},
         {"presence_penalty": math.nan},

@@ -33,6 +33,10 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
         ({"verify": "block", "width": 2}, "verify block is for chains .*: for a tree choose from auto"),
         ({"ngram_min": 4, "ngram_max": 3}, "ngram_min 4"),
         ({"ngram_min": 0}, "ngram_min 0"),
+        ({"cross_vocab": "uag"}, "unknown cross_vocab 'uag': choose from off, tli, slem, auto"),
+        ({"cross_vocab": "auto", "drafters": ("lookup",)}, "cross_vocab auto translates for a draft model"),
+        ({"cross_vocab": "slem", "temperature": 0.5}, "slem drafts greedily, .* use cross_vocab tli"),
+        ({"cross_vocab": "slem", "width": 2}, "slem drafts greedily, .* use cross_vocab tli"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(values: dict[str, object], complaint: str) -> None:

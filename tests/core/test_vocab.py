@@ -7,7 +7,7 @@ import pytest
 from paceline.core.errors import VocabError
 from paceline.core.vocab import Vocab, check_shared
 
-VOCAB = Vocab(1000, "BPE", 1, frozenset({2}), False, False, lambda token: b"%d" % token)
+VOCAB = Vocab(1000, "BPE", 1, frozenset({2}), False, False, b"%d".__mod__, b"%d".__mod__)
 
 
 def test_padding_and_control_tokens_may_differ() -> None:
@@ -30,4 +30,5 @@ def test_padding_and_control_tokens_may_differ() -> None:
 def test_another_vocabulary_is_refused_with_the_difference_and_advice(draft: Vocab, complaint: str) -> None:
     with pytest.raises(VocabError, match=complaint) as error:
         check_shared(VOCAB, draft)
+    assert "--cross-vocab auto" in str(error.value)
     assert "--draft lookup" in str(error.value)

@@ -17,9 +17,9 @@ from paceline.core.ports import Budget, Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.session import common_prefix
-from paceline.lab.compare import Difference, batch_noise, explain, teacher_forced
+from paceline.engines.noise import apart, batch_noise, teacher_forced
+from paceline.lab.compare import Difference, explain
 from paceline.llm import LLM
-from paceline.zoo.inflate import layout_of, write_plain
 
 N = 96
 PROMPTS = {
@@ -35,18 +35,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "model, trees": {"drafters": "model", "n_draft": 4, "width": 4, "p_split": 0.05},
     "lookup,model": {"drafters": "lookup,model"},
 }
-
-
-@pytest.fixture(scope="module")
-def unrounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded target in F32, where several rows at once differ from one by 1e-5 only."""
-    import gguf
-
-    out = tmp_path_factory.mktemp("f32") / "target.gguf"
-    reader = gguf.GGUFReader(zoo.target_path())
-    layout = layout_of(reader, zoo.target_path())
-    write_plain(reader, layout, layout, out, "F32", 0, lambda phase, done: None)
-    return out
 
 
 @pytest.fixture(scope="module", params=WAYS)
@@ -88,9 +76,10 @@ def test_without_rounding_greedy_output_is_plain_output(exact: LLM, kind: str) -
 
 def test_without_rounding_any_shape_of_draft_gives_the_same_logits(exact: LLM) -> None:
     tokens = exact.tokens(PROMPTS["code"] * 6)[:200]
-    one_by_one = teacher_forced(exact.target, tokens, 50, Budget(0, 0))
-    for budget in (Budget(1, 1), Budget(7, 7), Budget(16, 16), Budget(4, 16, width=4)):
-        assert batch_noise(one_by_one, teacher_forced(exact.target, tokens, 50, budget)) < 1e-3
+    one_by_one = teacher_forced(exact.target, tokens, 50, 1)
+    for rows in (2, 8, 17):
+        assert apart(one_by_one, teacher_forced(exact.target, tokens, 50, rows)) < 1e-3
+        assert batch_noise(exact.target, tokens, rows) < 1e-3
 
 
 def test_seeded_sampling_with_greedy_drafts_gives_plain_samplings_text(exact: LLM) -> None:
@@ -112,7 +101,7 @@ def test_a_difference_is_reported_with_its_gap_and_the_noise() -> None:
         assert explain(llm.target, prompt, plain, plain, Budget(4, 8)) is None
         assert isinstance(difference, Difference)
         assert difference.index == 5
-        assert 0.0 < difference.noise < 0.25 * difference.spread
+        assert 0.0 <= difference.noise < 0.25 * difference.spread
         assert difference.gap > difference.noise
         assert not difference.near_tie
 

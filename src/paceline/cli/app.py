@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import paceline
-from paceline.cli import options, run, zoo
+from paceline.cli import certify, options, run, zoo
 from paceline.cli.exits import CLOSED_PIPE, INTERRUPTED
 from paceline.cli.help import GroupedCommand
 from paceline.core.errors import PacelineError
@@ -25,6 +25,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", cls=GroupedCommand, short_help="Complete a prompt.", epilog=options.EPILOG)(run.run)
+app.command(
+    "certify", cls=GroupedCommand, short_help="Prove that drafting changes nothing.", epilog=options.EPILOG
+)(certify.certify)
 app.add_typer(zoo.app, name="zoo")
 
 

@@ -90,6 +90,8 @@ class Completion:
                     break
         generation = stream.result()
         self._show(generation.text[shown:] + ("" if generation.text.endswith("\n") else "\n"))
+        if generation.complete is False and not self._as_json:
+            self._note("the text is cut short of what the grammar asks for", "none")
         record = self._record(generation)
         return record | {"sources": sources} if self._show_sources else record
 
@@ -113,7 +115,7 @@ class Completion:
         sys.stderr.write(captured.get())
 
     def _record(self, generation: Generation) -> dict[str, Any]:
-        return {
+        record = {
             "text": generation.text,
             "tokens": list(generation.tokens),
             "stop_reason": generation.stop_reason or "interrupted",
@@ -124,6 +126,21 @@ class Completion:
             "tokens_per_second": generation.tokens_per_second,
             "stats": generation.stats.as_dict(),
         }
+        if generation.complete is not None:
+            record["complete"] = generation.complete
+        if self._request["logprobs"] is not None:
+            told = zip(generation.tokens, generation.logprobs, strict=True)
+            record["logprobs"] = [
+                self._token(token, said.logprob) | {"top": [self._token(*likely) for likely in said.top]}
+                for token, said in told
+            ]
+        return record
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        """A control token says no text: its name stands for it."""
+        vocab = self._llm.target.vocab
+        text = vocab.piece(token) or vocab.text(token)
+        return {"id": token, "text": text.decode(errors="replace"), "logprob": logprob}
 
     def _print_json(self, record: dict[str, Any]) -> None:
         record["provenance"] = provenance(self._llm, self._request)

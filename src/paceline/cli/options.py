@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ MODELS = "Models"
 PROMPT = "Prompt"
 GENERATION = "Generation"
 SAMPLING = "Sampling"
+GRAMMAR = "Grammar"
 DRAFTING = "Drafting"
 OUTPUT = "Output"
 
@@ -89,7 +91,7 @@ DraftModel = Annotated[
         "--model-draft",
         panel=MODELS,
         metavar="FILE",
-        help="A draft model: smaller, with the same vocabulary.",
+        help="A draft model: smaller, with the same vocabulary (or see --cross-vocab).",
     ),
 ]
 Context = Annotated[
@@ -116,6 +118,18 @@ FlashAttention = Annotated[
 CacheType = Annotated[
     str,
     option("--cache-type", panel=MODELS, metavar="TYPE", help="KV cache: f32, f16, bf16 or q8_0."),
+]
+JsonSchema = Annotated[
+    str | None,
+    option("-j", "--json-schema", panel=GRAMMAR, metavar="SCHEMA", help="JSON that this schema allows."),
+]
+JsonSchemaFile = Annotated[
+    Path | None,
+    option("-jf", "--json-schema-file", panel=GRAMMAR, metavar="FILE", help="The same, from a file."),
+]
+Regex = Annotated[
+    str | None,
+    option("--regex", panel=GRAMMAR, metavar="PATTERN", help="Text that matches this as a whole."),
 ]
 Drafters = Annotated[
     str | None,
@@ -168,6 +182,31 @@ def utf8(text: str, what: str) -> str:
     except UnicodeEncodeError as error:
         raise UsageError(f"{what} is not UTF-8 text (character {error.start})") from error
     return text
+
+
+def read_schema(schema: str | None, file: Path | None) -> str | None:
+    if schema is not None and file is not None:
+        raise UsageError("more than one JSON schema: give it as text (-j) or as a file (-jf)")
+    if file is not None:
+        return _read_file(file)
+    return schema if schema is None else utf8(schema, "the JSON schema")
+
+
+def read_prompts(file: Path) -> list[str]:
+    """A prompt a line, as text or (.jsonl) as an object with a "prompt"."""
+    prompts = []
+    # Not splitlines(), which also splits at form feeds and other characters that a prompt may hold.
+    for number, line in enumerate(_read_file(file).removesuffix("\n").split("\n"), 1):
+        where, text = f"{file}, line {number}", line.removesuffix("\r")
+        if file.suffix == ".jsonl" and text.strip():
+            try:
+                text = json.loads(text)["prompt"]
+            except (ValueError, TypeError, KeyError) as error:
+                raise UsageError(f'{where}: is no JSON object with a "prompt"') from error
+        if not isinstance(text, str) or not text.strip():
+            raise UsageError(f"{where}: is empty; give a prompt in every line")
+        prompts.append(utf8(text, where))
+    return prompts
 
 
 def _read_file(file: Path) -> str:

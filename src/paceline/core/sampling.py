@@ -46,8 +46,9 @@ class Sampling:
             _within(name, value, 0.0, 1.0)
         _within("XTC probability", self.xtc_probability, 0.0, 1.0)
         _within("XTC threshold", self.xtc_threshold, 0.0, 1.0)
-        if self.xtc_probability > 0.0 and self.greedy:
-            raise UsageError("XTC leaves the likeliest token out at random: it needs a temperature above 0")
+        for name, on in (("typical-p", self.typical_p < 1.0), ("XTC", self.xtc_probability > 0.0)):
+            if on and self.greedy:
+                raise UsageError(f"{name} may leave the likeliest token out: it needs a temperature above 0")
         if not (0.0 < self.repeat_penalty < math.inf):
             raise UsageError(f"repeat penalty {self.repeat_penalty}: must be above 0 (1 is off)")
         _within("presence penalty", self.presence_penalty, -math.inf, math.inf)

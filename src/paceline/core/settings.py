@@ -14,6 +14,7 @@ from paceline.core.verify import CHAINS, INDEPENDENT, RULES
 T = TypeVar("T")
 DRAFTERS = ("lookup", "model", "none")
 VERIFY = ("auto", *RULES)
+CROSS_VOCAB = ("off", "tli", "slem", "auto")
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,9 @@ class Drafting:
     """drafters: asked in this order. n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
     p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
     its top_k. verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree.
-    ngram_min, ngram_max: lengths that lookup matches, the longest first."""
+    ngram_min, ngram_max: lengths that lookup matches, the longest first.
+    cross_vocab: how a draft model of another vocabulary is used: "tli" keeps to the tokens both have
+    (engines/translated.py), "slem" drafts text (drafters/slem.py), "auto" chooses, "off" refuses it."""
 
     drafters: tuple[str, ...] = ("lookup", "model")
     n_draft: int = 7  # with the root 8 rows: where kernels work in tiles, the ninth is the dear one
@@ -33,6 +36,7 @@ class Drafting:
     verify: str = "auto"
     ngram_min: int = 3
     ngram_max: int = 5
+    cross_vocab: str = "off"
 
     def __post_init__(self) -> None:
         known = ", ".join(DRAFTERS)
@@ -62,6 +66,22 @@ class Drafting:
             )
         if not 1 <= self.ngram_min <= self.ngram_max:
             raise UsageError(f"ngram_min {self.ngram_min}: must be between 1 and ngram_max {self.ngram_max}")
+        self._check_cross_vocab()
+
+    def _check_cross_vocab(self) -> None:
+        if self.cross_vocab not in CROSS_VOCAB:
+            raise UsageError(
+                f"unknown cross_vocab {self.cross_vocab!r}: choose from {', '.join(CROSS_VOCAB)}"
+            )
+        if self.cross_vocab != "off" and "model" not in self.drafters:
+            raise UsageError(
+                f"cross_vocab {self.cross_vocab} translates for a draft model: give one (-md), "
+                "with 'model' among the drafters"
+            )
+        if self.cross_vocab == "slem" and (self.temperature > 0 or self.width > 1):
+            raise UsageError(
+                "slem drafts greedily, one chain of text: use cross_vocab tli for sampled drafts and trees"
+            )
 
     @property
     def independent(self) -> bool:

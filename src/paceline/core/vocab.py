@@ -16,7 +16,8 @@ FIRST_COMPARED_ID = 5
 @dataclass(frozen=True)
 class Vocab:
     """size: rows of the output layer. eos: every token that ends generation.
-    text: the token's stored text, as the model file spells it."""
+    text: the token's stored text, as the model file spells it. piece: the bytes it stands for in a text;
+    a control token stands for none."""
 
     size: int
     kind: str
@@ -25,11 +26,15 @@ class Vocab:
     add_bos: bool
     add_eos: bool
     text: Callable[[int], bytes]
+    piece: Callable[[int], bytes]
 
 
 def check_shared(target: Vocab, draft: Vocab) -> None:
     """Raise VocabError unless a token id means the same to both models."""
-    advice = "use a draft of the same family, or --draft lookup, which needs no draft model"
+    advice = (
+        "use a draft of the same family, --cross-vocab auto to translate, or --draft lookup, "
+        "which needs no draft model"
+    )
     for what, ours, theirs in (
         ("tokenizer type", target.kind, draft.kind),
         ("BOS token", (target.add_bos, target.bos), (draft.add_bos, draft.bos)),

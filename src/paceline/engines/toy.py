@@ -44,7 +44,8 @@ class ToyTarget:
         head = random.normal(size=(n_vocab, width)) * sharpness
         self._head = head + noise * sharpness * np.random.default_rng(seed + 1).normal(size=head.shape)
         self._start = np.zeros(width)
-        self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, lambda token: b"%d" % token)
+        spelled = b"%d".__mod__
+        self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, text=spelled, piece=spelled)
         self.caps = Caps(branch=branch, rewind=True, batch=64, rows=512, n_ctx=n_ctx)
 
     def open(self) -> ToySession:

@@ -55,6 +55,7 @@ def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
         },
         "threads": llm.target.threads,
         "n_ctx": llm.target.caps.n_ctx,
+        "exact_rows": llm.target.exact_rows,
         "drafting": asdict(llm.drafting),
         "request": request,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from paceline.core.errors import ContractError, ModelError, UsageError
 from paceline.core.ports import Caps, Features, Want
 from paceline.core.sampling import argmax, top_k
 from paceline.core.tree import DraftTree
+from paceline.engines.grammar import TokenTrie
 from paceline.engines.llama import binding
 from paceline.engines.llama.batch import Batch
 from paceline.engines.llama.session import LlamaSession, Slot, common_prefix
 from paceline.engines.llama.text import LlamaText, read_vocab
+from paceline.engines.noise import teacher_forced
 
 DEFAULT_CONTEXT = 4096
 MAX_BRANCHES = 64
@@ -32,7 +35,9 @@ _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 
 class LlamaTarget:
     """Loads `path`. n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
-    sessions: how many may be open at once. threads: physical cores are best (assemble.py counts them)."""
+    sessions: how many may be open at once. threads: physical cores are best (assemble.py counts them).
+    exact_rows: every pass is filled up to so many rows, so that plain and drafted decoding run the same
+    kernels and give the same numbers to the last bit (0: as many rows as there are tokens)."""
 
     def __init__(
         self,
@@ -44,12 +49,14 @@ class LlamaTarget:
         gpu_layers: int = 0,
         flash_attention: bool | None = None,
         cache_type: str = "f16",
+        exact_rows: int = 0,
     ) -> None:
         if not 1 <= sessions <= MAX_SESSIONS:
             raise UsageError(f"{sessions} sessions: must be between 1 and {MAX_SESSIONS}")
         self._cpp = binding.llama_cpp()
         self.path = path
         self.threads = threads
+        self.exact_rows = exact_rows
         self._model: Any = binding.load_model(path, gpu_layers=gpu_layers)
         self._context: Any = None
         try:
@@ -75,18 +82,22 @@ class LlamaTarget:
         stateful = self._cpp.llama_model_is_recurrent(self._model) or self._cpp.llama_model_is_hybrid(
             self._model
         )
+        # Cells of a branch lie in another order than plain decoding's, and attention adds them up in theirs.
+        narrow = stateful or exact_rows > 0
         self.caps = Caps(
-            branch=1 if stateful else 1 + MAX_BRANCHES // sessions,  # a first child needs no branch
+            branch=1 if narrow else 1 + MAX_BRANCHES // sessions,  # a first child needs no branch
             rewind=not stateful,
             batch=sessions,
-            rows=MAX_ROWS // sessions,
+            rows=(exact_rows or MAX_ROWS) // sessions,
             n_ctx=per_session,
         )
         self._batch = Batch(N_BATCH)
-        self.folded = min(MAX_FOLDED, (N_BATCH - MAX_ROWS) // sessions)
+        self.folded = 0 if exact_rows else min(MAX_FOLDED, (N_BATCH - MAX_ROWS) // sessions)
         self._free_slots = [Slot(i) for i in range(sessions)]
         self._free_branches = list(range(sessions + MAX_BRANCHES - 1, sessions - 1, -1))
         self._pass = 0  # counts forwards, so that an answer asked for too late is noticed
+        if exact_rows:
+            self._check_exact()
 
     @property
     def name(self) -> str:
@@ -96,6 +107,14 @@ class LlamaTarget:
     def text(self) -> LlamaText:
         self._require_open()
         return self._text
+
+    @cached_property
+    def trie(self) -> TokenTrie:
+        """What grammars are matched with. No token that is or looks like a control token is text to them."""
+        silent, piece = self.text.markers(), self.vocab.piece
+        return TokenTrie(
+            [b"" if token in silent else piece(token) for token in range(self.vocab.size)], self.vocab.eos
+        )
 
     @property
     def description(self) -> str:
@@ -130,20 +149,51 @@ class LlamaTarget:
             for session, tree in batch:
                 offsets.append(self._batch.outputs)
                 firsts.append(session.plan(tree, self._batch))
+            outputs = self._batch.outputs
             if len(self._batch):
-                self._decode()
+                self._decode_filled()
             for session, _ in batch:
                 session.computed()
         except BaseException:  # Ctrl-C too: whatever of the pass is in the cache belongs to nobody
             for session, _ in batch:
                 session.rollback()
             raise
-        rows = self._output_rows(self._batch.outputs)
-        ends = [*offsets[1:], self._batch.outputs]
+        rows = self._output_rows(outputs)
+        ends = [*offsets[1:], outputs]
         return [
             LlamaForward(self, rows[start:end], first, want)
             for start, end, first in zip(offsets, ends, firsts, strict=True)
         ]
+
+    def _check_exact(self) -> None:
+        """Every pass has the same shape now, and llama.cpp chooses kernels by shape; what is left to see is
+        that a row says the same wherever in the pass it stands, and whatever stands beside it."""
+        arch = binding.metadata(self._model, "general.architecture")
+        text = np.random.default_rng(0).integers(self.vocab.size, size=64).tolist()
+        n = self.exact_rows
+        same = binding.metadata(self._model, f"{arch}.expert_count") in (None, "0") and all(
+            np.array_equal(teacher_forced(self, text, 16, n), teacher_forced(self, text, 16, fewer))
+            for fewer in (1, n // 2 + 1)
+        )
+        if not same:
+            raise ModelError(
+                f"{self.path}: what a row says depends on the rows beside it (as in a mixture of experts), "
+                "so exact greedy output cannot be had for this model; leave --exact-greedy out"
+            )
+
+    def _decode_filled(self) -> None:
+        """The planned pass, filled up to `exact_rows` by a sequence that is dropped at once."""
+        missing = self.exact_rows - self._batch.outputs
+        if missing <= 0:
+            self._decode()
+            return
+        filler = self.take_branch()
+        try:
+            for pos in range(missing):
+                self._batch.add(0, pos, [filler], True)
+            self._decode()
+        finally:
+            self.free_branch(filler)
 
     def _decode(self) -> None:
         if self._batch.outputs > MAX_ROWS:
@@ -188,6 +238,7 @@ class LlamaTarget:
 
     def share(self, source: int, branch: int, end: int, start: int = 0) -> None:
         """Let `branch` own the source's cells at positions [start, end) too."""
+        self._require_open()
         self._cpp.llama_memory_seq_cp(self._memory, source, branch, start, end)
 
     def cut(self, sequence: int, start: int) -> None:
@@ -197,6 +248,7 @@ class LlamaTarget:
 
     def trim(self, slot: Slot, keep: int) -> int:
         """Keep at most the first `keep` positions of a trunk; returns how many it could keep."""
+        self._require_open()
         if not self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1):
             self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
             keep = 0

@@ -26,6 +26,7 @@ def read_vocab(model: Any) -> Vocab:
         add_bos=bool(cpp.llama_vocab_get_add_bos(vocab)),
         add_eos=bool(cpp.llama_vocab_get_add_eos(vocab)),
         text=lambda token: bytes(cpp.llama_vocab_get_text(vocab, token)),
+        piece=LlamaText(model).piece,
     )
 
 
@@ -48,6 +49,14 @@ class LlamaText:
                 return list(buffer[:n])
             size = -n
 
+    def encode_within(self, text: str) -> list[int]:
+        """Token ids of `text` as it continues another: without BOS, and without the space that some
+        tokenizers put before a beginning."""
+        before = self.encode("\n", add_bos=False)
+        tokens = self.encode("\n" + text, add_bos=False)
+        # Where the newline became one with the text, no space was added either.
+        return tokens[len(before) :] if tokens[: len(before)] == before else self.encode(text, add_bos=False)
+
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; a control token has none."""
         size = 64
@@ -57,6 +66,15 @@ class LlamaText:
             if n >= 0:
                 return buffer.raw[:n]
             size = -n
+
+    def markers(self) -> frozenset[int]:
+        """Tokens added by the model's makers that look like control tokens (<think>) but are text."""
+        added = [
+            token
+            for token in range(self._cpp.llama_vocab_n_tokens(self._vocab))
+            if self._cpp.llama_vocab_get_attr(self._vocab, token) & self._cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        ]
+        return frozenset(t for t in added if (text := self.piece(t)).startswith(b"<") and text.endswith(b">"))
 
     def render(self, messages: list[dict[str, str]]) -> str:
         """The model's own chat template over `messages`, ready for the assistant's answer."""

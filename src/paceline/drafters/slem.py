@@ -1,0 +1,149 @@
+"""A draft model of another vocabulary that drafts text (string-level exact match, Timor et al. 2025,
+arXiv:2502.05202; "universal assisted generation" in transformers).
+
+The draft model writes a greedy chain of its own tokens, the target's tokenizer makes the target's tokens of
+that text, and they are proposed as a deterministic chain: exact at any temperature. A token's score is the
+draft's probability of its bytes, where each drafted token's is shared out evenly (in logarithms) over its
+own: at a boundary of both tokenizers the product of the scores is what the draft gave the text so far.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+
+from paceline.core.ports import Budget, Features, Target
+from paceline.core.record import Step
+from paceline.core.translation import Translation, window
+from paceline.core.tree import DraftTree, chain
+from paceline.drafters.model import NOTHING, ModelDrafter, ModelMemory
+
+# How many tokens before the draft are retokenised with it: a word that it may go on with, and some room.
+CONTEXT = 4
+
+
+class SlemMemory:
+    """Owns the draft model's memory, the text as the draft reads it, and what both said last."""
+
+    def __init__(self, inner: ModelMemory, translation: Translation, prompt: Sequence[int]) -> None:
+        self.inner = inner
+        self._translation = translation
+        self.read = list(inner.tokens)
+        self.context = list(prompt[-CONTEXT:])  # the target's tokens
+        self.drafted: list[int] = []  # the draft's, of the last proposal
+
+    def observe(self, step: Step, features: Features) -> None:
+        pieces = [self._translation.target.pieces[token] for token in step.tokens]
+        if all(pieces):
+            self._read_on(pieces)
+        else:
+            self.read += self._translation.text(step.tokens)
+        self.drafted = []
+        self.context = [*self.context, *step.tokens][-CONTEXT:]
+
+    def _read_on(self, pieces: Sequence[bytes]) -> None:
+        """What came as drafted, up to a boundary of both, stays as drafted: the draft's cache holds it."""
+        said, boundaries = b"".join(pieces), set(accumulate(map(len, pieces)))
+        n = kept = at = 0
+        for i, token in enumerate(self.drafted):
+            piece = self._translation.draft.pieces[token]
+            if not said.startswith(piece, at):
+                break
+            at += len(piece)
+            if at in boundaries:
+                n, kept = i + 1, at
+        self.read += self.drafted[:n] + self._translation.draft.spell(said[kept:])
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class SlemDrafter:
+    """Drafts with `draft` in its own vocabulary, chains only."""
+
+    name = ModelDrafter.name  # it is the draft model that drafts; how it is translated is a setting
+    wants = NOTHING
+
+    def __init__(self, draft: Target, translation: Translation) -> None:
+        self._drafter = ModelDrafter(draft, draft.vocab.size)
+        self._caps = draft.caps
+        self._translation = translation
+        # A control token ends a draft: as its counterpart, and any end of text as an end of text.
+        ours, theirs = translation.target, translation.draft
+        pairs = zip(
+            translation.common.draft_ids.tolist(), translation.common.target_ids.tolist(), strict=True
+        )
+        self._closing = {their: our for their, our in pairs if not theirs.pieces[their]}
+        if ours.vocab.eos:
+            self._closing = dict.fromkeys(theirs.vocab.eos, min(ours.vocab.eos)) | self._closing
+
+    def open(self, prompt: Sequence[int], seed: int) -> SlemMemory:
+        inner = self._drafter.open(self._translation.prompt(prompt), seed)
+        return SlemMemory(inner, self._translation, prompt)
+
+    def close(self) -> None:
+        self._drafter.close()
+
+    def propose(self, batch: Sequence[tuple[SlemMemory, Budget]]) -> list[DraftTree]:
+        asked = []
+        for memory, budget in batch:
+            memory.inner.tokens = window(memory.read, self._translation.lead, self._caps)
+            n = min(budget.depth, budget.nodes)
+            # A grammar speaks of the target's tokens; the loop prunes what it forbids.
+            asked.append((memory.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None)))
+        drafts = self._drafter.propose(asked)
+        return [self._rewrite(*request, draft) for request, draft in zip(batch, drafts, strict=True)]
+
+    def _rewrite(self, memory: SlemMemory, budget: Budget, drafted: DraftTree) -> DraftTree:
+        """The drafted text in the target's tokens."""
+        said, ends, logs = b"", [0], [0.0]
+        closing, memory.drafted = [], []
+        for token, score in zip(drafted.tokens, drafted.score, strict=True):
+            piece = self._translation.draft.pieces[token]
+            if not piece:
+                closing = [(self._closing[token], score)] if token in self._closing else []
+                break
+            memory.drafted.append(token)
+            said += piece
+            ends.append(len(said))
+            logs.append(logs[-1] + math.log(score))
+        tokens, cuts = self._retokenise(memory.context, said)
+        scores: list[float] = np.exp(np.diff(np.interp(cuts, ends, logs))).tolist()
+        if cuts[-1] == len(said):
+            tokens += [token for token, _ in closing]
+            scores += [score for _, score in closing]
+        n = min(budget.depth, budget.nodes)
+        return chain(tokens[:n], self.name, scores[:n])
+
+    def _retokenise(self, context: list[int], said: bytes) -> tuple[list[int], list[int]]:
+        """The target's tokens for the whole characters of `said`, as they follow `context`; and where in
+        `said` each of them begins, and the last one ends."""
+        target = self._translation.target
+        while not all(target.pieces[token] for token in context):  # a control token divides the text
+            context = context[1:]
+        before = target.say(context)
+        said = said[: max(0, whole(before + said) - len(before))]
+        tokens = target.spell(before + said)
+        if tokens[: len(context)] == context:
+            tokens = tokens[len(context) :]
+        else:
+            tokens = target.spell(said)
+        cuts = [0]
+        for token in tokens:
+            piece = target.pieces[token]
+            if not piece or not said.startswith(piece, cuts[-1]):  # the target cannot say it
+                break
+            cuts.append(cuts[-1] + len(piece))
+        return tokens[: len(cuts) - 1], cuts
+
+
+def whole(data: bytes) -> int:
+    """The length of `data` without an unfinished character at its end."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    return len(data) - len(decoder.getstate()[0])

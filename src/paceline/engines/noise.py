@@ -1,0 +1,75 @@
+"""What the shape of a pass does to its numbers: several rows run other kernels than one does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.ports import Target, Want
+from paceline.core.tree import chain
+
+# Noise is measured on so much of the text, at so many places: it comes and goes with the order of the cache's
+# cells, and a few rows may show none of it.
+LENGTH = 256
+PLACES = 8
+
+Rows = NDArray[np.float64]
+
+
+def batch_noise(target: Target, text: Sequence[int], n: int) -> float:
+    """The most that any two logits of one row moved apart when up to `n` rows were computed together.
+
+    An engine that is judged by it must not excuse itself, so nothing here is accepted, rejected or branched:
+    each place is computed from an empty cache, its text as a prompt is and then a pass of right tokens, and
+    compared with decoding the text a token at a time.
+    """
+    text = text[-LENGTH:]
+    one_by_one = teacher_forced(target, text, 1, 1)
+    last = len(text) - 1
+    noise = 0.0
+    for at in sorted({max(1, last - n - i * last // PLACES) for i in range(PLACES)}):
+        together = afresh(target, text[:at], text[at : min(at + n - 1, last)])
+        noise = max(noise, apart(one_by_one[at - 1 : at - 1 + len(together)], together))
+    return noise
+
+
+def apart(a: Rows, b: Rows) -> float:
+    """The most that any two logits of one row [n_vocab] moved apart between `a` and `b` [rows, n_vocab]."""
+    moved = b - a
+    return float((moved.max(axis=1) - moved.min(axis=1)).max())
+
+
+def afresh(target: Target, tokens: Sequence[int], right: Sequence[int] = ()) -> Rows:
+    """Rows [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`, with nothing of an
+    earlier session taken over."""
+    session = target.open()
+    try:
+        session.prefill([(tokens[0] + 1) % target.vocab.size])
+        session.prefill(tokens)
+        out = target.forward([(session, chain(right, "right"))], Want())[0]
+        return np.stack([out.logits(row).astype(np.float64) for row in range(len(right) + 1)])
+    finally:
+        session.close()
+
+
+def teacher_forced(target: Target, tokens: Sequence[int], start: int, n: int) -> Rows:
+    """Logits [len(tokens) - start, n_vocab] that predict each token from `start` on, decoded in passes of up
+    to `n` rows whose drafts are always right."""
+    session = target.open()
+    out = []
+    try:
+        session.prefill(tokens[:start])
+        at = start
+        while at < len(tokens):
+            room = min(n - 1, target.caps.n_ctx - len(session.tokens))
+            tree = chain(tokens[at : min(at + room, len(tokens) - 1)], "right")
+            forward: Any = target.forward([(session, tree)], Want())[0]
+            out += [forward.logits(row).astype(np.float64) for row in range(len(tree) + 1)]
+            at += len(tree) + 1
+            session.keep(range(len(tree)), tokens[at - 1])
+    finally:
+        session.close()
+    return np.stack(out)

@@ -1,0 +1,98 @@
+"""What a text has to match, in llguidance's own language: a JSON schema or a regular expression, checked.
+
+Where a text can go on in only one way llguidance can also force the tokens a tokenizer would choose. That is
+off: what may follow then depends on the text's bytes alone, and no tokenizer is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from paceline.core.errors import UsageError
+
+Schema = Mapping[str, Any] | bool | str
+
+LARK = '%llguidance {"no_forcing": true}\nstart: '
+# Between JSON's symbols, as llama.cpp has it: a model that may write spaces without end sometimes does.
+WHITESPACE = {"whitespace_pattern": r"[ ]?|\n{1,2}[ \t]{0,20}"}
+WHERE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: |invalid regex .* \(in regex\): )?")
+UNSATISFIABLE = "Unsatisfiable schema: "
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """What a text has to match. name: what its user calls it. lark: how llguidance spells it."""
+
+    name: str
+    lark: str
+
+    def matches(self, text: str) -> bool:
+        """Whether `text` as it stands is one that the grammar allows."""
+        from llguidance import LLMatcher, LLTokenizer
+
+        matcher = LLMatcher(LLTokenizer("byte"), self.lark, log_level=0)
+        return matcher.consume_tokens(list(text.encode())) and matcher.is_accepting()
+
+
+def chosen(json_schema: Schema | None, regex: str | None) -> Syntax | None:
+    """The one that is given; UsageError for both, and for what cannot be used."""
+    if json_schema is not None and regex is not None:
+        raise UsageError("a JSON schema and a regular expression: a text can follow only one of them")
+    if json_schema is not None:
+        return from_schema(json_schema)
+    return None if regex is None else from_pattern(regex)
+
+
+def from_schema(schema: Schema) -> Syntax:
+    """schema: JSON as text, or what it stands for."""
+    name = "the JSON schema"
+    try:
+        if isinstance(schema, str):
+            schema = json.loads(schema, parse_constant=_refuse_constant)
+        if schema is True:
+            schema = {}
+        if isinstance(schema, Mapping) and "x-guidance" not in schema:
+            schema = {**schema, "x-guidance": WHITESPACE}
+        text = json.dumps(schema, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"{name} is not JSON: {error}") from error
+    return _checked(Syntax(name, f"{LARK}%json {text}"))
+
+
+def from_pattern(pattern: str) -> Syntax:
+    """pattern: in the syntax of Rust's regex crate, which knows neither look-around nor back-references."""
+    from llguidance import regex_to_lark
+
+    name = "the regular expression"
+    if not pattern:
+        raise UsageError(f"{name} is empty: only an empty text matches it")
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # llguidance would drop it
+        raise UsageError(f"{name} cannot be used: it ends in a backslash that escapes nothing")
+    return _checked(Syntax(name, f"{LARK}/{regex_to_lark(pattern, '')}/"))
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+def _checked(syntax: Syntax) -> Syntax:
+    from llguidance import LLMatcher
+
+    broken, said = LLMatcher.validate_grammar_with_warnings(syntax.lark)
+    if broken:
+        raise UsageError(_complaint(syntax.name, said[0]))
+    return syntax
+
+
+def _complaint(name: str, said: str) -> str:
+    """llguidance's message, of many lines where a regular expression is at fault, in one."""
+    lines = said.splitlines()
+    reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+    reason = WHERE.sub("", reason)
+    if reason.startswith(UNSATISFIABLE):
+        return f"no text can satisfy {name}: {reason.removeprefix(UNSATISFIABLE)}"
+    return f"{name} cannot be used: {reason}"

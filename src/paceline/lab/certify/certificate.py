@@ -1,0 +1,182 @@
+"""The certificate: what was checked, what came of it, and the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from paceline.assemble import make_drafter
+from paceline.core.sampling import Sampling, probabilities
+from paceline.engines.noise import batch_noise
+from paceline.lab.certify.greedy import Greedy, Logprobs, check_greedy
+from paceline.lab.certify.held import HeldTarget, Place, Rows, recorded
+from paceline.lab.certify.prompts import PROMPTS
+from paceline.lab.certify.sampled import CHUNK, Context, Sampled, check_sampled
+from paceline.lab.certify.state import State, check_state
+from paceline.lab.compare import rows_of
+from paceline.llm import LLM
+
+# Every sampler at once, each doing something to most rows.
+ALL_SAMPLERS = Sampling(
+    temperature=0.9,
+    top_k=50,
+    typical_p=0.99,
+    top_p=0.97,
+    min_p=0.005,
+    xtc_probability=0.2,
+    xtc_threshold=0.15,
+    repeat_penalty=1.1,
+    presence_penalty=0.1,
+    frequency_penalty=0.1,
+    logit_bias={0: -1.0, 1: 0.5},
+)
+CONTEXT = 128  # tokens before a held row: all that lookup then sees
+RECORDED = 48  # rows kept of each text
+NOISY = 3  # texts that noise is measured on
+
+
+@dataclass(frozen=True)
+class Plan:
+    """n: tokens decoded of each prompt. contexts, runs: of the sampled check. sequences: of the state check.
+    sampling: the samplers of the sampled check, at temperature 1 where it is 0, which leaves nothing to
+    chance; the greedy one has its penalties and biases."""
+
+    prompts: Sequence[str] = PROMPTS
+    n: int = 64
+    contexts: int = 8
+    runs: int = 2000
+    sequences: int = 16
+    sampling: Sampling = ALL_SAMPLERS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sampling.greedy:
+            object.__setattr__(self, "sampling", replace(self.sampling, temperature=1.0))
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"prompts": list(self.prompts)}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """draft_state: of the draft model's own cache; a defect there costs acceptance, never exactness."""
+
+    greedy: tuple[Greedy, ...]
+    sampled: Sampled
+    state: State
+    logprobs: Logprobs
+    draft_state: State | None
+
+    @property
+    def defects(self) -> tuple[str, ...]:
+        """Which checks failed."""
+        failed = {
+            "greedy": any(one.verdict == "defect" for one in self.greedy),
+            "sampled": not self.sampled.passed,
+            "state": not self.state.passed,
+            "log-probabilities": not self.logprobs.passed,
+        }
+        return tuple(name for name, is_wrong in failed.items() if is_wrong)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "certified": not self.defects,
+            "defects": list(self.defects),
+            "greedy": [one.as_dict() for one in self.greedy],
+            "sampled": self.sampled.as_dict(),
+            "state": self.state.as_dict(),
+            "logprobs": self.logprobs.as_dict(),
+            "draft_state": None if self.draft_state is None else self.draft_state.as_dict(),
+        }
+
+
+Tick = Callable[[str], None]
+
+
+def work(llm: LLM, plan: Plan) -> dict[str, int]:
+    """Check -> how often `certify` ticks for it."""
+    draft = plan.sequences if llm.draft is not None else 0
+    return {
+        "greedy": len(plan.prompts),
+        "state": plan.sequences,
+        "draft state": draft,
+        "sampled": plan.contexts * math.ceil(plan.runs / CHUNK),
+    }
+
+
+def certify(llm: LLM, plan: Plan, tick: Tick = lambda _: None) -> Certificate:
+    """Run every check. `tick` is told a check's name after each piece of its work."""
+    greedy = []
+    for prompt in plan.prompts:
+        greedy.append(check_greedy(llm, llm.tokens(prompt), plan.n, plan.sampling))
+        tick("greedy")
+    texts = [list(one.text) for one in greedy]
+    state = state_check(llm, llm.target, texts, plan, lambda: tick("state"))
+    draft_state = None
+    if llm.draft is not None:
+        theirs = draft_texts(llm, texts)
+        draft_state = state_check(llm, llm.draft, theirs, plan, lambda: tick("draft state"))
+    sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
+    tokens, worst = sum(one.alike for one in greedy), max(one.worst for one in greedy)
+    return Certificate(tuple(greedy), sampled, state, Logprobs(tokens, worst, state.noise), draft_state)
+
+
+def state_check(
+    llm: LLM, model: Any, texts: Sequence[list[int]], plan: Plan, tick: Callable[[], None]
+) -> State:
+    budget = llm.drafting.budget
+    noise = max(batch_noise(model, text, rows_of(model, budget)) for text in texts[:NOISY])
+    return check_state(model, texts, budget, noise, sequences=plan.sequences, seed=plan.seed, tick=tick)
+
+
+def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:
+    """The texts in the draft's tokens."""
+    assert llm.draft is not None  # the caller's condition
+    if llm.drafting.cross_vocab == "off":
+        return list(texts)
+    piece = llm.target.text.piece
+    spelled = [b"".join(map(piece, text)).decode(errors="replace") for text in texts]
+    return [llm.draft.text.encode(text) for text in spelled]
+
+
+def sampled_check(llm: LLM, plan: Plan, texts: Sequence[list[int]], tick: Callable[[], None]) -> Sampled:
+    place = Place()
+    rows = [recorded(llm.target, text, RECORDED) for text in texts]
+    target, draft = HeldTarget(llm.target, np.concatenate(rows), place), None
+    if llm.draft is not None:
+        theirs = [recorded(llm.draft, text, RECORDED) for text in draft_texts(llm, texts)]
+        draft = HeldTarget(llm.draft, np.concatenate(theirs), place)
+    drafter, _ = make_drafter(llm.drafting, target, draft)
+    return check_sampled(
+        target,
+        drafter,
+        place,
+        contexts(texts, rows, plan),
+        llm.drafting.budget,
+        plan.sampling,
+        rule=llm.drafting.verify,
+        runs=plan.runs,
+        seed=plan.seed,
+        tick=tick,
+    )
+
+
+def contexts(texts: Sequence[list[int]], rows: Sequence[Rows], plan: Plan) -> list[Context]:
+    """Of each text in turn the rows where the samplers leave most to chance: a sure token proves nothing."""
+    found: list[list[Context]] = []
+    base = 0
+    for text, its_rows in zip(texts, rows, strict=True):
+        first = len(text) - len(its_rows)
+        entropies = []
+        for i, row in enumerate(its_rows):
+            p = probabilities(row, plan.sampling, text[: first + i])
+            entropies.append(-float(p[p > 0] @ np.log(p[p > 0])))
+        best = np.argsort(entropies)[::-1].tolist()
+        found.append([Context(text[: first + i][-CONTEXT:], base + i) for i in best])
+        base += len(its_rows)
+    turns = [one[i] for i in range(max(map(len, found))) for one in found if i < len(one)]
+    return turns[: plan.contexts]

@@ -1,0 +1,82 @@
+"""A certificate in at most fifteen lines, from the record that `paceline certify --json` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Prompts whose first difference is shown; the record has all.
+SHOWN = 3
+
+
+def lines(record: Mapping[str, Any]) -> list[str]:
+    known = record["provenance"]
+    failed = ", ".join(record["defects"])
+    return [
+        f"losslessness certificate, paceline {known['paceline']}, {known['engine']}",
+        f"target    {model(known['target'])}",
+        *([f"draft     {model(known['draft'])}"] if known["draft"] else []),
+        f"drafting  {settings(known)}",
+        *greedy(record["greedy"]),
+        sampled(record["sampled"]),
+        state("state", record["state"]),
+        *([state("draft", record["draft_state"])] if record["draft_state"] else []),
+        logprobs(record["logprobs"]),
+        "CERTIFIED: drafted output is plain output" if not failed else f"NOT CERTIFIED: {failed}",
+    ]
+
+
+def model(it: Mapping[str, Any]) -> str:
+    return f"{it['name']} ({it['description']}), sha256 {it['fingerprint'][:16]}"
+
+
+def settings(known: Mapping[str, Any]) -> str:
+    drafting = known["drafting"]
+    parts = [",".join(drafting["drafters"]), f"n_draft {drafting['n_draft']}"]
+    parts += [f"{name} {drafting[name]}" for name in ("width", "temperature", "verify", "cross_vocab")]
+    return ", ".join(
+        [*parts, *(["exact greedy"] if known["exact_rows"] else []), f"threads {known['threads']}"]
+    )
+
+
+def greedy(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    verdicts = Counter(run["verdict"] for run in runs)
+    counts = ", ".join(f"{verdicts[v]} {v}" for v in ("identical", "near-tie", "defect") if verdicts[v])
+    n = sum(run["n_tokens"] for run in runs)
+    drafted, accepted = (sum(run["stats"][name] for run in runs) for name in ("drafted", "accepted"))
+    out = [f"greedy    {len(runs)} prompts, {n:,} tokens ({accepted:,} of {drafted:,} drafts kept): {counts}"]
+    different = [(i, run) for i, run in enumerate(runs) if run["difference"]]
+    different.sort(key=lambda item: item[1]["verdict"] != "defect")
+    for i, run in different[:SHOWN]:
+        it = run["difference"]
+        plain, drafted_text = (repr(text) for text in it["text"])
+        out.append(
+            f"          prompt {i + 1} token {it['index']}: {plain} or {drafted_text}, "
+            f"{it['gap']:.2g} apart, noise {it['noise']:.2g}: {run['verdict']}"
+        )
+    return out
+
+
+def sampled(it: Mapping[str, Any]) -> str:
+    values = [min(it[name]["p_values"]) for name in ("first_token", "first_pair")]
+    said = f"least p {values[0]:.2g} and {values[1]:.2g} (limit {it['level']:.1g})"
+    bias = f"a bias of {it['first_token']['smallest_bias']:.1%} would show"
+    return f"sampled   {it['contexts']} contexts, {it['runs']:,} runs each: {said}; {bias}: {verdict(it)}"
+
+
+def state(name: str, it: Mapping[str, Any]) -> str:
+    what = "walks" if name == "state" else "walks of the draft's own cache"
+    return f"{name:9} {it['sequences']} {what}: {off(it)}"
+
+
+def logprobs(it: Mapping[str, Any]) -> str:
+    return f"logprobs  {it['tokens']:,} tokens: {off(it)}"
+
+
+def off(it: Mapping[str, Any]) -> str:
+    return f"off by {it['worst']:.2g} (limit {it['limit']:.2g}): {verdict(it)}"
+
+
+def verdict(it: Mapping[str, Any]) -> str:
+    return "passed" if it["passed"] else "FAILED"

@@ -1,0 +1,83 @@
+"""`paceline run --cross-vocab`: a draft model of another vocabulary, from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from command_line import command
+from paceline import zoo
+
+Capture = pytest.CaptureFixture[str]
+PROMPT = ("def read_table(path):\n    ", "-n", "40", "--ignore-eos", "-t", "1", "--draft", "model")
+
+
+@pytest.mark.parametrize(
+    ("mode", "chosen"), [("slem", "slem"), ("tli", "tli"), ("auto", "slem")], ids=["slem", "tli", "auto"]
+)
+def test_compare_finds_the_output_unchanged(
+    capsys: Capture, foreign_draft: Path, mode: str, chosen: str
+) -> None:
+    done = command(
+        capsys, "run", "-m", zoo.target_path(), "-md", foreign_draft, "--cross-vocab", mode, *PROMPT,
+        "--compare", "--json", "--p-min", "0.2",
+    )  # fmt: skip
+    assert (done.code, done.err) == (0, "")
+    stats = done.json["drafted"]["stats"]["by_source"]
+    assert stats["model"]["accepted"] > 0
+    provenance = done.json["provenance"]
+    assert provenance["drafting"]["cross_vocab"] == chosen
+    assert provenance["draft"]["file"] == foreign_draft.name
+
+
+def test_sampled_drafts_in_another_vocabulary_run_too(capsys: Capture, foreign_draft: Path) -> None:
+    done = command(
+        capsys, "run", "-m", zoo.target_path(), "-md", foreign_draft, "--cross-vocab", "auto", *PROMPT,
+        "--json", "--temp", "0.8", "--draft-temp", "0.8", "--width", "2",
+    )  # fmt: skip
+    assert done.code == 0
+    assert done.json["provenance"]["drafting"]["cross_vocab"] == "tli"
+    assert done.json["stats"]["by_source"]["model"]["drafted"] > 0
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (
+            "--cross-vocab uag",
+            "unknown cross_vocab 'uag': choose from off, tli, slem, auto",
+        ),
+        (
+            "--cross-vocab slem --draft-temp 0.5",
+            "slem drafts greedily, one chain of text: use cross_vocab tli for sampled drafts and trees",
+        ),
+        (
+            "--cross-vocab slem --width 2",
+            "slem drafts greedily, one chain of text: use cross_vocab tli for sampled drafts and trees",
+        ),
+        (
+            "--cross-vocab auto --draft lookup",
+            "cross_vocab auto translates for a draft model: give one (-md), with 'model' among the drafters",
+        ),
+    ],
+)
+def test_a_mode_that_cannot_work_is_refused(
+    capsys: Capture, foreign_draft: Path, args: str, complaint: str
+) -> None:
+    done = command(capsys, "run", "hi", "-m", zoo.target_path(), "-md", foreign_draft, *args.split())
+    done.refused(2, complaint)
+
+
+def test_without_a_draft_model_there_is_nothing_to_translate(capsys: Capture) -> None:
+    done = command(capsys, "run", "hi", "-m", zoo.target_path(), "--cross-vocab", "tli")
+    done.refused(2, "cross_vocab tli translates for a draft model: give one (-md)")
+
+
+def test_another_vocabulary_is_refused_with_the_way_out(capsys: Capture, foreign_draft: Path) -> None:
+    done = command(capsys, "run", "hi", "-m", zoo.target_path(), "-md", foreign_draft, "-t", "1")
+    done.refused(
+        2,
+        "the draft has another vocabulary: BOS token is",
+        "use a draft of the same family, --cross-vocab auto to translate, or --draft lookup, which needs no",
+    )

@@ -1,0 +1,66 @@
+"""`paceline run --logprobs`: each token with its text, its log-probability and the likeliest others."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from command_line import run
+
+Capture = pytest.CaptureFixture[str]
+PROMPT = ("ab ab ab ab", "-n", "12")
+
+
+def test_json_tells_of_each_token_and_the_likeliest(capsys: Capture, models: Path) -> None:
+    record = run(
+        capsys, models / "target.gguf", "-md", models / "draft.gguf", *PROMPT, "--json", "--logprobs", "3"
+    ).json
+    assert [one["id"] for one in record["logprobs"]] == record["tokens"]
+    for one in record["logprobs"]:
+        assert list(one) == ["id", "text", "logprob", "top"]
+        assert len(one["top"]) == 3
+        assert one["top"][0] == {key: one[key] for key in ("id", "text", "logprob")}  # greedy
+        likely = [other["logprob"] for other in one["top"]]
+        assert likely == sorted(likely, reverse=True)
+        assert sum(math.exp(x) for x in likely) < 1.0
+    assert record["provenance"]["request"]["logprobs"] == 3
+
+
+def test_with_0_only_the_emitted_token_is_told_of(capsys: Capture, models: Path) -> None:
+    record = run(capsys, models / "target.gguf", *PROMPT, "--json", "--logprobs", "0").json
+    assert [one["top"] for one in record["logprobs"]] == [[]] * record["n_tokens"]
+    assert "logprobs" not in run(capsys, models / "target.gguf", *PROMPT, "--json").json
+
+
+def test_a_control_token_is_told_by_its_name(capsys: Capture, models: Path) -> None:
+    record = run(capsys, models / "target.gguf", "ab", "--regex", "A", "--json", "--logprobs", "258").json
+    assert [one["text"] for one in record["logprobs"]] == ["A", "<|end|>"]
+    assert len(record["logprobs"][0]["top"]) == 258
+
+
+def test_both_runs_of_a_comparison_tell_alike(capsys: Capture, models: Path) -> None:
+    target = models / "target.gguf"
+    record = run(
+        capsys, target, "-md", models / "draft.gguf", *PROMPT, "--compare", "--json", "--logprobs", "2"
+    ).json
+    pairs = zip(record["plain"]["logprobs"], record["drafted"]["logprobs"], strict=True)
+    for plain, drafted in pairs:
+        assert (plain["id"], plain["text"]) == (drafted["id"], drafted["text"])
+        assert drafted["logprob"] == pytest.approx(plain["logprob"], abs=0.05)  # an f16 cache rounds
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--logprobs", "2"], "--logprobs 2: told in JSON only; add --json"),
+        (["--logprobs", "-1", "--json"], "logprobs -1: must be between 0 and the model's 258 tokens"),
+        (["--logprobs", "259", "--json"], "logprobs 259: must be between 0 and the model's 258 tokens"),
+        (["--logprobs", "all", "--json"], "'--logprobs'"),
+    ],
+)
+def test_a_number_that_cannot_be_told_is_refused(
+    capsys: Capture, models: Path, args: list[str], words: str
+) -> None:
+    run(capsys, models / "target.gguf", "hi", *args).refused(2, words)

@@ -1,0 +1,91 @@
+"""What the shape of a pass does to the numbers, measured without what is to be judged by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from paceline.core.ports import Want
+from paceline.core.tree import DraftTree
+from paceline.engines.noise import LENGTH, PLACES, afresh, apart, batch_noise, teacher_forced
+from paceline.engines.toy import ToyForward, ToySession, ToyTarget
+
+PROMPT = [1, 2, 3]
+TEXT = [4, 5, 6, 7, 0, 1, 2, 3]
+
+
+def test_noise_is_what_two_logits_of_one_row_moved_apart() -> None:
+    a = np.zeros((2, 3))
+    b = np.array([[1.0, 1.0, 1.0], [0.5, -0.25, 0.0]])
+    assert apart(a, b) == 0.75
+
+
+def plain_rows(target: ToyTarget, tokens: Sequence[int]) -> np.ndarray:
+    rows, state = [], None
+    for token in tokens[:-1]:
+        state = target.after(state, token)
+        rows.append(target.logits(state))
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 20])
+def test_teacher_forcing_gives_the_rows_of_plain_decoding_in_any_shape(n: int) -> None:
+    target, tokens = ToyTarget(), [*PROMPT, *TEXT]
+    np.testing.assert_array_equal(teacher_forced(target, tokens, 3, n), plain_rows(target, tokens)[2:])
+
+
+def test_a_pass_afresh_gives_the_rows_of_plain_decoding() -> None:
+    target, tokens = ToyTarget(), [*PROMPT, *TEXT]
+    rows = afresh(target, tokens[:4], tokens[4:7])
+    np.testing.assert_array_equal(rows, plain_rows(target, tokens)[3:7])
+
+
+class Rounded(ToyForward):
+    def logits(self, row: int) -> np.ndarray:
+        # Passes of several rows are rounded to eighths.
+        exact = super().logits(row)
+        return np.round(exact * 8) / 8 if len(self._states) - self._first > 1 else exact
+
+
+class RoundedTarget(ToyTarget):
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree]], want: Want) -> list[ToyForward]:
+        return [Rounded(self, *session.grow(tree), want) for session, tree in batch]
+
+
+def test_noise_is_the_rounding_of_passes_with_several_rows() -> None:
+    noise = batch_noise(RoundedTarget(), [*PROMPT, *TEXT], 5)
+    assert 0.05 < noise <= 0.125
+    assert batch_noise(RoundedTarget(), [*PROMPT, *TEXT], 1) == 0.0
+
+
+def test_of_a_long_text_only_the_end_is_computed_again_for_the_noise() -> None:
+    target = ToyTarget()
+    lengths: list[int] = []
+    prefill = ToySession.prefill
+
+    class Noting(ToySession):
+        def prefill(self, tokens: Sequence[int]) -> None:
+            lengths.append(len(tokens))
+            prefill(self, tokens)
+
+    target.open = lambda: Noting(target)  # type: ignore[method-assign]
+    batch_noise(target, TEXT * 100, 5)
+    assert max(lengths) < LENGTH
+    assert len(lengths) == 1 + 2 * PLACES
+
+
+def test_teacher_forced_passes_fit_the_context() -> None:
+    target = ToyTarget(n_ctx=len(PROMPT) + len(TEXT))
+    sizes: list[int] = []
+    forward = target.forward
+
+    def noting(batch: list[tuple[ToySession, DraftTree]], want: Want) -> list[ToyForward]:
+        sizes.append(len(batch[0][1]))
+        assert len(batch[0][0].tokens) + sizes[-1] <= target.caps.n_ctx
+        return forward(batch, want)
+
+    target.forward = noting  # type: ignore[assignment, method-assign]
+    teacher_forced(target, [*PROMPT, *TEXT], 3, 600)
+    assert sizes == [7]

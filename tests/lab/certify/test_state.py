@@ -1,0 +1,83 @@
+"""The state check: exact engines pass, and every way to leave the cache wrong is caught."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.core.ports import Budget, Target
+from paceline.core.tree import ROOT
+from paceline.engines.toy import ToySession, ToyTarget
+from paceline.lab.certify.state import State, among_decoys, check_state
+
+TEXTS = [[1, 2, 3, 4, 5, 6, 7, 0] * 5, [7, 7, 1, 0, 2, 6, 3] * 6]
+
+
+def check(target: Target, budget: Budget) -> State:
+    ticks: list[None] = []
+    state = check_state(target, TEXTS, budget, 0.0, sequences=12, seed=1, tick=lambda: ticks.append(None))
+    assert len(ticks) == state.sequences == 12
+    return state
+
+
+@pytest.mark.parametrize("budget", [Budget(7, 7), Budget(4, 12, width=3), Budget(1, 1), Budget(0, 0)])
+def test_an_exact_engine_has_the_state_of_its_text(budget: Budget) -> None:
+    state = check(ToyTarget(), budget)
+    assert state.passed
+    assert state.worst == 0.0
+    assert state.tokens > 12 * 20
+
+
+def broken(keep: str) -> type[ToySession]:
+    class Broken(ToySession):
+        def keep(self, path: Sequence[int], root: int) -> None:
+            if keep == "rejected cells stay" and self._grown:
+                extra = [state for node, state in enumerate(self._grown[1:]) if node not in path][:1]
+                super().keep(path, root)
+                self._states += extra
+                return
+            if keep == "first branch for the accepted one" and path:
+                self._grown[path[-1] + 1] = self._grown[1]
+            super().keep(path, root)
+            if keep == "root forgotten" and not path and len(self._states) > 1:
+                self._states[-1] = self._states[-2]
+
+    return Broken
+
+
+@pytest.mark.parametrize(
+    "mistake", ["rejected cells stay", "first branch for the accepted one", "root forgotten"]
+)
+def test_cells_that_are_left_over_or_misplaced_are_caught(mistake: str) -> None:
+    target, session = ToyTarget(), broken(mistake)
+    target.open = lambda: session(target)  # type: ignore[method-assign]
+    assert not check(target, Budget(4, 12, width=3)).passed
+
+
+def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_a_quarter_of_its_spread() -> None:
+    assert State(1, 1, worst=0.2, noise=0.1, spread=2.0).passed
+    assert not State(1, 1, worst=0.21, noise=0.1, spread=2.0).passed
+    assert not State(1, 1, worst=0.6, noise=1.0, spread=2.0).passed
+
+
+@given(
+    depth=st.integers(0, 5),
+    width=st.integers(1, 4),
+    nodes=st.integers(0, 12),
+    right=st.lists(st.integers(0, 7), max_size=5),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_decoys_stay_within_the_budget_and_the_right_path_is_one(
+    depth: int, width: int, nodes: int, right: list[int], seed: int
+) -> None:
+    tree, path = among_decoys(right[:depth], depth, width, nodes, 8, np.random.default_rng(seed))
+    assert len(tree) <= min(nodes, depth * width)
+    assert max(tree.depths(), default=0) <= depth
+    assert [tree.tokens[node] for node in path] == right[: len(path)]
+    tree.check_path(path)
+    assert tree.parents.count(ROOT) <= width

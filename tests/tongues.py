@@ -1,0 +1,30 @@
+"""Toys whose tokens say something: a text for each token, so that one vocabulary can be read in another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paceline.core.intersection import Intersection
+from paceline.core.lexicon import Lexicon
+from paceline.core.translation import Translation
+from paceline.core.vocab import Vocab
+from paceline.engines.toy import ToyTarget
+
+
+def speaking(toy: ToyTarget, pieces: Sequence[str | bytes]) -> ToyTarget:
+    """`toy`, whose token i now says pieces[i]."""
+    said = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
+    assert len(said) == toy.vocab.size
+    toy.vocab = replace(toy.vocab, piece=said.__getitem__)
+    return toy
+
+
+def untaught(text: str) -> list[int]:
+    """A tokenizer that knows nothing, so that texts are spelled in the longest pieces."""
+    return []
+
+
+def translation(target: Vocab, draft: Vocab) -> Translation:
+    ours, theirs = Lexicon(target, untaught), Lexicon(draft, untaught)
+    return Translation(ours, theirs, Intersection.of(ours, theirs))
