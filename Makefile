@@ -11,7 +11,7 @@ demo: setup
 	@$(BIN)/paceline run --compare -n 256 -f examples/prompt.txt
 
 test: setup
-	$(BIN)/python -m pytest --cov=paceline.core --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/python -m pytest -n auto --dist loadfile --cov=paceline.core --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 check: setup
 	$(BIN)/ruff check .

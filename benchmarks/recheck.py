@@ -1,9 +1,10 @@
-"""A view of a target whose greedy tokens are those of plain decoding, one row at a time: near-ties are rechecked.
+"""A view of a target whose greedy tokens are plain decoding's, a row at a time: near-ties are rechecked.
 
-Where the two likeliest tokens of a row that was computed among others are closer than the noise of such passes,
-the row cannot say which one plain decoding would choose. The cells that batched passes wrote since the last
-recheck are then computed again one at a time, as plain decoding does, and the row with them. Every other row is
-right as long as `bound` is: the most that a batched pass, and the cells of those before it, move two logits apart.
+Where the two likeliest tokens of a row that was computed among others are closer than the noise of such
+passes, the row cannot say which one plain decoding would choose. The cells that batched passes wrote since
+the last recheck are then computed again one at a time, as plain decoding does, and the row with them. Every
+other row is right as long as `bound` is: the most that a batched pass, and the cells of those before it, move
+two logits apart.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import ContractError
-from paceline.core.ports import Features, Forward, Logits, Session, Target, Want
+from paceline.core.ports import Features, Forward, Logits, Session, Want
 from paceline.core.sampling import argmax
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 
@@ -22,8 +23,8 @@ NOTHING = Want()
 
 
 class RecheckedTarget:
-    """`real`, with near-ties decided by single rows. rebuild: also compute the cells again that batched passes
-    wrote; without it a recheck is cheap, and right only where their drift does not matter."""
+    """`real`, with near-ties decided by single rows. rebuild: also compute the cells again that batched
+    passes wrote; without it a recheck is cheap, and right only where their drift does not matter."""
 
     def __init__(self, real: Any, bound: float, *, rebuild: bool = True) -> None:
         self.real, self.bound, self.rebuild = real, bound, rebuild
@@ -46,7 +47,7 @@ class RecheckedTarget:
 
 
 class RecheckedSession:
-    """`single`: how many of the first committed tokens have cells as plain decoding would have written them."""
+    """single: how many of the first committed tokens have cells as plain decoding would write them."""
 
     def __init__(self, target: RecheckedTarget, real: Session) -> None:
         self._target, self.real = target, real
@@ -75,14 +76,14 @@ class RecheckedSession:
         self._target.rechecked += 1
         if not self._target.rebuild:
             self.real.prefill(text)
-            return np.array(self.row().logits(0))
+            return self.row().logits(0).copy()
         self.real.prefill(text[: self.single + 1])
         for token in text[self.single + 1 :]:
             self._target.rebuilt += 1
             self.row()
             self.real.keep([], token)
         self.single = len(text) - 1
-        return np.array(self.row().logits(0))
+        return self.row().logits(0).copy()
 
     def keep(self, path: Sequence[int], root: int) -> None:
         answer = self.answer
@@ -121,7 +122,8 @@ class RecheckedForward:
 
     def argmax(self, row: int) -> int:
         logits = self.logits(row)
-        if len(self.tree) and row not in self._copies:
+        drifted = self._target.rebuild and self._session.single < len(self.before) - 1
+        if (len(self.tree) or drifted) and row not in self._copies:
             second, first = np.partition(logits, -2)[-2:]
             if first - second < self._target.bound:
                 logits = self._recheck(row)
@@ -138,7 +140,7 @@ class RecheckedForward:
             above = node
             while above != ROOT:
                 above = self.tree.parents[above]
-                self._copies[above + 1] = np.array(self._out.logits(above + 1))
+                self._copies[above + 1] = self._out.logits(above + 1).copy()
         self.rechecked = True
         self._copies[row] = self._session.recompute([*self.before, *self.tree.path_tokens(node)])
         return self._copies[row]

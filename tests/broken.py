@@ -13,7 +13,7 @@ import numpy as np
 
 from enumeration import Tape
 from paceline.core.ports import Forward, Grammar
-from paceline.core.sampling import Rng, Sampling, probabilities
+from paceline.core.sampling import Odds, Rng, Sampling, odds
 from paceline.core.tree import ROOT, DraftTree, Probabilities
 from paceline.core.verify import Rows, Verdict
 from worlds import World
@@ -44,6 +44,13 @@ def q_of(tree: DraftTree, node: int) -> Probabilities:
     return q
 
 
+def dense(rows: Rows, node: int) -> Probabilities:
+    out = np.zeros(rows.n_vocab or len(rows._out.logits(0)))
+    row = rows.p(node)
+    out[row.ids] = row.p
+    return out
+
+
 Accept = Callable[[Probabilities, Probabilities, int], float]
 Rest = Callable[[Probabilities, Probabilities, int], Probabilities]
 
@@ -54,7 +61,7 @@ def node_by_node(accept: Accept, rest: Rest) -> Walk:
     def walk(rows: Rows, rng: Rng) -> Verdict:
         tree, path, node = rows.tree, list[int](), ROOT
         while True:
-            p = rows.p(node)
+            p = dense(rows, node)
             for child in tree.children(node):
                 q, x = q_of(tree, child), tree.tokens[child]
                 if rng.accept(min(1.0, accept(p, q, x))):
@@ -94,12 +101,12 @@ def first_failure(rows: Rows, rng: Rng) -> Verdict:
     node = ROOT
     while tree.children(node):
         child = tree.children(node)[0]
-        p, q, x = rows.p(node), q_of(tree, child), tree.tokens[child]
+        p, q, x = dense(rows, node), q_of(tree, child), tree.tokens[child]
         acc = min(1.0, acc * p[x] / q[x])
         below = tree.children(child)
         chance = acc
         if below:
-            after, next_q = rows.p(child), q_of(tree, below[0])
+            after, next_q = dense(rows, child), q_of(tree, below[0])
             mass = float(np.maximum(acc * after - next_q, 0).sum())
             chance = mass / (mass + 1 - acc) if mass + 1 - acc > 0 else 1.0
         if not rng.accept(chance):
@@ -107,18 +114,18 @@ def first_failure(rows: Rows, rng: Rng) -> Verdict:
             return Verdict(tuple(path), rng.draw(left / left.sum() if left.sum() > 0 else p))
         path.append(child)
         node = child
-    return Verdict(tuple(path), rng.draw(rows.p(node)))
+    return Verdict(tuple(path), rng.draw(dense(rows, node)))
 
 
 def forgetful_traversal(rows: Rows, rng: Rng) -> Verdict:
     """Whole paths first, but a parent keeps its chance when a child was rejected."""
     tree = rows.tree
     way: list[tuple[int, float]] = [(ROOT, 1.0)]
-    rest: dict[int, Probabilities] = {ROOT: rows.p(ROOT)}
+    rest: dict[int, Probabilities] = {ROOT: dense(rows, ROOT)}
     waiting = {node: list(tree.children(node)) for node in range(-1, len(tree))}
     while True:
         node, acc = way[-1]
-        p = rest.setdefault(node, rows.p(node))
+        p = rest.setdefault(node, dense(rows, node))
         if waiting[node]:
             child = waiting[node][0]
             q, x = q_of(tree, child), tree.tokens[child]
@@ -140,14 +147,14 @@ def last_row_lost(rows: Rows, rng: Rng) -> Verdict:
     verdict = node_by_node(ratio, difference)(rows, rng)
     if not verdict.path or tree.children(verdict.path[-1]):
         return verdict
-    return Verdict(verdict.path, rng.draw(rows.p(tree.parents[verdict.path[-1]])))
+    return Verdict(verdict.path, rng.draw(dense(rows, tree.parents[verdict.path[-1]])))
 
 
 class CommittedOnly(Rows):
     """Penalties see the committed text, not the row's own drafted prefix."""
 
-    def p(self, node: int) -> Probabilities:
-        return probabilities(self._out.logits(node + 1), self.sampling, self._history)
+    def p(self, node: int) -> Odds:
+        return odds(self._out.logits(node + 1), self.sampling, self._history)
 
 
 def shared_state(rows: Rows, rng: Rng) -> Verdict:
@@ -229,7 +236,7 @@ def certainly_not_zeroed(rows: Rows, rng: Rng) -> Verdict:
     """A deterministic draft is rejected with 1 - p(x), and then p is sampled as if nothing had been said."""
     tree, path, node = rows.tree, list[int](), ROOT
     while True:
-        p = rows.p(node)
+        p = dense(rows, node)
         for child in tree.children(node):
             if rng.accept(float(p[tree.tokens[child]])):
                 break
@@ -250,3 +257,11 @@ def highest_of_equals(rows: Rows, rng: Rng) -> Verdict:
             return Verdict(tuple(path), token)
         path.append(child)
         node = child
+
+
+def cut_at_the_end_of_the_step(request: Any, tree: DraftTree, verdict: Verdict, n_ctx: int) -> Any:
+    """`decode.cut` that looks for the end of the text in a step's last token only."""
+    tokens = (*(tree.tokens[node] for node in verdict.path), verdict.token)
+    sources = (*(tree.source[node] for node in verdict.path), "target")
+    request.n_tokens += len(tokens) - 1
+    return tokens, sources, request.judge(tokens[-1], n_ctx)

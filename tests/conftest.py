@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,17 @@ from foreign import write_foreign
 from gguf_files import write_llama
 from paceline import zoo
 from paceline.zoo.inflate import layout_of, write_plain
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_a_worker() -> Iterator[None]:
+    """Where tests run side by side every core is taken, and llama.cpp's threads, which wait for each other by
+    spinning, crawl."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            patch.setattr("paceline.machine.threads.physical_cores", lambda: 1)
+            patch.setenv("PACELINE_THREADS", "1")  # commands that tests start
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -32,9 +32,10 @@ def write_llama(
     vocab_only: bool = False,
     metadata: dict[str, Any] | None = None,
     spread: float = 0.5,
+    experts: int = 0,
 ) -> Path:
     """A byte-level model of about 100k parameters; `spread` sets how sharp its predictions are.
-    added_tokens: marked as their makers' own, as <think> is."""
+    added_tokens: marked as their makers' own, as <think> is. experts: of a mixture, one for each token."""
     tokens = [*byte_tokens(), "<|end|>", "ĠĠ", *extra_tokens, *added_tokens]
     random = np.random.default_rng(seed)
     writer = GGUFWriter(path, arch)
@@ -48,6 +49,8 @@ def write_llama(
     writer.add_rope_dimension_count(width // heads)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(len(tokens))
+    if experts:
+        metadata = {f"{arch}.expert_count": experts, f"{arch}.expert_used_count": 1} | (metadata or {})
     for key, value in (metadata or {}).items():
         {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)](key, value)
     writer.add_tokenizer_model("gpt2")
@@ -80,9 +83,12 @@ def write_llama(
             add(f"blk.{i}.attn_k.weight", kv_width, width)
             add(f"blk.{i}.attn_v.weight", kv_width, width)
             add(f"blk.{i}.attn_output.weight", width, width)
-            add(f"blk.{i}.ffn_gate.weight", width * 2, width)
-            add(f"blk.{i}.ffn_up.weight", width * 2, width)
-            add(f"blk.{i}.ffn_down.weight", width, width * 2)
+            of, each = ("_exps", (experts,)) if experts else ("", ())
+            if experts:
+                add(f"blk.{i}.ffn_gate_inp.weight", experts, width)
+            add(f"blk.{i}.ffn_gate{of}.weight", *each, width * 2, width)
+            add(f"blk.{i}.ffn_up{of}.weight", *each, width * 2, width)
+            add(f"blk.{i}.ffn_down{of}.weight", *each, width, width * 2)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     if not vocab_only:

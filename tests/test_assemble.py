@@ -13,7 +13,8 @@ from paceline import zoo
 from paceline.assemble import MAKERS, choose
 from paceline.core.errors import UsageError
 from paceline.core.settings import DRAFTERS
-from paceline.machine.threads import choose_threads, logical_cores, physical_cores
+from paceline.machine import threads
+from paceline.machine.threads import choose_threads
 
 
 def test_every_drafter_that_can_be_named_can_be_made() -> None:
@@ -49,7 +50,7 @@ def test_settings_that_cannot_work_are_refused_before_a_model_is_loaded(
 
 
 def test_threads_default_to_physical_cores() -> None:
-    assert choose_threads(None) == physical_cores() <= logical_cores()
+    assert choose_threads(None) == threads.physical_cores() <= threads.logical_cores()
     assert choose_threads(1) == 1
 
 

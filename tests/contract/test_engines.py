@@ -78,6 +78,20 @@ def llama(models: Path) -> Engine:
     return Engine(target, 1e-4)
 
 
+def llama_exact(models: Path) -> Engine:
+    """Passes of one shape. It declares no branches, but computes them, in cells of another order."""
+    target = LlamaTarget(
+        models / "target.gguf",
+        n_ctx=256,
+        threads=1,
+        sessions=SESSIONS,
+        cache_type="f32",
+        flash_attention=False,
+        exact_rows=16,
+    )
+    return Engine(target, 1e-4)
+
+
 def translated_toy(_: Path) -> Engine:
     """Twelve tokens that say the same under other ids."""
     ours, theirs = speaking(ToyTarget(12), "abcdefghijkl"), speaking(ToyTarget(12, n_ctx=256), "hcfalekbjgid")
@@ -96,7 +110,7 @@ def translated_llama(models: Path) -> Engine:
 
 @pytest.fixture(
     scope="module",
-    params=[toy, llama, translated_toy, translated_llama],
+    params=[toy, llama, llama_exact, translated_toy, translated_llama],
     ids=lambda made: made.__name__,
 )
 def engine(request: pytest.FixtureRequest, models: Path) -> Iterator[Engine]:

@@ -6,20 +6,23 @@ import numpy as np
 import pytest
 
 import broken
-from enumeration import Tape
+from enumeration import Tape, drafted_distribution
+from paceline.core.ports import Budget
 from paceline.core.sampling import Sampling
 from paceline.core.tree import ROOT, DraftTree, chain
 from paceline.core.verify import Verdict, verify
+from paceline.drafters.model import ModelDrafter
+from paceline.engines.toy import ToyTarget
 from worlds import FIXED, Answer, Draw, World, induced, plant
 
 EXACT, VISIBLE = 1e-12, 1e-3
 WORLD = World(4, seed=3, likeness=0.4)
 PENALISED = World(4, seed=3, likeness=0.4, sampling=Sampling(temperature=1.0, presence_penalty=2.0))
-CHAIN, TREE = plant(1, 1), plant(2, 1)
+CHAIN, TREE, SIBLINGS = plant(1, 1), plant(2, 1), plant(2)
 
 # Where a mistake shows: a chain, or siblings; penalties or none.
 PLACES = {
-    "traversal that forgets what it rejected": (WORLD, TREE),
+    "traversal that forgets what it rejected": (World(3, seed=7, likeness=0.3), TREE),
     "penalties on the committed text only": (PENALISED, CHAIN),
 }
 
@@ -38,13 +41,13 @@ DRAFTS: dict[str, tuple[Draw, Draw, str]] = {
     "an argmax with a softmax q": (CHAIN, broken.argmax_chain, "auto"),
     "a token dropped for its own q": (CHAIN, broken.dropped_when_unlikely(CHAIN, 0.3), "auto"),
     "siblings without replacement, q never renormalised": (
-        TREE,
-        broken.with_q(TREE, broken.never_renormalised),
+        SIBLINGS,
+        broken.with_q(SIBLINGS, broken.never_renormalised),
         "recursive",
     ),
     "kseq over siblings drawn without replacement": (
-        TREE,
-        broken.with_q(TREE, broken.never_renormalised),
+        SIBLINGS,
+        broken.with_q(SIBLINGS, broken.never_renormalised),
         "kseq",
     ),
 }
@@ -62,6 +65,19 @@ def test_a_deterministic_draft_rejected_without_zeroing_it_is_seen() -> None:
     assert induced(WORLD, fixed, 2).distance < EXACT
     judge = broken.judged_by(broken.certainly_not_zeroed)
     assert induced(WORLD, fixed, 2, judge=judge).distance > VISIBLE
+
+
+def test_an_end_of_text_inside_a_draft_that_is_not_cut_there_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy, sampling = ToyTarget(3, seed=5, eos=frozenset({1})), Sampling(temperature=1.0)
+    drafter = ModelDrafter(ToyTarget(3, seed=5, noise=0.5), 3, temperature=1.0)
+
+    def ends_at_once() -> bool:
+        texts = drafted_distribution(toy, drafter, [0, 1, 2], Budget(2, 2), sampling, n=3)
+        return all(1 not in text[:-1] for text in texts)
+
+    assert ends_at_once()
+    monkeypatch.setattr("paceline.core.decode.cut", broken.cut_at_the_end_of_the_step)
+    assert not ends_at_once()
 
 
 class Tied:

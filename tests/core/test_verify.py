@@ -72,7 +72,7 @@ SHAPES = {
     "chain of 2, five tokens": (5, (1, 1)),
     "three siblings, five tokens": (5, (3,)),
     "two and two": (2, (2, 2)),
-    "two, then chains to depth 4": (2, (2, 1, 1, 1)),
+    "two, then chains": (2, (2, 1, 1)),
     "more siblings than tokens": (2, (3, 1)),
 }
 
@@ -84,8 +84,7 @@ def test_every_rule_is_exact_at_every_shape(rule: str, shape: tuple[int, tuple[i
     if rule in CHAINS and max(widths) > 1:
         pytest.skip("a rule for chains")
     drafted = plant(*widths, kind=kind(rule))
-    for zeros in (0.0, 0.4):
-        assert induced(World(n_vocab, seed=3, zeros=zeros), drafted, len(widths), rule).distance < EXACT
+    assert induced(World(n_vocab, seed=3, zeros=0.2), drafted, len(widths), rule).distance < EXACT
 
 
 @st.composite
@@ -124,7 +123,7 @@ def test_any_tree_of_any_nodes_is_exact(world: World, shape: Plant, rule: str) -
 
 
 @given(world=worlds, widths=st.sampled_from([(1, 1, 1), (2,), (2, 1), (1, 2), (3,)]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_traversal_accepts_at_least_what_recursive_rejection_does(
     world: World, widths: tuple[int, ...]
 ) -> None:
@@ -317,6 +316,12 @@ def test_penalties_see_the_drafted_prefix_of_each_row() -> None:
     sampling = Sampling(frequency_penalty=1.0)
     verdict = verify(chain([0, 0, 0], "x"), FixedRows([2.5, 1.0]), sampling, [], Tape([]))
     assert (verdict.path, verdict.token) == ((0, 1), 1)
+
+
+def test_a_deterministic_sibling_under_kseq_is_one_drawn_from_a_one_hot_q() -> None:
+    tree = plant(1, 1)
+    for kinds in ((FIXED, SAMPLED), (SAMPLED, FIXED)):
+        assert induced(World(3, seed=2), Plant(tree.parents, kinds), 2, "kseq").distance < EXACT
 
 
 def test_kseq_refuses_siblings_that_were_not_drawn_independently() -> None:

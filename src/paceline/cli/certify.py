@@ -64,6 +64,8 @@ def certify(
     ):
         if value < low:
             raise UsageError(f"{name} {value}: must be at least {low}")
+    if drafting["drafters"] is not None and drafting["drafters"].strip() == "none":
+        raise UsageError("--draft none: nothing to certify about plain decoding; name a drafter")
     named: dict[str, Any] = {} if prompts is None else {"prompts": options.read_prompts(prompts)}
 
     from paceline.assemble import load

@@ -17,7 +17,7 @@ EPILOG = (
     "(PACELINE_THREADS=4, PACELINE_TOP_P=0.9); the command line wins. --no-chat, --no-json and so on "
     "unset a flag."
     "\n\n"
-    "Exit codes: 0; 1 runtime error; 2 usage; 3 drafted output is not the plain output (--compare); "
+    "Exit codes: 0; 1 runtime error; 2 usage; 3 drafted output is not the plain output; "
     "130 Ctrl-C; 141 stdout was closed."
 )
 FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
@@ -201,9 +201,11 @@ def read_prompts(file: Path) -> list[str]:
         if file.suffix == ".jsonl" and text.strip():
             try:
                 text = json.loads(text)["prompt"]
-            except (ValueError, TypeError, KeyError) as error:
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise UsageError(f'{where}: is no JSON object with a "prompt"') from error
-        if not isinstance(text, str) or not text.strip():
+            if not isinstance(text, str):
+                raise UsageError(f'{where}: its "prompt" is no text')
+        if not text.strip():
             raise UsageError(f"{where}: is empty; give a prompt in every line")
         prompts.append(utf8(text, where))
     return prompts

@@ -29,3 +29,5 @@ def progress(work: Mapping[str, int], interrupts: Interrupts) -> Iterator[Callab
             bars.advance(tasks[kind])
 
         yield tick
+    if interrupts.pressed:  # after the last tick
+        raise KeyboardInterrupt

@@ -20,6 +20,8 @@ from paceline.core.errors import UsageError
 from paceline.core.ports import Logits, Mask
 from paceline.core.tree import Probabilities
 
+NEAR = 8.0  # logits
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -106,16 +108,27 @@ def argmax(logits: Logits) -> int:
     return int(logits.argmax())
 
 
-def probabilities(
-    logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
-) -> Probabilities:
-    """The distribution [n_vocab] plain sampling draws from at this row, in float64. Raises UsageError where
-    logit bias and mask leave no token."""
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """A distribution: `p` of the tokens `ids`, and zero for all others. Filters leave few tokens of a large
+    vocabulary, and what is done with a row then costs as little."""
+
+    ids: NDArray[np.int64]
+    p: Probabilities
+
+    def of(self, token: int) -> float:
+        return float(self.p[self.ids == token].sum())
+
+    def draw(self, rng: Rng) -> int:
+        return int(self.ids[rng.draw(self.p)])
+
+
+def odds(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
+    """The distribution plain sampling draws from at this row, in float64. Raises UsageError where logit bias
+    and mask leave no token."""
     adjusted = adjust(logits, sampling, history, mask)
-    p = np.zeros(len(adjusted))
     if sampling.greedy:
-        p[argmax(adjusted)] = 1.0
-        return p
+        return Odds(np.array([argmax(adjusted)]), np.ones(1))
     # Each filter works on the survivors of the one before; the lowest ids of equals survive, as in argmax.
     kept = np.arange(len(adjusted))
     if 0 < sampling.top_k < len(adjusted):
@@ -130,12 +143,22 @@ def probabilities(
     if sampling.min_p > 0.0:
         enough = values >= values.max() + math.log(sampling.min_p)
         kept, values = kept[enough], values[enough]
-    p[kept] = at_temperature(values, sampling.temperature)
+    p = at_temperature(values, sampling.temperature)
     if sampling.xtc_probability > 0.0:
         # A filter that is on by chance: plain sampling draws from the mixture of both outcomes.
         left = after_exclusion(softmax(values), sampling.xtc_threshold)
         p *= 1.0 - sampling.xtc_probability
-        p[kept[left]] += sampling.xtc_probability * at_temperature(values[left], sampling.temperature)
+        p[left] += sampling.xtc_probability * at_temperature(values[left], sampling.temperature)
+    return Odds(kept, p)
+
+
+def probabilities(
+    logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None
+) -> Probabilities:
+    """`odds` as one array [n_vocab]."""
+    row = odds(logits, sampling, history, mask)
+    p = np.zeros(len(logits))
+    p[row.ids] = row.p
     return p
 
 
@@ -149,6 +172,10 @@ def top_k(logits: Logits, k: int) -> NDArray[np.int64]:
     """Ids of the k largest logits, largest first, the lowest id of equals first."""
     if k >= len(logits):
         return np.argsort(-logits, kind="stable")
+    # A large vocabulary has few tokens near the top, and it is cheaper to find those first.
+    near = np.flatnonzero(logits > logits.max() - NEAR)
+    if k <= len(near) < len(logits):
+        return near[top_k(logits[near], k)]
     threshold = np.partition(logits, len(logits) - k)[len(logits) - k]
     above = np.flatnonzero(logits > threshold)
     equal = np.flatnonzero(logits == threshold)[: k - len(above)]

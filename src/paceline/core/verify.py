@@ -26,11 +26,14 @@ import numpy as np
 
 from paceline.core.errors import ContractError
 from paceline.core.ports import Forward, Grammar
-from paceline.core.sampling import Rng, Sampling, adjust, argmax, probabilities
+from paceline.core.sampling import Odds, Rng, Sampling, adjust, argmax, odds
 from paceline.core.tree import ROOT, DraftTree, Probabilities
 
 # How far from 1 rounding may leave the sum of a q.
 ROUNDING = 1e-6
+# From so many tokens on the rows that traversal looks at, where no top-k shortens them, cost more than they
+# bring: 6 ms a step for 7 drafted tokens at 32k, against 1 ms (benchmarks/verification.py).
+LONG = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +56,21 @@ class Rows:
         grammar: Grammar | None,
     ) -> None:
         self.tree, self.sampling = tree, sampling
+        self.n_vocab = len(out.logits(0)) if tree.q is not None else 0
         self._out, self._grammar = out, grammar
         # Only penalties read the committed text, and only this far back.
         self._history = list(history[-sampling.repeat_last_n :]) if sampling.penalised else []
         self._plain = not sampling.penalised and grammar is None
 
-    def p(self, node: int) -> Probabilities:
+    def p(self, node: int) -> Odds:
         path = [] if self._plain else self.tree.path_tokens(node)
         mask = self._grammar.mask(path) if self._grammar is not None else None
-        return probabilities(self._out.logits(node + 1), self.sampling, [*self._history, *path], mask)
+        return odds(self._out.logits(node + 1), self.sampling, [*self._history, *path], mask)
 
     def draw(self, node: int, rng: Rng) -> int:
         """t ~ p. Greedy needs no distribution, and no row leaves the engine unless it must be edited."""
         if not self.sampling.greedy:
-            return rng.draw(self.p(node))
+            return self.p(node).draw(rng)
         if self._plain and not self.sampling.edits_logits:
             return self._out.argmax(node + 1)
         path = self.tree.path_tokens(node)
@@ -85,14 +89,17 @@ def verify(
 ) -> Verdict:
     """Pure but for the numbers taken from `rng`. `history` is the committed sequence, root included.
 
-    rule: a name in RULES, or "auto": traversal, which accepts most. Raises ContractError for a q that its
-    token cannot have been drawn from, and for siblings that the rule has no proof for.
+    rule: a name in RULES, or "auto": traversal, which accepts most, but looks at every row on its way; where
+    rows are long (a large vocabulary without top-k) recursive. Raises ContractError for a q that its token
+    cannot have been drawn from, and for siblings that the rule has no proof for.
     """
     rows = Rows(tree, out, sampling, history, grammar)
     # Against a one-hot p every rule accepts exactly the argmax: q plays no part.
     if tree.q is None or sampling.greedy:
         return match(rows, rng)
-    return RULES["traversal" if rule == "auto" else rule](rows, rng)
+    if rule == "auto":
+        rule = "traversal" if sampling.top_k > 0 or rows.n_vocab <= LONG else "recursive"
+    return RULES[rule](rows, rng)
 
 
 def match(rows: Rows, rng: Rng) -> Verdict:
@@ -113,12 +120,12 @@ def recursive(rows: Rows, rng: Rng) -> Verdict:
     while True:
         p = rows.p(node)
         for child in tree.children(node):
-            q = drawn_from(tree, child, len(p))
+            q = drawn_from(tree, child, rows.n_vocab)
             if rng.accept(chance(p, q, tree.tokens[child])):
                 break
             p, _ = residual(p, q, tree.tokens[child])
         else:
-            return Verdict(tuple(path), rng.draw(p))
+            return Verdict(tuple(path), p.draw(rng))
         path.append(child)
         node = child
 
@@ -131,19 +138,19 @@ def kseq(rows: Rows, rng: Rng) -> Verdict:
         p = rows.p(node)
         children = tree.children(node)
         if not children:
-            return Verdict(tuple(path), rng.draw(p))
-        q = one_q(tree, children, len(p))
-        rho = threshold(p, q, len(children))
+            return Verdict(tuple(path), p.draw(rng))
+        q = one_q(tree, children, rows.n_vocab)
+        rho = threshold(p.p, q[p.ids], len(children))
         for child in children:
             if rng.accept(chance(p, q, tree.tokens[child], 1.0 / rho)):
                 break
         else:
-            once = np.minimum(p / rho, q)
+            once = np.minimum(p.p / rho, q[p.ids])
             beta = float(once.sum())
             # How much of `once` is accepted in all; rho itself but for rounding.
             share = (1.0 - (1.0 - beta) ** len(children)) / beta if beta > 0.0 else 0.0
-            rest = np.maximum(p - share * once, 0.0)
-            return Verdict(tuple(path), rng.draw(normalised(rest, p)))
+            rest = np.maximum(p.p - share * once, 0.0)
+            return Verdict(tuple(path), normalised(rest, p).draw(rng))
         path.append(child)
         node = child
 
@@ -158,7 +165,7 @@ class _Stop:
     q: Probabilities | None
     acc: float
     waiting: list[int]
-    p: Probabilities | None = None
+    p: Odds | None = None
 
 
 def traversal(rows: Rows, rng: Rng) -> Verdict:
@@ -169,7 +176,7 @@ def traversal(rows: Rows, rng: Rng) -> Verdict:
         if here.waiting:
             here.p = rows.p(here.node) if here.p is None else here.p
             child = here.waiting[0]
-            q, x = drawn_from(tree, child, len(here.p)), tree.tokens[child]
+            q, x = drawn_from(tree, child, rows.n_vocab), tree.tokens[child]
             acc = chance(here.p, q, x, here.acc)
             if acc > 0.0:
                 way.append(_Stop(child, q, acc, list(tree.children(child))))
@@ -178,14 +185,14 @@ def traversal(rows: Rows, rng: Rng) -> Verdict:
             continue
         if len(way) == 1 or rng.accept(here.acc):
             p = rows.p(here.node) if here.p is None else here.p
-            return Verdict(tuple(stop.node for stop in way[1:]), rng.draw(p))
+            return Verdict(tuple(stop.node for stop in way[1:]), p.draw(rng))
         way.pop()
         above = way[-1]
         assert above.p is not None  # `here` was tried with it
         _reject_first(above, above.p, here.q, tree.tokens[here.node])
 
 
-def _reject_first(stop: _Stop, p: Probabilities, q: Probabilities | None, x: int) -> None:
+def _reject_first(stop: _Stop, p: Odds, q: Probabilities | None, x: int) -> None:
     """The first waiting child, x ~ q, is rejected with all below it; its parent takes what is left."""
     stop.waiting.pop(0)
     stop.p, mass = residual(p, q, x, stop.acc)
@@ -234,27 +241,25 @@ def one_q(tree: DraftTree, children: Sequence[int], size: int) -> Probabilities:
     return q
 
 
-def chance(p: Probabilities, q: Probabilities | None, x: int, scale: float = 1.0) -> float:
+def chance(p: Odds, q: Probabilities | None, x: int, scale: float = 1.0) -> float:
     """min(1, scale p(x)/q(x))."""
-    return float(min(1.0, scale * p[x] / (1.0 if q is None else q[x])))
+    return float(min(1.0, scale * p.of(x) / (1.0 if q is None else q[x])))
 
 
-def residual(
-    p: Probabilities, q: Probabilities | None, x: int, scale: float = 1.0
-) -> tuple[Probabilities, float]:
+def residual(p: Odds, q: Probabilities | None, x: int, scale: float = 1.0) -> tuple[Odds, float]:
     """(norm(relu(scale p - q)), its mass before); p itself where nothing is left."""
-    rest = scale * p
+    rest = scale * p.p
     if q is None:
-        rest[x] = 0.0
+        rest[p.ids == x] = 0.0
     else:
-        rest -= q
+        rest -= q[p.ids]
         np.maximum(rest, 0.0, out=rest)
     return normalised(rest, p), float(rest.sum())
 
 
-def normalised(rest: Probabilities, otherwise: Probabilities) -> Probabilities:
+def normalised(rest: Probabilities, otherwise: Odds) -> Odds:
     mass = rest.sum()
-    return rest / mass if mass > 0.0 else otherwise
+    return Odds(otherwise.ids, rest / mass) if mass > 0.0 else otherwise
 
 
 def threshold(p: Probabilities, q: Probabilities, k: int) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 # Prompts whose first difference is shown; the record has all.
 SHOWN = 3
+LONGEST = 20  # characters shown of a token
 
 
 def lines(record: Mapping[str, Any]) -> list[str]:
@@ -28,16 +29,20 @@ def lines(record: Mapping[str, Any]) -> list[str]:
 
 
 def model(it: Mapping[str, Any]) -> str:
-    return f"{it['name']} ({it['description']}), sha256 {it['fingerprint'][:16]}"
+    # A file's own words, in which anything may stand.
+    name, description = (repr(it[key])[1:-1] for key in ("name", "description"))
+    return f"{name} ({description}), sha256 {it['fingerprint'][:16]}"
 
 
 def settings(known: Mapping[str, Any]) -> str:
     drafting = known["drafting"]
     parts = [",".join(drafting["drafters"]), f"n_draft {drafting['n_draft']}"]
-    parts += [f"{name} {drafting[name]}" for name in ("width", "temperature", "verify", "cross_vocab")]
-    return ", ".join(
-        [*parts, *(["exact greedy"] if known["exact_rows"] else []), f"threads {known['threads']}"]
-    )
+    parts += [f"{name} {drafting[name]}" for name in ("width", "temperature", "verify")]
+    if drafting["cross_vocab"] != "off":
+        parts.append(f"cross_vocab {drafting['cross_vocab']}")
+    if known["exact_rows"]:
+        parts.append("exact greedy")
+    return ", ".join([*parts, f"threads {known['threads']}"])
 
 
 def greedy(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -50,10 +55,10 @@ def greedy(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     different.sort(key=lambda item: item[1]["verdict"] != "defect")
     for i, run in different[:SHOWN]:
         it = run["difference"]
-        plain, drafted_text = (repr(text) for text in it["text"])
+        plain, drafted_text = (repr(text[:LONGEST]) for text in it["text"])
         out.append(
             f"          prompt {i + 1} token {it['index']}: {plain} or {drafted_text}, "
-            f"{it['gap']:.2g} apart, noise {it['noise']:.2g}: {run['verdict']}"
+            f"{float(it['gap']):.2g} apart, noise {float(it['noise']):.2g}: {run['verdict']}"
         )
     return out
 
@@ -75,7 +80,8 @@ def logprobs(it: Mapping[str, Any]) -> str:
 
 
 def off(it: Mapping[str, Any]) -> str:
-    return f"off by {it['worst']:.2g} (limit {it['limit']:.2g}): {verdict(it)}"
+    # float: the JSON spells infinity and NaN as text.
+    return f"off by {float(it['worst']):.2g} (limit {float(it['limit']):.2g}): {verdict(it)}"
 
 
 def verdict(it: Mapping[str, Any]) -> str:

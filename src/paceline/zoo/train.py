@@ -25,7 +25,7 @@ from paceline.zoo.muon import MATMUL, Muon
 from paceline.zoo.network import DRAFT, TARGET, Llama
 
 # share of every batch drawn from each source, and the bytes of it that the tokenizer is trained on
-MIXTURE = {"library": 0.36, "tests": 0.10, "prose": 0.10, "records": 0.16, "packages": 0.28}
+MIXTURE = {"library": 0.32, "tests": 0.08, "prose": 0.14, "records": 0.20, "packages": 0.26}
 TOKENIZER_BYTES = {"library": 9e6, "tests": 2e6, "prose": 5e6, "records": 5e6, "packages": 5e6}
 
 

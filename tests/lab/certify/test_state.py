@@ -64,6 +64,17 @@ def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_a_quarter_of
     assert not State(1, 1, worst=0.6, noise=1.0, spread=2.0).passed
 
 
+def test_without_any_noise_the_last_bits_may_still_differ_and_no_more() -> None:
+    assert State(1, 1, worst=1e-5, noise=0.0, spread=2.0).passed
+    assert not State(1, 1, worst=1e-3, noise=0.0, spread=2.0).passed
+
+
+def test_a_row_that_is_not_a_number_never_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = iter([0.0, float("nan"), 0.0] + [0.0] * 9)
+    monkeypatch.setattr("paceline.lab.certify.state.apart", lambda a, b: next(values))
+    assert not check(ToyTarget(), Budget(2, 2)).passed
+
+
 @given(
     depth=st.integers(0, 5),
     width=st.integers(1, 4),

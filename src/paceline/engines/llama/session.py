@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 class Slot:
     """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
-    that starts alike finds its prefix computed."""
+    that starts alike finds its prefix computed. prompt: how many of them a prompt of that length left."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
         self.cached: list[int] = []
+        self.prompt = 0
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:
@@ -75,6 +76,8 @@ class LlamaSession:
         # After a commit the whole cache has just been compared.
         known = len(slot.cached) if committed else common_prefix(slot.cached, tokens)
         shared = min(known, len(tokens) - 1)
+        if self._target.exact_rows and not shared == len(tokens) - 1 == slot.prompt:
+            shared = 0  # cells from a pass of another shape differ in the last bits
         if shared < len(slot.cached):
             shared = self._target.trim(slot, shared)
         self.tokens = tokens

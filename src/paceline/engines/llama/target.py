@@ -65,7 +65,7 @@ class LlamaTarget:
             self._context = binding.make_context(
                 self._model,
                 path,
-                n_ctx=per_session * sessions,
+                n_ctx=per_session * sessions + exact_rows,  # what fills a pass needs cells too
                 threads=threads,
                 sequences=sessions + MAX_BRANCHES,
                 rows=MAX_ROWS,
@@ -97,7 +97,11 @@ class LlamaTarget:
         self._free_branches = list(range(sessions + MAX_BRANCHES - 1, sessions - 1, -1))
         self._pass = 0  # counts forwards, so that an answer asked for too late is noticed
         if exact_rows:
-            self._check_exact()
+            try:
+                self._check_exact()
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def name(self) -> str:
@@ -169,10 +173,12 @@ class LlamaTarget:
         """Every pass has the same shape now, and llama.cpp chooses kernels by shape; what is left to see is
         that a row says the same wherever in the pass it stands, and whatever stands beside it."""
         arch = binding.metadata(self._model, "general.architecture")
-        text = np.random.default_rng(0).integers(self.vocab.size, size=64).tolist()
+        length = max(2, min(64, self.caps.n_ctx))
+        text = np.random.default_rng(0).integers(self.vocab.size, size=length).tolist()
+        start = max(1, length // 4)
         n = self.exact_rows
         same = binding.metadata(self._model, f"{arch}.expert_count") in (None, "0") and all(
-            np.array_equal(teacher_forced(self, text, 16, n), teacher_forced(self, text, 16, fewer))
+            np.array_equal(teacher_forced(self, text, start, n), teacher_forced(self, text, start, fewer))
             for fewer in (1, n // 2 + 1)
         )
         if not same:
@@ -253,10 +259,12 @@ class LlamaTarget:
             self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
             keep = 0
         del slot.cached[keep:]
+        slot.prompt = slot.prompt if slot.prompt <= keep else 0
         return keep
 
     def compute(self, slot: Slot, tokens: list[int]) -> None:
         """Bring the trunk up to `tokens`, in as few passes as fit."""
+        is_whole = not slot.cached
         while len(slot.cached) < len(tokens):
             self._require_open()
             start = len(slot.cached)
@@ -270,6 +278,7 @@ class LlamaTarget:
                 self.trim(slot, start)
                 raise
             slot.cached += tokens[start : start + len(self._batch)]
+        slot.prompt = len(tokens) if is_whole else 0
 
 
 class LlamaForward:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, cycle, islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from paceline.lab.certify.state import State, check_state
 from paceline.lab.compare import rows_of
 from paceline.llm import LLM
 
-# Every sampler at once, each doing something to most rows.
+# Every sampler at once, each doing something to most rows. What was said just now is made likelier, not
+# unlikelier: it rarely comes twice, and a row that overlooks its own drafted prefix would hardly show.
 ALL_SAMPLERS = Sampling(
     temperature=0.9,
     top_k=50,
@@ -30,20 +32,22 @@ ALL_SAMPLERS = Sampling(
     xtc_probability=0.2,
     xtc_threshold=0.15,
     repeat_penalty=1.1,
-    presence_penalty=0.1,
+    repeat_last_n=8,
+    presence_penalty=-1.0,
     frequency_penalty=0.1,
     logit_bias={0: -1.0, 1: 0.5},
 )
 CONTEXT = 128  # tokens before a held row: all that lookup then sees
 RECORDED = 48  # rows kept of each text
 NOISY = 3  # texts that noise is measured on
+SHORTEST = 128  # tokens of a text that shows the noise: a few of them may not
 
 
 @dataclass(frozen=True)
 class Plan:
     """n: tokens decoded of each prompt. contexts, runs: of the sampled check. sequences: of the state check.
     sampling: the samplers of the sampled check, at temperature 1 where it is 0, which leaves nothing to
-    chance; the greedy one has its penalties and biases."""
+    chance; the greedy one has its penalties and biases, where they are not these."""
 
     prompts: Sequence[str] = PROMPTS
     n: int = 64
@@ -110,19 +114,30 @@ def work(llm: LLM, plan: Plan) -> dict[str, int]:
 
 def certify(llm: LLM, plan: Plan, tick: Tick = lambda _: None) -> Certificate:
     """Run every check. `tick` is told a check's name after each piece of its work."""
+    named = Sampling() if plan.sampling is ALL_SAMPLERS else plan.sampling
+    at_zero = replace(named, temperature=0.0, typical_p=1.0, xtc_probability=0.0)
     greedy = []
     for prompt in plan.prompts:
-        greedy.append(check_greedy(llm, llm.tokens(prompt), plan.n, plan.sampling))
+        greedy.append(check_greedy(llm, llm.tokens(prompt), plan.n, at_zero))
         tick("greedy")
-    texts = [list(one.text) for one in greedy]
+    texts = lengthened([one.text for one in greedy], llm.target.caps.n_ctx)
     state = state_check(llm, llm.target, texts, plan, lambda: tick("state"))
     draft_state = None
     if llm.draft is not None:
         theirs = draft_texts(llm, texts)
         draft_state = state_check(llm, llm.draft, theirs, plan, lambda: tick("draft state"))
     sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
-    tokens, worst = sum(one.alike for one in greedy), max(one.worst for one in greedy)
+    tokens, worst = sum(one.alike for one in greedy), float(np.max([one.worst for one in greedy]))  # or NaN
     return Certificate(tuple(greedy), sampled, state, Logprobs(tokens, worst, state.noise), draft_state)
+
+
+def lengthened(texts: Sequence[Sequence[int]], n_ctx: int) -> list[list[int]]:
+    """Each text, or as much as has cells; a short one goes on with those after it, round and round."""
+    out = []
+    for i, text in enumerate(texts):
+        endless = chain.from_iterable(cycle([*texts[i:], *texts[:i]]))
+        out.append(list(islice(endless, min(n_ctx, max(len(text), SHORTEST)))))
+    return out
 
 
 def state_check(
@@ -137,10 +152,11 @@ def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:
     """The texts in the draft's tokens."""
     assert llm.draft is not None  # the caller's condition
     if llm.drafting.cross_vocab == "off":
-        return list(texts)
+        n = llm.draft.vocab.size
+        return [[token if token < n else 0 for token in text] for text in texts]  # as drafters/model.py does
     piece = llm.target.text.piece
     spelled = [b"".join(map(piece, text)).decode(errors="replace") for text in texts]
-    return [llm.draft.text.encode(text) for text in spelled]
+    return lengthened([llm.draft.text.encode(text) for text in spelled], llm.draft.caps.n_ctx)
 
 
 def sampled_check(llm: LLM, plan: Plan, texts: Sequence[list[int]], tick: Callable[[], None]) -> Sampled:

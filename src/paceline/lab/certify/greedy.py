@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from paceline.core.sampling import Sampling
 from paceline.lab.certify.state import DRIFT
@@ -43,8 +45,7 @@ class Greedy:
 
 
 def check_greedy(llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling) -> Greedy:
-    """`n` tokens at temperature 0, with the penalties and biases of `sampling`."""
-    sampling = replace(sampling, temperature=0.0, typical_p=1.0, xtc_probability=0.0)
+    """`n` tokens; `sampling` is at temperature 0, with whatever penalties and biases."""
     request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0}
     plain, drafted = (llm.generate(prompt, plain=plainly, **request) for plainly in (True, False))
     difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)
@@ -58,7 +59,7 @@ def check_greedy(llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling) ->
         difference=difference,
         pieces=(said(llm, ours), said(llm, theirs)),
         alike=len(both),
-        worst=max((abs(a.logprob - b.logprob) for a, b in both), default=0.0),
+        worst=float(np.max([abs(a.logprob - b.logprob) for a, b in both], initial=0.0)),  # NaN too
     )
 
 

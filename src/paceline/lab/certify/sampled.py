@@ -72,7 +72,12 @@ def check_sampled(
     seed: int,
     tick: Callable[[], None],
 ) -> Sampled:
-    """Decode two tokens after each context, `runs` times each with new seeds, and count what came."""
+    """Decode two tokens after each context, `runs` times each with new seeds, and count what came.
+
+    Every other draft is cut to depth 1: only then does the token after a whole accepted path, drawn from the
+    last row, fall within the two that are counted.
+    """
+    policies = (Fixed(budget), Fixed(budget.capped(1, budget.nodes, budget.width)))
     firsts: list[Sample] = []
     pairs: list[Sample] = []
     drafted = accepted = 0
@@ -94,7 +99,7 @@ def check_sampled(
             )
             tokens: list[int] = []
             while len(tokens) < 2:
-                tokens += advance(target, drafter, Fixed(budget), [request])[0].tokens
+                tokens += advance(target, drafter, policies[run % 2], [request])[0].tokens
             request.close()
             drafted += request.stats.drafted
             accepted += request.stats.accepted

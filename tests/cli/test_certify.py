@@ -1,0 +1,406 @@
+"""`paceline certify`: the certificate, its record, its refusals, and the name of every defect."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import broken
+from command_line import Done, command
+from paceline import zoo
+from paceline.cli.options import read_prompts
+from paceline.core.decode import Request
+from paceline.core.ports import Forward
+from paceline.core.record import Logprob
+from paceline.core.sampling import Rng, logprob
+from paceline.core.tree import ROOT
+from paceline.core.verify import Rows, Verdict
+from paceline.engines.llama import LlamaTarget
+from paceline.engines.llama.session import LlamaSession
+from paceline.lab.certify import certificate, frequencies
+
+Capture = pytest.CaptureFixture[str]
+# With F16 rounding is worse than such short texts can tell.
+EXACT = ("--cache-type", "f32", "-fa", "off")
+SMALL = ("--samples", "100", "--contexts", "2", "--sequences", "3", "-n", "12")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "prompts.txt"
+    file.write_text("ab ab ab ab\nhello hello\n")
+    return file
+
+
+@pytest.fixture
+def pair(models: Path, text: Path) -> tuple[str, ...]:
+    """The two models and the prompts, as arguments."""
+    return ("-m", f"{models}/target.gguf", "-md", f"{models}/draft.gguf", "--prompts", str(text), *EXACT)
+
+
+@pytest.fixture(autouse=True)
+def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frequencies, "SIMULATED", 8_000)
+    monkeypatch.setattr(certificate, "SHORTEST", 32)
+
+
+def certify(capsys: Capture, *args: str | Path) -> Done:
+    return command(capsys, "certify", "-t", "1", *SMALL, *args)
+
+
+def timeless(record: dict[str, Any]) -> dict[str, Any]:
+    for one in record["greedy"]:
+        del one["stats"]["time"]
+    return record
+
+
+def test_the_summary_goes_to_stdout_and_nothing_else_anywhere(capsys: Capture, models: Path) -> None:
+    """With the built-in prompts."""
+    files = ("-m", models / "target.gguf", "-md", models / "draft.gguf")
+    done = certify(capsys, *files, "-n", "4")
+    assert (done.code, done.err) == (0, "")
+    said = done.out.splitlines()
+    assert len(said) <= 15
+    assert [line.split()[0] for line in said if not line.startswith(" ")] == [
+        "losslessness", "target", "draft", "drafting", "greedy", "sampled", "state", "draft", "logprobs",
+        "CERTIFIED:",
+    ]  # fmt: skip
+    assert "8 prompts, 32 tokens" in done.out
+
+
+def test_json_has_every_figure_and_where_it_came_from(capsys: Capture, pair: tuple[str, ...]) -> None:
+    done = certify(capsys, *pair, "--json")
+    assert (done.code, done.err) == (0, "")
+    record = done.json
+    assert list(record) == [
+        "certified", "defects", "greedy", "sampled", "state", "logprobs", "draft_state", "provenance",
+    ]  # fmt: skip
+    assert (record["certified"], record["defects"]) == (True, [])
+    assert [one["n_tokens"] for one in record["greedy"]] == [12, 12]
+    assert {one["verdict"] for one in record["greedy"]} <= {"identical", "near-tie"}
+    sampled = record["sampled"]
+    assert (sampled["contexts"], sampled["runs"], sampled["passed"]) == (2, 100, True)
+    assert len(sampled["first_token"]["p_values"]) == len(sampled["first_pair"]["p_values"]) == 3
+    assert sampled["drafted"] > 0
+    for name in ("state", "draft_state"):
+        assert (record[name]["sequences"], record[name]["passed"]) == (3, True)
+        assert record[name]["worst"] <= record[name]["limit"]
+    assert record["logprobs"]["tokens"] == 24
+    request = record["provenance"]["request"]
+    assert (request["n"], request["contexts"], request["runs"], request["sequences"]) == (12, 2, 100, 3)
+    assert request["prompts"] == ["ab ab ab ab", "hello hello"]
+    assert request["sampling"]["typical_p"] == 0.99
+
+
+def test_the_same_seed_makes_the_same_certificate_and_another_seed_another(
+    capsys: Capture, pair: tuple[str, ...]
+) -> None:
+    args = (*pair, "--json", "--draft-temp", "1", "--n-draft", "2", "--contexts", "1")
+    first, again, other = (timeless(certify(capsys, *args, "--seed", seed).json) for seed in ("3", "3", "4"))
+    assert first == again
+    assert first["sampled"] != other["sampled"]
+
+
+def test_prompts_are_lines_of_text_or_of_json(
+    capsys: Capture, pair: tuple[str, ...], text: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "ab ab ab ab", "id": 7}\r\n{"prompt": "hello\\nhello"}\n')
+    record = certify(capsys, *pair[:4], "--prompts", file, "--json").json
+    assert record["provenance"]["request"]["prompts"] == ["ab ab ab ab", "hello\nhello"]
+    text.write_bytes(b"ab ab ab ab\r\nform\x0cfeed")
+    assert read_prompts(text) == ["ab ab ab ab", "form\x0cfeed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("missing.txt", None, "missing.txt: cannot be read (No such file or directory)"),
+        (".", None, "cannot be read (Is a directory)"),
+        ("empty.txt", b"", "empty.txt, line 1: is empty; give a prompt in every line"),
+        ("gap.txt", b"one\n\ntwo\n", "gap.txt, line 2: is empty"),
+        ("blank.txt", b"one\n \t\r\n", "blank.txt, line 2: is empty"),
+        ("latin-1.txt", b"one\ncaf\xe9\n", "latin-1.txt: is not UTF-8 text (byte 7)"),
+        ("empty.jsonl", b"", "empty.jsonl, line 1: is empty"),
+        ("gap.jsonl", b'{"prompt": "a"}\n\n', "gap.jsonl, line 2: is empty"),
+        ("blank.jsonl", b'{"prompt": " "}', "blank.jsonl, line 1: is empty"),
+        ("text.jsonl", b"hello", 'text.jsonl, line 1: is no JSON object with a "prompt"'),
+        ("list.jsonl", b'{"prompt": "a"}\n["prompt"]', "list.jsonl, line 2: is no JSON object"),
+        ("string.jsonl", b'"prompt"', "string.jsonl, line 1: is no JSON object"),
+        ("deep.jsonl", b"[" * 100_000, "deep.jsonl, line 1: is no JSON object"),
+        ("none.jsonl", b'{"text": "a"}', 'none.jsonl, line 1: is no JSON object with a "prompt"'),
+        ("number.jsonl", b'{"prompt": 5}', 'number.jsonl, line 1: its "prompt" is no text'),
+        ("list-in.jsonl", b'{"prompt": ["a"]}', 'list-in.jsonl, line 1: its "prompt" is no text'),
+        ("half.jsonl", b'{"prompt": "\\ud800"}', "half.jsonl, line 1 is not UTF-8 text (character 0)"),
+        ("long.txt", b"a\n" + b"hello" * 200, "the prompt has 1,000 tokens, the context 512"),
+    ],
+)
+def test_prompts_that_cannot_be_used_are_refused(
+    capsys: Capture, pair: tuple[str, ...], tmp_path: Path, name: str, content: bytes | None, words: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    certify(capsys, *pair[:4], "--prompts", tmp_path / name).refused(2, words)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ("-n 1", "-n 1: must be at least 2"),
+        ("--samples 10", "--samples 10: must be at least 100"),
+        ("--contexts 0", "--contexts 0: must be at least 1"),
+        ("--sequences 0", "--sequences 0: must be at least 1"),
+        ("--seed -1", "--seed -1: must be at least 0"),
+        ("--draft none", "--draft none: nothing to certify"),
+        ("--typical 0.9", "it needs a temperature above 0"),
+        ("--logit-bias 1000=1", "logit bias for token 1000: the model's tokens are 0 to 257"),
+        ("--exact-greedy --width 2", "exact greedy output needs drafts that are chains: use width 1"),
+        ("ab", "unexpected extra argument"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_refused(
+    capsys: Capture, pair: tuple[str, ...], args: str, words: str
+) -> None:
+    certify(capsys, *pair, *args.split()).refused(2, words)
+
+
+def test_models_that_cannot_be_brought_together_are_refused(
+    capsys: Capture, pair: tuple[str, ...], foreign_draft: Path
+) -> None:
+    done = certify(capsys, "-m", zoo.target_path(), "-md", foreign_draft, *pair[4:])
+    done.refused(2, "the draft has another vocabulary")
+
+
+def test_a_recurrent_model_is_refused(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.engines.llama.binding import llama_cpp
+
+    monkeypatch.setattr(llama_cpp(), "llama_model_is_recurrent", lambda model: True)
+    certify(capsys, *pair).refused(2, "a recurrent model's state cannot be rolled back yet")
+
+
+def test_without_a_draft_model_there_is_no_cache_of_its_to_check(
+    capsys: Capture, pair: tuple[str, ...]
+) -> None:
+    record = certify(capsys, *pair[:2], *pair[4:], "--json").json
+    assert record["draft_state"] is None
+    assert record["provenance"]["drafting"]["drafters"] == ["lookup"]
+    assert record["certified"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "width"),
+    [("token", 1), ("block", 1), ("recursive", 2), ("traversal", 2), ("specinfer", 2), ("kseq", 2)],
+)
+def test_every_rule_for_sampled_drafts_is_certified(
+    capsys: Capture, pair: tuple[str, ...], rule: str, width: int
+) -> None:
+    args = ["--draft-temp", "1", "--p-min", "0", "--p-split", "0", "--n-draft", "2", "--draft", "model"]
+    done = certify(capsys, *pair, *args, "--verify", rule, "--width", str(width), "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["sampled"]["accepted"] > 0
+    assert done.json["provenance"]["drafting"]["verify"] == rule
+
+
+@pytest.mark.parametrize("mode", ["tli", "slem"])
+def test_a_draft_of_another_vocabulary_is_certified(
+    capsys: Capture, pair: tuple[str, ...], foreign_draft: Path, mode: str
+) -> None:
+    models = ("-m", zoo.target_path(), "-md", foreign_draft, "--cross-vocab", mode, "-c", "64")
+    done = certify(capsys, *models, *pair[4:], "-n", "6", "--p-min", "0.1", "--n-draft", "3", "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["certified"]
+    assert done.json["draft_state"]["passed"]
+    assert done.json["sampled"]["accepted"] > 0
+
+
+def test_exact_greedy_leaves_greedy_output_no_noise_at_all(capsys: Capture, pair: tuple[str, ...]) -> None:
+    record = certify(capsys, *pair, "--exact-greedy", "--json").json
+    assert {one["verdict"] for one in record["greedy"]} == {"identical"}
+    assert record["logprobs"]["worst"] == 0.0
+    assert (record["certified"], record["defects"]) == (True, [])
+
+
+def test_named_samplers_replace_the_default_ones_and_need_a_temperature(
+    capsys: Capture, pair: tuple[str, ...]
+) -> None:
+    record = certify(capsys, *pair, "--top-k", "7", "--logit-bias", "65=-inf", "--json").json
+    sampling = record["provenance"]["request"]["sampling"]
+    assert (sampling["temperature"], sampling["top_k"], sampling["typical_p"]) == (1.0, 7, 1.0)
+    assert sampling["logit_bias"] == {"65": "-inf"}
+    record = certify(capsys, *pair, "--temp", "0.5", "--json").json
+    assert record["provenance"]["request"]["sampling"]["temperature"] == 0.5
+
+
+@pytest.mark.parametrize("n_ctx", [11, 12, 13, 20])
+def test_text_that_fills_the_context_is_certified_too(
+    capsys: Capture, pair: tuple[str, ...], n_ctx: int
+) -> None:
+    done = certify(capsys, *pair, "-c", str(n_ctx))
+    assert (done.code, done.err) == (0, "")
+
+
+def test_a_model_that_ends_at_once_leaves_enough_to_check(capsys: Capture, pair: tuple[str, ...]) -> None:
+    """The prompt is one token, the output another, the end."""
+    Path(pair[5]).write_text("a")
+    done = certify(capsys, *pair, "--logit-bias", "256=1000", "--json")
+    assert done.code == 0
+    assert [one["n_tokens"] for one in done.json["greedy"]] == [1]
+
+
+@pytest.mark.parametrize("check", ["greedy", "state", "draft state", "sampled", "the verdict"])
+def test_ctrl_c_ends_any_check_and_nothing_is_printed(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, check: str
+) -> None:
+    def pressed(name: str, then: Callable[..., Any]) -> Callable[..., Any]:
+        def press(*args: Any, **named: Any) -> Any:
+            if name == check:
+                signal.raise_signal(signal.SIGINT)
+            return then(*args, **named)
+
+        return press
+
+    checks: Any = certificate
+    walk = checks.check_state
+
+    def walks(target: Any, *args: Any, **named: Any) -> Any:
+        name = "draft state" if target.path.name == "draft.gguf" else "state"
+        return pressed(name, walk)(target, *args, **named)
+
+    monkeypatch.setattr(checks, "check_greedy", pressed("greedy", checks.check_greedy))
+    monkeypatch.setattr(checks, "check_state", walks)
+    monkeypatch.setattr(checks, "check_sampled", pressed("sampled", checks.check_sampled))
+    monkeypatch.setattr(checks, "Certificate", pressed("the verdict", checks.Certificate))
+    closed: list[str] = []
+    close = LlamaTarget.close
+
+    def noting(target: LlamaTarget) -> None:
+        closed.append(target.path.name)
+        close(target)
+
+    monkeypatch.setattr(LlamaTarget, "close", noting)
+    done = certify(capsys, *pair)
+    assert (done.code, done.out, done.err) == (130, "", "")
+    assert sorted(set(closed)) == ["draft.gguf", "target.gguf"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# What is wrong is found, and named.
+
+
+def defects(done: Done) -> list[str]:
+    """Of a certificate that was refused; its exit code and its last lines are checked."""
+    assert done.code == 3
+    record = json.loads(done.out)
+    names: list[str] = record["defects"]
+    assert done.err == f"paceline: not certified: {', '.join(names)}; --json has every figure\n"
+    assert not record["certified"]
+    return names
+
+
+def everything(rows: Rows, rng: Rng) -> Verdict:
+    """Whatever is drafted first is accepted."""
+    path: list[int] = []
+    node = ROOT
+    while children := rows.tree.children(node):
+        node = children[0]
+        path.append(node)
+    return Verdict(tuple(path), rows.draw(node, rng))
+
+
+def test_a_verification_that_accepts_too_much_is_a_defect_of_greedy_and_sampled_output(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.core.decode.verify", broken.judged_by(everything))
+    assert defects(certify(capsys, *pair, "--p-min", "0", "--json")) == ["greedy", "sampled"]
+    done = certify(capsys, *pair, "--p-min", "0")
+    assert done.out.splitlines()[-1] == "NOT CERTIFIED: greedy, sampled"
+
+
+@pytest.mark.parametrize("name", ["residual p without the rejected token", "accepted with p alone"])
+def test_a_verification_that_is_biased_is_a_defect_of_sampled_output_alone(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("paceline.core.decode.verify", broken.VERIFICATIONS[name])
+    args = ("--draft", "model", "--draft-temp", "1", "--p-min", "0", "--n-draft", "2", "--samples", "300")
+    names = defects(certify(capsys, *pair, *args, "--temp", "1", "--json"))
+    assert "sampled" in names
+
+
+def test_log_probabilities_of_another_row_are_a_defect(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(request: Request, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
+        return tuple(Logprob(*logprob(out.logits(0), token, 0)) for token in tokens)
+
+    monkeypatch.setattr("paceline.core.decode.told", told)
+    assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]
+
+
+def test_log_probabilities_that_are_no_numbers_are_a_defect(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(request: Request, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
+        return tuple(Logprob(-1.0 if i == 0 else np.nan, ()) for i, _ in enumerate(tokens))
+
+    monkeypatch.setattr("paceline.core.decode.told", told)
+    assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]
+
+
+def stale(models: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `models` reject stays in their caches, at the positions before it."""
+    commit = LlamaSession._commit
+
+    def shifted(target: LlamaTarget, sequence: int, start: int) -> None:
+        n = target._cpp.llama_memory_seq_pos_max(target._memory, sequence) + 1 - start
+        target._cpp.llama_memory_seq_add(target._memory, sequence, start, -1, -n)
+
+    def commits(session: LlamaSession, path: Sequence[int]) -> None:
+        with monkeypatch.context() as patch:
+            if session._target.path.stem in models and len(path) < len(session._tree):
+                patch.setattr(LlamaTarget, "cut", shifted)
+            commit(session, path)
+
+    monkeypatch.setattr(LlamaSession, "_commit", commits)
+
+
+def test_rejected_cells_that_stay_are_a_defect_of_the_state(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale("target", monkeypatch)
+    names = defects(certify(capsys, *pair, "--json"))
+    assert "state" in names
+
+
+def test_a_wrong_branch_that_is_committed_is_a_defect_of_the_state(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trunk keeps the first child's cells, whichever was accepted."""
+    commit = LlamaSession._commit
+
+    def commits(session: LlamaSession, path: Sequence[int]) -> None:
+        slot = session.slot
+        if session._target.path.stem == "target" and path and len(session._tree) > len(path):
+            session._sequence[path[-1]] = slot.sequence
+        commit(session, path)
+
+    monkeypatch.setattr(LlamaSession, "_commit", commits)
+    assert "state" in defects(certify(capsys, *pair, "--width", "3", "--sequences", "6", "--json"))
+
+
+def test_a_wrong_draft_cache_costs_acceptance_only_and_is_told(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale("draft", monkeypatch)
+    done = certify(capsys, *pair, "--p-min", "0", "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["certified"]
+    assert not done.json["draft_state"]["passed"]
+    assert done.json["state"]["passed"]

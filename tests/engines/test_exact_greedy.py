@@ -1,0 +1,256 @@
+"""Exact rows: passes of one shape, so that a row is the same to the last bit whatever else is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paceline
+from gguf_files import write_llama
+from paceline import zoo
+from paceline.core.errors import ModelError, UsageError
+from paceline.core.ports import Want
+from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.engines.llama import LlamaTarget
+from paceline.engines.noise import teacher_forced
+from paceline.zoo.inflate import layout_of, write_plain
+from paceline.zoo.quantize import quantize
+
+ROWS = 8
+KINDS = ("F16", "Q8_0", "Q4_0")
+PROMPTS = [
+    "def add(a, b):\n    return",
+    '[{"id": 1, "name": "bolt"}, {"id": 2, "name": "nut"}, {"id": 3, "name":',
+    "one two three four five six one two three four five six one",
+]
+
+
+@pytest.fixture(scope="module")
+def weights(unrounded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the embedded target in each of KINDS."""
+    import gguf
+
+    folder = tmp_path_factory.mktemp("weights")
+    reader = gguf.GGUFReader(zoo.target_path())
+    layout = layout_of(reader, zoo.target_path())
+    write_plain(reader, layout, layout, folder / "F16.gguf", "F16", 0, lambda phase, done: None)
+    for kind in ("Q8_0", "Q4_0"):
+        quantize(unrounded, folder / f"{kind}.gguf", kind)
+    return folder
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(kind, flash) for kind in KINDS for flash in (True, False)],
+    ids=lambda p: f"{p[0]}, flash attention {'on' if p[1] else 'off'}",
+)
+def exact(request: pytest.FixtureRequest, weights: Path) -> Iterator[LlamaTarget]:
+    kind, flash = request.param
+    path = weights / f"{kind}.gguf"
+    target = LlamaTarget(path, n_ctx=256, threads=1, exact_rows=ROWS, flash_attention=flash)
+    yield target
+    target.close()
+
+
+@pytest.fixture
+def tiny(models: Path) -> Iterator[LlamaTarget]:
+    target = LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS)
+    yield target
+    target.close()
+
+
+def rows(target: LlamaTarget, session: Any, tree: DraftTree = EMPTY) -> list[np.ndarray]:
+    out = target.forward([(session, tree)], Want())[0]
+    return [np.array(out.logits(row)) for row in range(len(tree) + 1)]
+
+
+def row_after(target: LlamaTarget, *prompts: Sequence[int]) -> np.ndarray:
+    """The row after the last of `prompts`, each a session of its own."""
+    for prompt in prompts:
+        session = target.open()
+        session.prefill(prompt)
+        (row,) = rows(target, session)
+        session.close()
+    return row
+
+
+def cells(target: LlamaTarget) -> list[int]:
+    """How many positions each sequence that holds any has in the cache."""
+    cpp, memory = target._cpp, target._memory
+    ends = [cpp.llama_memory_seq_pos_max(memory, sequence) + 1 for sequence in range(65)]
+    return [end for end in ends if end]
+
+
+def test_rows_are_equal_to_the_last_bit_however_many_a_pass_has(exact: LlamaTarget) -> None:
+    tokens = exact.text.encode(PROMPTS[1])
+    assert len(tokens) > 20
+    one_by_one = teacher_forced(exact, tokens, 8, 1)
+    for n in (2, 5, ROWS):
+        np.testing.assert_array_equal(teacher_forced(exact, tokens, 8, n), one_by_one)
+
+
+def test_rows_are_equal_wherever_in_a_pass_they_stand_and_whatever_was_rejected(exact: LlamaTarget) -> None:
+    tokens = exact.text.encode(PROMPTS[2])
+    one_by_one = teacher_forced(exact, tokens, 4, 1)
+    session = exact.open()
+    session.prefill(tokens[:4])
+    at = 4
+    for right, wrong in ((0, 7), (1, 0), (2, 5), (0, 1), (3, 4)):
+        found = rows(exact, session, chain([*tokens[at : at + right], *range(40, 40 + wrong)], "test"))
+        for row in range(right + 1):
+            np.testing.assert_array_equal(found[row], one_by_one[at - 4 + row])
+        session.keep(range(right), tokens[at + right])
+        at += right + 1
+    session.close()
+
+
+def test_what_was_asked_before_changes_no_bit(exact: LlamaTarget) -> None:
+    """A prompt pass has a shape of its own: only a prompt's own cells, and all of them, are taken over."""
+    tokens = [int(t) for t in np.random.default_rng(1).integers(exact.vocab.size, size=50)]
+    fresh = row_after(exact, [1, 2], tokens)
+    other = (tokens[0] + 1) % exact.vocab.size
+    for before in (tokens, tokens[:30], [*tokens[:47], other], [*tokens, other]):
+        np.testing.assert_array_equal(row_after(exact, before, tokens), fresh)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("drafters", ["lookup", "lookup,model"])
+def test_drafted_greedy_output_is_plain_output(weights: Path, kind: str, drafters: str) -> None:
+    draft = zoo.draft_path() if "model" in drafters else None
+    way: dict[str, Any] = {"exact_greedy": True, "p_min": 0.1, "n_draft": 5}
+    with paceline.load(weights / f"{kind}.gguf", draft, drafters, n_ctx=256, threads=1, **way) as llm:
+        assert (llm.target.exact_rows, llm.target.caps.branch) == (6, 1)
+        accepted = 0
+        request: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True, "logprobs": 0}
+        plain = [llm.generate(prompt, plain=True, **request) for prompt in PROMPTS]
+        for prompt, expected in zip(PROMPTS, plain, strict=True):
+            drafted = llm.generate(prompt, **request)
+            assert drafted.tokens == expected.tokens
+            assert drafted.logprobs == expected.logprobs
+            accepted += drafted.stats.accepted
+        assert accepted > 0
+
+
+def test_trees_are_refused(models: Path) -> None:
+    with pytest.raises(UsageError, match="needs drafts that are chains: use width 1"):
+        paceline.load(models / "target.gguf", exact_greedy=True, width=2, threads=1)
+
+
+def test_a_mixture_of_experts_is_refused_and_its_memory_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_llama(tmp_path / "moe.gguf", experts=2)
+    with paceline.load(path, threads=1, n_ctx=64) as llm:
+        assert llm.generate("hello", max_tokens=3, ignore_eos=True).n_tokens == 3
+    closed: list[LlamaTarget] = []
+    close = LlamaTarget.close
+
+    def noting(target: LlamaTarget) -> None:
+        closed.append(target)
+        close(target)
+
+    monkeypatch.setattr(LlamaTarget, "close", noting)
+    with pytest.raises(ModelError, match=r"moe\.gguf: .* leave --exact-greedy out"):
+        paceline.load(path, threads=1, n_ctx=64, exact_greedy=True)
+    assert closed
+    assert closed[0]._model is None
+
+
+def test_rows_that_differ_are_noticed_when_the_model_is_loaded(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def filled_no_more(target: LlamaTarget) -> None:
+        target._decode()
+
+    monkeypatch.setattr(LlamaTarget, "_decode_filled", filled_no_more)
+    with pytest.raises(ModelError, match="depends on the rows beside it"):
+        LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS)
+
+
+def test_the_filler_leaves_no_cell_behind(tiny: LlamaTarget) -> None:
+    session = tiny.open()
+    session.prefill([5, 6, 7])
+    for n in (0, 3, ROWS - 1):
+        rows(tiny, session, chain(range(n), "test"))
+        assert cells(tiny) == [len(session.tokens) + n]
+        session.keep([], 9)
+        assert cells(tiny) == [len(session.tokens) - 1]
+    session.close()
+    assert len(tiny._free_branches) == 64
+
+
+def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
+    tiny: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = row_after(tiny, [5, 6, 7])
+    session = tiny.open()
+    session.prefill([5, 6, 7])
+    for error in (KeyboardInterrupt, ModelError):
+
+        def fail(target: LlamaTarget, error: type[BaseException] = error) -> None:
+            raise error("stop")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LlamaTarget, "_decode", fail)
+            with pytest.raises(error):
+                rows(tiny, session, chain([1, 2], "test"))
+        assert cells(tiny) == [2]
+        assert len(tiny._free_branches) == 64
+        np.testing.assert_array_equal(rows(tiny, session, chain([1, 2], "test"))[0], expected)
+        session.rollback()
+    session.close()
+
+
+@pytest.mark.parametrize("n_ctx", [1, 2, 11, 63, 64, 256, 512])
+def test_a_context_can_be_filled_to_its_end_and_the_filler_still_fits(models: Path, n_ctx: int) -> None:
+    target = LlamaTarget(models / "target.gguf", n_ctx=n_ctx, threads=1, exact_rows=ROWS)
+    session = target.open()
+    session.prefill([token % 256 for token in range(n_ctx)])
+    assert np.isfinite(rows(target, session)[0]).all()
+    session.close()
+    target.close()
+
+
+def test_more_rows_than_the_shape_has_are_not_proposed(models: Path) -> None:
+    with paceline.load(
+        models / "target.gguf", models / "draft.gguf", threads=1, exact_greedy=True, n_draft=3, p_min=0.0
+    ) as llm:
+        assert llm.target.caps.rows == 4
+        done = llm.generate("ab ab ab", max_tokens=20, ignore_eos=True)
+        assert done.stats.drafted > done.stats.steps
+        assert done.stats.drafted <= 3 * done.stats.steps
+
+
+def test_branches_are_refused_by_the_drafts_budget(tiny: LlamaTarget) -> None:
+    assert (tiny.caps.branch, tiny.caps.rows, tiny.folded) == (1, ROWS, 0)
+
+
+def test_closing_twice_is_harmless_and_a_closed_model_says_so(models: Path) -> None:
+    target = LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS)
+    session = target.open()
+    session.prefill([1, 2, 3])
+    rows(target, session)
+    target.close()
+    target.close()
+    with pytest.raises(UsageError, match="the model is closed"):
+        rows(target, session)
+    session.close()
+
+
+def test_a_tree_is_computed_all_the_same(tiny: LlamaTarget) -> None:
+    """Its rows are right, to the noise that the order of its cells makes."""
+    session = tiny.open()
+    session.prefill([5, 6, 7])
+    found = rows(tiny, session, DraftTree((1, 2), (ROOT, ROOT), (0.5,) * 2, ("test",) * 2))
+    for token, row in zip((1, 2), found[1:], strict=True):
+        assert np.abs(row - row_after_in(tiny, session, token)).max() < 0.1
+    session.close()
+
+
+def row_after_in(target: LlamaTarget, session: Any, token: int) -> np.ndarray:
+    session.prefill(session.tokens)
+    return rows(target, session, chain([token], "test"))[1]

@@ -1,0 +1,179 @@
+"""The certificate's summary: short, the defects first, and nothing in it that a terminal would obey."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from paceline.cli.completion import strict
+from paceline.report.certificate import lines
+
+Record = dict[str, Any]
+MODEL = {
+    "name": "Qwen2.5 Coder 7B Instruct",
+    "description": "qwen2 7B Q4_K - Medium",
+    "fingerprint": "0123456789abcdef" * 4,
+}
+
+
+def difference(gap: float = 0.0123, text: tuple[str, str] = ("\n", "    ")) -> Record:
+    return {
+        "index": 60,
+        "gap": gap,
+        "noise": 0.0456,
+        "spread": 3.0,
+        "tokens": (3, 4),
+        "drafted_gap": 0.1,
+        "text": text,
+    }
+
+
+def a_run(verdict: str = "identical", told: Record | None = None) -> Record:
+    if verdict != "identical" and told is None:
+        told = difference()
+    return {
+        "verdict": verdict,
+        "n_tokens": 2048,
+        "stats": {"drafted": 1800, "accepted": 1500},
+        "difference": told,
+        "logprobs": {"tokens": 60, "worst": 0.01},
+    }
+
+
+def moved(passed: bool = True) -> Record:
+    return {
+        "passed": passed,
+        "sequences": 16,
+        "tokens": 900,
+        "worst": 0.0123,
+        "limit": 0.0456,
+        "noise": 0.0228,
+        "spread": 3.0,
+    }
+
+
+def a_record(
+    runs: list[Record] | None = None, draft: bool = True, defects: tuple[str, ...] = (), exact: bool = False
+) -> Record:
+    return {
+        "certified": not defects,
+        "defects": list(defects),
+        "greedy": runs or [a_run()] * 8,
+        "sampled": {
+            "passed": "sampled" not in defects,
+            "contexts": 8,
+            "runs": 2000,
+            "level": 5.6e-05,
+            "first_token": {"p_values": [0.31, 0.0123], "smallest_bias": 0.0789},
+            "first_pair": {"p_values": [0.0456, 0.8], "smallest_bias": 0.11},
+        },
+        "state": moved("state" not in defects),
+        "logprobs": moved("log-probabilities" not in defects),
+        "draft_state": moved() if draft else None,
+        "provenance": {
+            "paceline": "0.1.0",
+            "engine": "llama-cpp-python 0.3.36",
+            "target": MODEL,
+            "draft": MODEL if draft else None,
+            "threads": 16,
+            "exact_rows": 8 if exact else 0,
+            "drafting": {
+                "drafters": ("lookup", "model") if draft else ("lookup",),
+                "n_draft": 7,
+                "width": 1,
+                "temperature": 0.8,
+                "verify": "traversal",
+                "cross_vocab": "off",
+            },
+        },
+    }
+
+
+ALL = ("greedy", "sampled", "state", "log-probabilities")
+
+
+@pytest.mark.parametrize("draft", [True, False])
+@pytest.mark.parametrize("defects", [(), ("state",), ALL], ids=len)
+@pytest.mark.parametrize("verdict", ["identical", "near-tie", "defect"])
+def test_there_are_at_most_fifteen_lines_and_each_fits_a_window(
+    draft: bool, defects: tuple[str, ...], verdict: str
+) -> None:
+    said = lines(a_record([a_run(verdict)] * 8, draft, defects, exact=True))
+    assert len(said) <= 15
+    assert max(map(len, said)) <= 115
+    assert not any("\n" in line for line in said)
+
+
+def test_what_is_certified_is_told_line_by_line() -> None:
+    assert lines(a_record()) == [
+        "losslessness certificate, paceline 0.1.0, llama-cpp-python 0.3.36",
+        "target    Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), sha256 0123456789abcdef",
+        "draft     Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), sha256 0123456789abcdef",
+        "drafting  lookup,model, n_draft 7, width 1, temperature 0.8, verify traversal, threads 16",
+        "greedy    8 prompts, 16,384 tokens (12,000 of 14,400 drafts kept): 8 identical",
+        "sampled   8 contexts, 2,000 runs each: least p 0.012 and 0.046 (limit 6e-05); "
+        "a bias of 7.9% would show: passed",
+        "state     16 walks: off by 0.012 (limit 0.046): passed",
+        "draft     16 walks of the draft's own cache: off by 0.012 (limit 0.046): passed",
+        "logprobs  900 tokens: off by 0.012 (limit 0.046): passed",
+        "CERTIFIED: drafted output is plain output",
+    ]
+
+
+def test_every_check_that_failed_says_so_and_the_last_line_names_them() -> None:
+    said = lines(a_record([a_run("defect")], defects=ALL))
+    assert [line.split()[0] for line in said if line.endswith("FAILED")] == ["sampled", "state", "logprobs"]
+    assert said[-1] == "NOT CERTIFIED: greedy, sampled, state, log-probabilities"
+
+
+def test_a_wrong_draft_cache_is_told_and_does_not_spoil_the_verdict() -> None:
+    record = a_record() | {"draft_state": moved(passed=False)}
+    said = lines(record)
+    assert [line for line in said if line.startswith("draft ")][1].endswith("FAILED")
+    assert said[-1].startswith("CERTIFIED")
+
+
+def test_defects_are_shown_before_near_ties_and_three_prompts_at_most() -> None:
+    verdicts = ["near-tie", "identical", "near-tie", "defect", "near-tie", "identical", "defect", "near-tie"]
+    said = lines(a_record([a_run(verdict) for verdict in verdicts]))
+    assert "8 prompts" in said[4]
+    assert said[4].endswith("2 identical, 4 near-tie, 2 defect")
+    shown = [[*line.split()[:2], line.split()[-1]] for line in said if line.startswith("          ")]
+    assert shown == [["prompt", "4", "defect"], ["prompt", "7", "defect"], ["prompt", "1", "near-tie"]]
+
+
+def test_a_difference_has_its_place_its_tokens_its_gap_and_the_noise() -> None:
+    (line,) = (line for line in lines(a_record([a_run("near-tie")])) if "prompt 1" in line)
+    assert line == "          prompt 1 token 60: '\\n' or '    ', 0.012 apart, noise 0.046: near-tie"
+
+
+@pytest.mark.parametrize("odd", ["\x1b[31mred\x07", "a\nb\rc", "\u2028", "\x9b1m", "\x00"])
+def test_nothing_that_a_terminal_obeys_comes_through(odd: str) -> None:
+    record = a_record([a_run("defect", difference(text=(odd, odd)))])
+    record["provenance"]["target"] = MODEL | {"name": odd, "description": odd}
+    said = lines(record)
+    assert all(line.isprintable() for line in said)
+    assert len(said) == len(lines(a_record([a_run("defect")])))
+
+
+def test_a_long_token_is_cut_short() -> None:
+    said = lines(a_record([a_run("defect", difference(text=("=" * 200, "\n" * 200)))] * 8))
+    assert max(map(len, said)) <= 140
+
+
+def test_an_output_that_ended_early_is_infinitely_far_apart_and_also_so_when_read_back() -> None:
+    record = a_record([a_run("defect", difference(gap=math.inf, text=("x", "")))])
+    record["state"] = moved(passed=False) | {"worst": math.nan}
+    said = lines(record)
+    assert any("'x' or '', inf apart" in line for line in said)
+    assert any("off by nan" in line for line in said)
+    assert lines(json.loads(json.dumps(strict(record), allow_nan=False))) == said
+
+
+def test_exact_greedy_and_another_vocabulary_are_named() -> None:
+    record = a_record(exact=True)
+    record["provenance"]["drafting"]["cross_vocab"] = "tli"
+    assert "verify traversal, cross_vocab tli, exact greedy, threads 16" in lines(record)[3]
