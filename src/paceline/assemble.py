@@ -29,10 +29,8 @@ from paceline.machine.threads import choose_threads
 PathLike = str | Path
 
 # The share of the target's usual tokens that a draft must have for TLI to be chosen. Measured in tokens per
-# pass of the target, with the embedded pair, one of the two reduced to 250 to 8,000 tokens: from 0.95 on TLI
-# is equal or ahead, by up to 9%; below it SLEM is, by up to 4%. A share of the vocabulary would mislead:
-# 84% of GPT-2's tokens are Qwen2's too, and make up 79% of code and prose in Qwen2's; 17% of Gemma's are
-# GPT-2's too, and make up 99% of it in GPT-2's.
+# pass of the target, with the embedded pair, one of the two reduced to so many merges: from 0.95 on TLI is
+# equal or ahead, by up to 9%; below it SLEM is, by up to 3% (docs/log.md).
 ENOUGH = 0.95
 
 
@@ -108,9 +106,10 @@ def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, T
         tli = only_tli or translation.coverage(ours.spell(TEXT.encode())) >= ENOUGH
         drafting = replace(drafting, cross_vocab="tli" if tli else "slem")
     if drafting.cross_vocab == "tli" and len(translation.common) == 0:
+        greedy_chain = drafting.temperature == 0 and drafting.width == 1
         raise VocabError(
-            "the draft's vocabulary has no token in common with the target's: use --cross-vocab slem, "
-            "or --draft lookup, which needs no draft model"
+            "the draft's vocabulary has no token in common with the target's: use "
+            f"{'--cross-vocab slem, or ' * greedy_chain}--draft lookup, which needs no draft model"
         )
     return drafting, translation
 

@@ -97,7 +97,7 @@ def test_a_text_cut_short_is_said_to_be(capsys: Capture, target: Path) -> None:
         (["--regex", r"[^\s\S]"], "no text can satisfy the regular expression"),
         (["--regex", "a\udcff"], "the regular expression is not UTF-8 text (character 1)"),
         (["--regex", "a", "--ignore-eos"], "a grammar says where the text ends: it cannot be combined with"),
-        (["--regex", "A", "--logit-bias", "65=-inf"], "logit bias and grammar together forbid every one"),
+        (["--regex", "A", "--logit-bias", "65=-inf"], "a logit bias or the grammar forbids every one"),
     ],
 )
 def test_a_grammar_that_cannot_be_followed_is_refused(

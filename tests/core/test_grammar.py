@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automaton import Automaton
-from enumeration import distance, drafted_distribution, plain_distribution
+from enumeration import Tape, distance, drafted_distribution, plain_distribution
 from paceline.core import decode as decode_module
 from paceline.core.decode import advance, decode, start
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Grammar
+from paceline.core.ports import Budget, Drafter, Features, Grammar
 from paceline.core.sampling import Sampling
 from paceline.core.tree import ROOT, DraftTree
-from paceline.core.verify import INDEPENDENT
+from paceline.core.verify import INDEPENDENT, verify
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -179,10 +179,41 @@ def test_a_bias_that_forbids_all_that_the_grammar_allows_is_refused() -> None:
     target = ToyTarget(V)
     sampling = Sampling(logit_bias={0: -np.inf, 1: -np.inf})
     request = start(target, NoDrafter(), PROMPT, max_tokens=3, sampling=sampling, grammar=Automaton())
-    with pytest.raises(UsageError, match="logit bias and grammar together forbid every one"):
+    with pytest.raises(UsageError, match="a logit bias or the grammar forbids every one"):
         advance(target, NoDrafter(), Fixed(CHAIN), [request])
 
 
 def test_a_grammar_and_ignore_eos_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="cannot be combined with ignore_eos"):
         start(ToyTarget(V), NoDrafter(), PROMPT, max_tokens=3, ignore_eos=True, grammar=Automaton())
+
+
+def test_a_dead_end_below_a_draft_that_is_not_taken_is_no_error() -> None:
+    """Traversal looks at rows that may never be drawn from; plain decoding would not have come by."""
+
+    class DeadEnd:
+        def mask(self, path: Sequence[int]) -> np.ndarray:
+            return np.array([not path or path[0] != 0] * V)
+
+        def commit(self, tokens: Sequence[int]) -> None: ...
+
+    q = np.full(V, 0.25)
+    tree = DraftTree((0, 1), (ROOT, 0), (0.5, 0.5), ("x", "x"), q=(q, q))
+
+    class Rejecting(Tape):
+        def accept(self, probability: float) -> bool:
+            return False
+
+    class Rows:
+        features = Features()
+
+        def argmax(self, row: int) -> int:
+            return 1
+
+        def logits(self, row: int) -> np.ndarray:
+            return np.array([0.0, 1.0, 0.5, 0.2])
+
+    sampling = Sampling(temperature=1.0)
+    verdict = verify(tree, Rows(), sampling, [], Rejecting([]), "traversal", DeadEnd())
+    assert verdict.path == ()
+    assert verdict.token != 0

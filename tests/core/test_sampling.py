@@ -129,7 +129,7 @@ def test_every_filter_chooses_among_what_the_mask_allows() -> None:
 def test_a_mask_and_a_bias_that_leave_nothing_are_refused() -> None:
     mask = np.array([False, True, False, False])
     sampling = Sampling(logit_bias={1: -math.inf})
-    with pytest.raises(UsageError, match="logit bias and grammar together forbid every one"):
+    with pytest.raises(UsageError, match="a logit bias or the grammar forbids every one"):
         probabilities(LOGITS, sampling, (), mask)
 
 

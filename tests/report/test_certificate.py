@@ -64,6 +64,8 @@ def a_record(
         "greedy": runs or [a_run()] * 8,
         "sampled": {
             "passed": "sampled" not in defects,
+            "drafted": 40_000,
+            "accepted": 9_000,
             "contexts": 8,
             "runs": 2000,
             "level": 5.6e-05,
@@ -110,11 +112,11 @@ def test_there_are_at_most_fifteen_lines_and_each_fits_a_window(
 def test_what_is_certified_is_told_line_by_line() -> None:
     assert lines(a_record()) == [
         "losslessness certificate, paceline 0.1.0, llama-cpp-python 0.3.36",
-        "target    Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), sha256 0123456789abcdef",
-        "draft     Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), sha256 0123456789abcdef",
+        "target    Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), fingerprint 0123456789abcdef",
+        "draft     Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), fingerprint 0123456789abcdef",
         "drafting  lookup,model, n_draft 7, width 1, temperature 0.8, verify traversal, threads 16",
         "greedy    8 prompts, 16,384 tokens (12,000 of 14,400 drafts kept): 8 identical",
-        "sampled   8 contexts, 2,000 runs each: least p 0.012 and 0.046 (limit 6e-05); "
+        "sampled   8 x 2,000 (9,000 of 40,000 drafts kept): p 0.012, 0.046 (limit 6e-05); "
         "a bias of 7.9% would show: passed",
         "state     16 walks: off by 0.012 (limit 0.046): passed",
         "draft     16 walks of the draft's own cache: off by 0.012 (limit 0.046): passed",

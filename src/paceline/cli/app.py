@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 app.command("run", cls=GroupedCommand, short_help="Complete a prompt.", epilog=options.EPILOG)(run.run)
 app.command(
-    "certify", cls=GroupedCommand, short_help="Prove that drafting changes nothing.", epilog=options.EPILOG
+    "certify", cls=GroupedCommand, short_help="Check that drafting changes nothing.", epilog=options.EPILOG
 )(certify.certify)
 app.add_typer(zoo.app, name="zoo")
 

@@ -29,13 +29,15 @@ Mask = NDArray[np.bool_]
 class Caps:
     """What a target can do. branch: the most leaves one tree may have (1: chains only).
     rewind: rejected tokens can be taken back. batch: the most sessions open at once.
-    rows: the most rows one forward may compute. n_ctx: positions a session may fill."""
+    rows: the most rows one forward may compute. n_ctx: positions a session may fill.
+    exact: what is decoded gives the same rows to the last bit however it is divided into passes."""
 
     branch: int
     rewind: bool
     batch: int
     rows: int
     n_ctx: int
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def adjust(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mas
     if mask is not None:
         out[~mask] = -math.inf
     if out.max() == -math.inf:
-        raise UsageError("no token can follow: logit bias and grammar together forbid every one")
+        raise UsageError("no token can follow: a logit bias or the grammar forbids every one")
     return out
 
 

@@ -21,7 +21,8 @@ CROSS_VOCAB = ("off", "tli", "slem", "auto")
 class Drafting:
     """drafters: asked in this order. n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
     p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
-    its top_k. verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree.
+    its top_k. verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree,
+    or token and recursive where rows are long (verify.py).
     ngram_min, ngram_max: lengths that lookup matches, the longest first.
     cross_vocab: how a draft model of another vocabulary is used: "tli" keeps to the tokens both have
     (engines/translated.py), "slem" drafts text (drafters/slem.py), "auto" chooses, "off" refuses it."""

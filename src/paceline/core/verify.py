@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.core.errors import ContractError
+from paceline.core.errors import ContractError, UsageError
 from paceline.core.ports import Forward, Grammar
 from paceline.core.sampling import Odds, Rng, Sampling, adjust, argmax, odds
 from paceline.core.tree import ROOT, DraftTree, Probabilities
@@ -173,8 +173,12 @@ def traversal(rows: Rows, rng: Rng) -> Verdict:
     way = [_Stop(ROOT, None, 1.0, list(tree.children(ROOT)))]
     while True:
         here = way[-1]
-        if here.waiting:
-            here.p = rows.p(here.node) if here.p is None else here.p
+        if here.waiting and here.p is None:
+            try:
+                here.p = rows.p(here.node)
+            except UsageError:  # nothing can follow: an error only if something has to
+                here.waiting = []
+        if here.waiting and here.p is not None:
             child = here.waiting[0]
             q, x = drawn_from(tree, child, rows.n_vocab), tree.tokens[child]
             acc = chance(here.p, q, x, here.acc)

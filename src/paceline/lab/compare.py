@@ -70,7 +70,7 @@ def explain(
     a, b = tokens
     if a is not None and b is not None:
         gaps = [float(r[a] - r[b]) for r in (adjust(r, sampling, text[:place]) for r in (row, together))]
-    noise = batch_noise(target, text, rows_of(target, budget))
+    noise = 0.0 if target.caps.exact else batch_noise(target, text, rows_of(target, budget))
     return Difference(index, gaps[0], noise, float(row.std()), tokens, gaps[1])
 
 

@@ -18,8 +18,8 @@ BLOCK = 1 << 20
 
 @cache
 def fingerprint(path: Path) -> str:
-    """sha256 over a file's size, first and last MiB: seconds saved on a 20 GB model, and still no two alike
-    (the header holds every tensor's place, the end is weights)."""
+    """sha256 over a file's size, first and last MiB (the end is weights): not a hash of the whole file, which
+    would take seconds on a 20 GB model."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:

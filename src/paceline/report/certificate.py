@@ -31,7 +31,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
 def model(it: Mapping[str, Any]) -> str:
     # A file's own words, in which anything may stand.
     name, description = (repr(it[key])[1:-1] for key in ("name", "description"))
-    return f"{name} ({description}), sha256 {it['fingerprint'][:16]}"
+    return f"{name} ({description}), fingerprint {it['fingerprint'][:16]}"
 
 
 def settings(known: Mapping[str, Any]) -> str:
@@ -65,9 +65,11 @@ def greedy(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def sampled(it: Mapping[str, Any]) -> str:
     values = [min(it[name]["p_values"]) for name in ("first_token", "first_pair")]
-    said = f"least p {values[0]:.2g} and {values[1]:.2g} (limit {it['level']:.1g})"
-    bias = f"a bias of {it['first_token']['smallest_bias']:.1%} would show"
-    return f"sampled   {it['contexts']} contexts, {it['runs']:,} runs each: {said}; {bias}: {verdict(it)}"
+    said = f"p {values[0]:.2g}, {values[1]:.2g} (limit {it['level']:.1g})"
+    smallest = it["first_token"]["smallest_bias"]
+    bias = f"a bias of {smallest:.1%} would show" if smallest < 1.0 else "no bias could show"
+    kept = f"{it['accepted']:,} of {it['drafted']:,} drafts kept" if it["drafted"] else "nothing was drafted"
+    return f"sampled   {it['contexts']} x {it['runs']:,} ({kept}): {said}; {bias}: {verdict(it)}"
 
 
 def state(name: str, it: Mapping[str, Any]) -> str:

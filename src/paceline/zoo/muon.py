@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 # Without kernels for it, bfloat16 products are several times slower than float32's, not twice as fast.
-MATMUL = torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+FAST = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+MATMUL = torch.bfloat16 if FAST else torch.float32
 
 
 def orthogonalize(g: Tensor, steps: int = 5) -> Tensor:

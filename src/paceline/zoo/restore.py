@@ -1,7 +1,7 @@
 """Begin a training run from shipped GGUF files: `python -m paceline.zoo.restore --out runs/zoo`.
 
 The inverse of `paceline.zoo.export`: tokenizer and weights come back (as Q8_0 and F16 kept them), the
-optimisers begin anew. `paceline.zoo.train` then goes on from there, in another session or on another machine.
+optimisers begin anew. `paceline.zoo.train` then goes on from there.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def restore(files: Path, out: Path) -> None:
     """Write `tokenizer.json` and a first `checkpoint.pt` into `out`; refuses to replace a run."""
     import torch
 
-    if (out / "checkpoint.pt").exists():
-        raise FileExistsError(f"{out} holds a run already")
+    if out.exists() and any(out.iterdir()):
+        raise SystemExit(f"{out}: holds files already; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
     tokenizer_of(files / "paceline-target.gguf").save(str(out / "tokenizer.json"))
     state: dict[str, Any] = {"optimizers": [], "seconds": 0.0, "tokens": 0, "steps": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from paceline.core.errors import UsageError
 from paceline.core.sampling import Sampling
 from paceline.lab.certify.certificate import CONTEXT, SHORTEST, Plan, contexts, lengthened
 
@@ -29,7 +30,7 @@ def test_a_plan_that_leaves_nothing_to_chance_is_given_a_temperature() -> None:
     assert Plan().as_dict()["prompts"] == list(Plan().prompts)
 
 
-@pytest.mark.parametrize("wanted", [1, 3, 5, 100])
+@pytest.mark.parametrize("wanted", [1, 3, 5, 40])
 def test_contexts_are_the_least_certain_rows_of_each_text_in_turn(wanted: int) -> None:
     texts = [[1, 2, 3, 4], [5] * 300]
     sharpness = [np.array([9, 0, 5]), np.array([3, 7])]  # of the rows before the last tokens
@@ -39,3 +40,8 @@ def test_contexts_are_the_least_certain_rows_of_each_text_in_turn(wanted: int) -
     assert found[0].tokens == [1, 2]
     if wanted > 1:
         assert found[1].tokens == [5] * CONTEXT
+
+
+def test_more_contexts_than_simulations_can_tell_apart_are_refused() -> None:
+    with pytest.raises(UsageError, match="50 contexts: at most 40"):
+        Plan(contexts=50)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.core.errors import ContractError
+from paceline.core.errors import ContractError, ModelError
 from paceline.core.ports import Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.engines.toy import ToyTarget
@@ -132,3 +132,12 @@ def test_keep_needs_a_forward_and_a_path_that_is_one(held: HeldTarget) -> None:
         session.keep([0, 3], 1)
     session.close()
     session.close()
+
+
+def test_rows_that_are_not_numbers_are_refused() -> None:
+    class Broken(ToyTarget):
+        def logits(self, state: Any) -> Any:
+            return super().logits(state) * np.nan
+
+    with pytest.raises(ModelError, match="not numbers"):
+        recorded(Broken(), [1, 2, 3, 4], 3)

@@ -90,6 +90,7 @@ class LlamaTarget:
             batch=sessions,
             rows=(exact_rows or MAX_ROWS) // sessions,
             n_ctx=per_session,
+            exact=exact_rows > 0 and sessions == 1,  # sessions share passes, which then vary in shape
         )
         self._batch = Batch(N_BATCH)
         self.folded = 0 if exact_rows else min(MAX_FOLDED, (N_BATCH - MAX_ROWS) // sessions)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline.assemble import make_drafter
+from paceline.core.errors import UsageError
 from paceline.core.sampling import Sampling, probabilities
 from paceline.engines.noise import batch_noise
 from paceline.lab.certify.greedy import Greedy, Logprobs, check_greedy
@@ -40,6 +41,7 @@ ALL_SAMPLERS = Sampling(
 CONTEXT = 128  # tokens before a held row: all that lookup then sees
 RECORDED = 48  # rows kept of each text
 NOISY = 3  # texts that noise is measured on
+MOST_CONTEXTS = 40  # with more tests even the smallest p-value of so many simulations would prove nothing
 SHORTEST = 128  # tokens of a text that shows the noise: a few of them may not
 
 
@@ -58,6 +60,10 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.contexts > MOST_CONTEXTS:
+            raise UsageError(
+                f"{self.contexts} contexts: at most {MOST_CONTEXTS} can be told apart from chance"
+            )
         if self.sampling.greedy:
             object.__setattr__(self, "sampling", replace(self.sampling, temperature=1.0))
 
@@ -128,7 +134,8 @@ def certify(llm: LLM, plan: Plan, tick: Tick = lambda _: None) -> Certificate:
         draft_state = state_check(llm, llm.draft, theirs, plan, lambda: tick("draft state"))
     sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
     tokens, worst = sum(one.alike for one in greedy), float(np.max([one.worst for one in greedy]))  # or NaN
-    return Certificate(tuple(greedy), sampled, state, Logprobs(tokens, worst, state.noise), draft_state)
+    limit = 0.0 if llm.target.caps.exact else state.limit
+    return Certificate(tuple(greedy), sampled, state, Logprobs(tokens, worst, limit), draft_state)
 
 
 def lengthened(texts: Sequence[Sequence[int]], n_ctx: int) -> list[list[int]]:

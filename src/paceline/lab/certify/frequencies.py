@@ -77,7 +77,12 @@ def judge(samples: Sequence[Sample], level: float, seed: int) -> Tested:
     found = np.array([g(sample.counts, sample.p) for sample in samples])
     values = [*((null >= found[:, None]).sum(1) + 1), int((null.sum(0) >= found.sum()).sum()) + 1]
     limit = float(np.quantile(null.sum(0), 1 - level))
-    return Tested(tuple(float(v / (SIMULATED + 1)) for v in values), smallest_bias(samples, limit, random))
+    # What cannot come and came needs no simulation.
+    certain = [*np.isinf(found), np.isinf(found).any()]
+    chances = (
+        0.0 if is_certain else v / (SIMULATED + 1) for v, is_certain in zip(values, certain, strict=True)
+    )
+    return Tested(tuple(float(chance) for chance in chances), smallest_bias(samples, limit, random))
 
 
 def smallest_bias(samples: Sequence[Sample], limit: float, random: np.random.Generator) -> float:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from paceline.core.sampling import Sampling
-from paceline.lab.certify.state import DRIFT
 from paceline.lab.compare import Difference, explain, first_difference
 from paceline.llm import LLM, Generation
 
@@ -70,19 +69,15 @@ def said(llm: LLM, token: int | None) -> str:
 @dataclass(frozen=True)
 class Logprobs:
     """worst: the largest difference of any log-probability between drafted and plain decoding, over so many
-    tokens that both emitted after the same text. noise: what the shape of a pass can do to it."""
+    tokens that both emitted after the same text. limit: what the shape of a pass can do to it."""
 
     tokens: int
     worst: float
-    noise: float
-
-    @property
-    def limit(self) -> float:
-        return DRIFT * self.noise
+    limit: float
 
     @property
     def passed(self) -> bool:
         return self.worst <= self.limit
 
     def as_dict(self) -> dict[str, Any]:
-        return {"passed": self.passed, "limit": self.limit} | vars(self)
+        return {"passed": self.passed} | vars(self)

@@ -1,8 +1,9 @@
 """Models whose answers are held fixed, so that drafting and verification can be run thousands of times.
 
 Rows that the real models computed along a text are kept. At the chosen context each model answers what it
-said there; below it, what it said somewhere else in the text, the place depending on the path alone. The
-target's and the draft's answers come from the same place, so that drafts are right as often as in earnest.
+said there; below it, what it said somewhere else in the text, the place depending on the path alone. With one
+vocabulary the target's and the draft's answers come from the same place, so that drafts are often right;
+with two, or below a step that another drafter drafted, they are so less often.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import ContractError
+from paceline.core.errors import ContractError, ModelError
 from paceline.core.ports import Caps, Features, Target, Want
 from paceline.core.sampling import argmax, top_k
 from paceline.core.tree import ROOT, DraftTree
@@ -99,4 +100,7 @@ class HeldForward:
 
 def recorded(target: Target, text: Sequence[int], n: int) -> Rows:
     """The rows [n, n_vocab] that predict the last `n` tokens of `text`, one at a time."""
-    return teacher_forced(target, text, max(1, len(text) - n), 1).astype(np.float32)
+    rows = teacher_forced(target, text, max(1, len(text) - n), 1).astype(np.float32)
+    if np.isnan(rows).any():
+        raise ModelError("the model's logits are not numbers: its file or its engine is damaged")
+    return rows

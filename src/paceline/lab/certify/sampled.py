@@ -36,7 +36,8 @@ class Sampled:
 
     @property
     def passed(self) -> bool:
-        return min(*self.first.p_values, *self.pair.p_values) >= self.level
+        """Where nothing was drafted nothing was checked."""
+        return self.drafted > 0 and min(*self.first.p_values, *self.pair.p_values) >= self.level
 
     def as_dict(self) -> dict[str, Any]:
         return {

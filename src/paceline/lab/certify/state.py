@@ -90,7 +90,8 @@ def stride(
     depth = min(budget.depth, room)
     width = int(random.integers(1, min(budget.width, target.caps.branch, max(1, room)) + 1))
     right = int(random.integers(0, min(depth, len(ahead) - 1) + 1))
-    tree, path = among_decoys(ahead[:right], depth, width, budget.nodes, target.vocab.size, random)
+    nodes = min(budget.nodes, room, target.caps.rows - 1)  # as Request.cap has it
+    tree, path = among_decoys(ahead[:right], depth, width, nodes, target.vocab.size, random)
     target.forward([(session, tree)], Want())
     kept = int(random.integers(0, len(path) + 1))
     session.keep(path[:kept], ahead[kept])
