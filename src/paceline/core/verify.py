@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.core.errors import ContractError, UsageError
-from paceline.core.ports import Forward, Grammar
+from paceline.core.ports import Forward, Grammar, Mask
 from paceline.core.sampling import Odds, Rng, Sampling, adjust, argmax, odds
 from paceline.core.tree import ROOT, DraftTree, Probabilities
 
@@ -62,10 +62,14 @@ class Rows:
         self._history = list(history[-sampling.repeat_last_n :]) if sampling.penalised else []
         self._plain = not sampling.penalised and grammar is None
 
-    def p(self, node: int) -> Odds:
+    def _prefix(self, node: int) -> tuple[list[int], Mask | None]:
+        """What a row's processors depend on: its own history, and what the grammar allows after it."""
         path = [] if self._plain else self.tree.path_tokens(node)
         mask = self._grammar.mask(path) if self._grammar is not None else None
-        return odds(self._out.logits(node + 1), self.sampling, [*self._history, *path], mask)
+        return [*self._history, *path], mask
+
+    def p(self, node: int) -> Odds:
+        return odds(self._out.logits(node + 1), self.sampling, *self._prefix(node))
 
     def draw(self, node: int, rng: Rng) -> int:
         """t ~ p. Greedy needs no distribution, and no row leaves the engine unless it must be edited."""
@@ -73,9 +77,7 @@ class Rows:
             return self.p(node).draw(rng)
         if self._plain and not self.sampling.edits_logits:
             return self._out.argmax(node + 1)
-        path = self.tree.path_tokens(node)
-        mask = self._grammar.mask(path) if self._grammar is not None else None
-        return argmax(adjust(self._out.logits(node + 1), self.sampling, [*self._history, *path], mask))
+        return argmax(adjust(self._out.logits(node + 1), self.sampling, *self._prefix(node)))
 
 
 def verify(

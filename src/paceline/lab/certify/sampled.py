@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.core.decode import advance, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter
 from paceline.core.sampling import Sampling, probabilities
-from paceline.lab.certify.frequencies import Sample, Tested, judge, pooled
+from paceline.lab.certify.frequencies import RARE, Sample, Tested, judge, pooled
 from paceline.lab.certify.held import HeldTarget, Place
 
 # The chance that a certificate is refused to a system that is exact.
@@ -123,14 +124,17 @@ def stated(
     """(first tokens, first pairs) counted, beside what plain sampling says of them."""
     n, rows = counts.total(), target.rows
     p = probabilities(rows[place.row([], len(rows))], sampling, context.tokens)
+    seconds: dict[int, NDArray[np.int64]] = {}
+    for (first, second), count in counts.items():
+        seconds.setdefault(first, np.zeros(len(p), np.int64))[second] += count
     firsts = np.zeros(len(p), np.int64)
-    for (first, _), count in counts.items():
-        firsts[first] += count
+    for first, its in seconds.items():
+        firsts[first] = its.sum()
     pair_counts, pair_p = [], []
-    for first in np.flatnonzero(p * n >= 5).tolist():
+    for first in np.flatnonzero(p * n >= RARE).tolist():
         row = rows[place.row([first], len(rows))]
         pair_p.append(p[first] * probabilities(row, sampling, [*context.tokens, first]))
-        pair_counts.append(np.array([counts[first, second] for second in range(len(p))], np.int64))
+        pair_counts.append(seconds.get(first, np.zeros(len(p), np.int64)))
     # Pairs with a rare first token are one outcome.
     pair_p.append(np.array([max(0.0, 1.0 - float(sum(x.sum() for x in pair_p)))]))
     pair_counts.append(np.array([n - sum(int(x.sum()) for x in pair_counts)], np.int64))
