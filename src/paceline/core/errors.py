@@ -5,6 +5,7 @@ PacelineError            exit 1
 │   └── VocabError       exit 2   draft and target do not share a vocabulary
 ├── ModelError           exit 1   a model file that cannot be loaded or is not a causal language model
 ├── MissingExtraError    exit 1   an optional dependency that is not installed
+├── PeerError            exit 1   another program that was to be measured cannot be started, reached or read
 ├── ContractError        exit 1   a drafter or engine broke the contract in ports.py: a bug, never the user's
 └── LosslessError        exit 3   drafted output differs from plain output beyond batch noise
 """
@@ -29,6 +30,10 @@ class ModelError(PacelineError):
 
 
 class MissingExtraError(PacelineError):
+    pass
+
+
+class PeerError(PacelineError):
     pass
 
 

@@ -1,0 +1,52 @@
+"""What a bench found: one Result a system and point of a sweep. Tables, files and the history hold these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row. Every measure is None where the system does not tell it, and all speeds where its output was not
+    the target's own: no speed without proof.
+
+    point: where in a sweep, e.g. {"n_draft": 8}; empty without one. category: of the suite's items; "" for all
+    of them together. verdict: the lossless gate's, in words; lossless: whether it passed. items, rounds: how many
+    of each the figures rest on. n_tokens: decoded in all rounds. speed, speed_sd: tokens/s of decoding, mean and
+    standard deviation over the rounds. speedup: over plain decoding at the same point. ttft, tpot: seconds, of the
+    mean request and token. draft_share: of the time of decoding. acceptance: the chance that the next drafted
+    token is kept, given that those before it were. memory: bytes. own_speed: by the system's own word.
+    theory: a formula's name -> the speedup that it predicts.
+    """
+
+    point: Mapping[str, Any]
+    system: str
+    category: str
+    lossless: bool
+    verdict: str
+    items: int
+    rounds: int
+    n_tokens: int
+    speed: float | None = None
+    speed_sd: float | None = None
+    speedup: Interval | None = None
+    acceptance_rate: float | None = None
+    acceptance_length: float | None = None
+    acceptance: float | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    draft_share: float | None = None
+    memory: int | None = None
+    own_speed: float | None = None
+    theory: Mapping[str, float] = field(default_factory=dict)

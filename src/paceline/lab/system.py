@@ -1,0 +1,62 @@
+"""What can be measured: whatever answers requests. Paceline with some drafter is one, another program another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request. tokens: the prompt as the target's own tokens; prompt: the same as text, for programs that
+    take nothing else. ignore_eos: go on to max_tokens, so that every system decodes as much."""
+
+    prompt: str
+    tokens: tuple[int, ...]
+    max_tokens: int
+    seed: int = 0
+    ignore_eos: bool = True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request came to, timed by one clock, the asker's.
+
+    tokens: what was said, None where the system tells no token ids. n_tokens: how many.
+    first: seconds from asking to the first token or the first few, which came together; n_first: how many.
+    rest: seconds from then to the last token; so (n_tokens - n_first) / rest is the speed of decoding, free of
+    the prompt. steps, drafted, accepted, rejected, draft_seconds: None where the system does not tell; rejected
+    counts the steps that kept less than was drafted.
+    own_speed: tokens/s in the system's own words, for comparison with what the clock says.
+    """
+
+    text: str
+    tokens: tuple[int, ...] | None
+    n_tokens: int
+    n_prompt: int
+    first: float
+    n_first: int
+    rest: float
+    steps: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    rejected: int | None = None
+    draft_seconds: float | None = None
+    own_speed: float | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class System(Protocol):
+    """One row of a comparison: one way to answer."""
+
+    @property
+    def name(self) -> str: ...
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Answer all of them at the same time, from an empty cache. Raises PeerError where a program fails."""
+
+    def memory(self) -> int | None:
+        """Bytes of memory that answering takes, as far as they can be told apart; None where they cannot."""
+
+    def close(self) -> None: ...
