@@ -125,6 +125,7 @@ def load(
     flash_attention: bool | None = None,
     cache_type: str = "f16",
     exact_greedy: bool = False,
+    sessions: int = 1,
     **settings: Any,
 ) -> LLM:
     """A model ready to generate.
@@ -137,6 +138,7 @@ def load(
     flash_attention: None leaves it to llama.cpp. cache_type: f32, f16, bf16 or q8_0.
     exact_greedy: plain and drafted passes have one shape, n_draft + 1 rows, so that greedy output is plain
     output to the last bit; plain decoding then costs what a drafted pass does.
+    sessions: requests that may be decoded at the same time; each has a context of its own.
     settings: the fields of Drafting (n_draft, width, p_min, ..., the draft's own temperature and top_k).
     Raises UsageError, VocabError, ModelError or MissingExtraError.
     """
@@ -159,6 +161,7 @@ def load(
         "gpu_layers": gpu_layers,
         "flash_attention": flash_attention,
         "cache_type": cache_type,
+        "sessions": sessions,
     }
     with contextlib.ExitStack() as undo:
         rows = 1 + drafting.n_draft if exact_greedy else 0

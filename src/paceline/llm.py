@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
@@ -151,11 +151,13 @@ class LLM:
         """The prompt as tokens; what is no text is taken to be tokens already."""
         return self.target.text.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
 
-    def chat_tokens(self, prompt: str) -> list[int]:
-        """The prompt as a user's message in the model's chat template; ModelError without a usable one."""
+    def chat_tokens(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
+        """A user's message, or a conversation of messages with `role` and `content`, in the model's chat
+        template; ModelError without a usable one."""
         text, vocab = self.target.text, self.target.vocab
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(map(dict, prompt))
         # A template spells BOS itself, as a rule.
-        tokens = text.encode(text.render([{"role": "user", "content": prompt}]), special=True, add_bos=False)
+        tokens = text.encode(text.render(messages), special=True, add_bos=False)
         if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
             tokens.insert(0, vocab.bos)
         return tokens

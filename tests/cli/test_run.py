@@ -64,6 +64,7 @@ def test_json_is_one_object_with_text_tokens_figures_and_provenance(
         "steps",
         "drafted",
         "accepted",
+        "rejected",
         "acceptance_rate",
         "acceptance_length",
         "by_source",

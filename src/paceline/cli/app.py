@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import paceline
-from paceline.cli import certify, options, run, zoo
+from paceline.cli import bench, certify, options, run, zoo
 from paceline.cli.exits import CLOSED_PIPE, INTERRUPTED
 from paceline.cli.help import GroupedCommand
 from paceline.core.errors import PacelineError
@@ -28,6 +28,7 @@ app.command("run", cls=GroupedCommand, short_help="Complete a prompt.", epilog=o
 app.command(
     "certify", cls=GroupedCommand, short_help="Check that drafting changes nothing.", epilog=options.EPILOG
 )(certify.certify)
+app.add_typer(bench.app, name="bench")
 app.add_typer(zoo.app, name="zoo")
 
 

@@ -45,6 +45,7 @@ def certify(
     seed: Annotated[
         int, option("--seed", panel=CHECKS, metavar="N", help="The same seed makes the same certificate.")
     ] = 0,
+    draft: options.Drafters = None,
     drafting: Any,
     sampling: Any,
     as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="Every figure as one JSON object.")] = False,
@@ -64,7 +65,7 @@ def certify(
     ):
         if value < low:
             raise UsageError(f"{name} {value}: must be at least {low}")
-    if drafting["drafters"] is not None and drafting["drafters"].strip() == "none":
+    if draft is not None and draft.strip() == "none":
         raise UsageError("--draft none: nothing to certify about plain decoding; name a drafter")
     named: dict[str, Any] = {} if prompts is None else {"prompts": options.read_prompts(prompts)}
 
@@ -80,7 +81,7 @@ def certify(
     if sampling != Sampling():
         named["sampling"] = sampling
     plan = Plan(n=n_predict, contexts=contexts, runs=samples, sequences=sequences, seed=seed, **named)
-    with Interrupts() as interrupts, load(**models, **drafting) as llm:
+    with Interrupts() as interrupts, load(**models, drafters=draft, **drafting) as llm:
         with progress(work(llm, plan), interrupts) as tick:
             certificate = run_checks(llm, plan, tick)
         record = certificate.as_dict() | {"provenance": provenance(llm, plan.as_dict())}

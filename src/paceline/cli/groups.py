@@ -143,7 +143,6 @@ def sampling(
 
 
 def drafting(
-    draft: options.Drafters = None,
     n_draft: Annotated[
         int, option("--n-draft", panel=DRAFTING, metavar="N", help="Most tokens to draft ahead.")
     ] = 7,
@@ -202,9 +201,8 @@ def drafting(
         option("--ngram-max", panel=DRAFTING, metavar="N", help="Longest text lookup matches, in tokens."),
     ] = 5,
 ) -> dict[str, Any]:
-    """What `load` takes to draft."""
+    """What `load` takes to draft, whoever drafts."""
     return {
-        "drafters": draft,
         "n_draft": n_draft,
         "width": width,
         "p_min": p_min,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 LAST = "Options"
 
@@ -14,16 +15,30 @@ class GroupedCommand(TyperCommand):
         return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        panels: dict[str, list[tuple[str, str]]] = {}
-        params: list[Any] = sorted(self.get_params(ctx), key=lambda p: _panel(p) == LAST)
-        for param in params:
-            # How to undo a flag is said once, below the options.
-            names, text = param.get_help_record(ctx)
-            short = (names.partition(" <")[0].partition(" / ")[0], text.replace(".0]", "]"))
-            panels.setdefault(_panel(param), []).append(short)
-        for title, rows in panels.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+        write_panels(self.get_params(ctx), ctx, formatter)
+
+
+class GroupedGroup(TyperGroup):
+    """For commands that do something by themselves and have subcommands too."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        write_panels(self.get_params(ctx), ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def write_panels(params: Sequence[Any], ctx: Any, formatter: Any) -> None:
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for param in sorted(params, key=lambda p: _panel(p) == LAST):
+        # How to undo a flag is said once, below the options.
+        names, text = param.get_help_record(ctx)
+        short = (names.partition(" <")[0].partition(" / ")[0], text.replace(".0]", "]"))
+        panels.setdefault(_panel(param), []).append(short)
+    for title, rows in panels.items():
+        with formatter.section(title):
+            formatter.write_dl(rows)
 
 
 def _panel(param: Any) -> str:

@@ -75,6 +75,7 @@ def run(
     json_schema: options.JsonSchema = None,
     json_schema_file: options.JsonSchemaFile = None,
     regex: options.Regex = None,
+    draft: options.Drafters = None,
     drafting: Any,
     compare: Annotated[
         bool, flag("--compare", panel=OUTPUT, help="Decode plainly first, then drafted, and compare them.")
@@ -98,7 +99,7 @@ def run(
     """
     if n_predict < 1:
         raise UsageError(f"-n {n_predict}: generate at least 1 token")
-    if compare and drafting["drafters"] is not None and drafting["drafters"].strip() == "none":
+    if compare and draft is not None and draft.strip() == "none":
         raise UsageError(
             "--compare with --draft none: nothing to compare plain decoding with; name a drafter"
         )
@@ -121,7 +122,7 @@ def run(
 
     with (
         Interrupts() as interrupts,
-        load(**models, **drafting) as llm,
+        load(**models, drafters=draft, **drafting) as llm,
     ):
         request = {
             "max_tokens": n_predict,

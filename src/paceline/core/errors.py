@@ -6,6 +6,7 @@ PacelineError            exit 1
 ├── ModelError           exit 1   a model file that cannot be loaded or is not a causal language model
 ├── MissingExtraError    exit 1   an optional dependency that is not installed
 ├── PeerError            exit 1   another program that was to be measured cannot be started, reached or read
+├── HistoryError         exit 1   the file that benches are kept in cannot be read or written
 ├── ContractError        exit 1   a drafter or engine broke the contract in ports.py: a bug, never the user's
 └── LosslessError        exit 3   drafted output differs from plain output beyond batch noise
 """
@@ -34,6 +35,10 @@ class MissingExtraError(PacelineError):
 
 
 class PeerError(PacelineError):
+    pass
+
+
+class HistoryError(PacelineError):
     pass
 
 

@@ -63,12 +63,13 @@ class SourceStats:
 
 @dataclass
 class Stats:
-    """Sums over one request's steps."""
+    """Sums over one request's steps. rejected: the steps that kept less than was drafted."""
 
     steps: int = 0
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
+    rejected: int = 0
     by_source: dict[str, SourceStats] = field(default_factory=dict)
     draft_seconds: float = 0.0
     forward_seconds: float = 0.0
@@ -78,8 +79,10 @@ class Stats:
     def add(self, step: Step) -> None:
         self.steps += 1
         self.tokens += len(step.tokens)
-        self.drafted += sum(step.drafted.values())
-        self.accepted += sum(step.accepted.values())
+        drafted, accepted = sum(step.drafted.values()), sum(step.accepted.values())
+        self.drafted += drafted
+        self.accepted += accepted
+        self.rejected += accepted < drafted
         for name, n in step.drafted.items():
             source = self.by_source.setdefault(name, SourceStats())
             source.drafted += n
@@ -104,6 +107,7 @@ class Stats:
             "steps": self.steps,
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "rejected": self.rejected,
             "acceptance_rate": self.acceptance_rate,
             "acceptance_length": self.acceptance_length,
             "by_source": {name: asdict(source) for name, source in self.by_source.items()},

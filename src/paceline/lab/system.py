@@ -1,4 +1,4 @@
-"""What can be measured: whatever answers requests. Paceline with some drafter is one, another program another."""
+"""What can be measured: whatever answers requests, be it Paceline with some drafter or another program."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from paceline.core.sampling import Sampling
+
 
 @dataclass(frozen=True)
 class Ask:
     """One request. tokens: the prompt as the target's own tokens; prompt: the same as text, for programs that
-    take nothing else. ignore_eos: go on to max_tokens, so that every system decodes as much."""
+    take nothing else. ignore_eos: go on to max_tokens, so that every system decodes as much. sampling: greedy
+    unless it says otherwise."""
 
     prompt: str
     tokens: tuple[int, ...]
     max_tokens: int
     seed: int = 0
     ignore_eos: bool = True
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,9 @@ class Answer:
 
     tokens: what was said, None where the system tells no token ids. n_tokens: how many.
     first: seconds from asking to the first token or the first few, which came together; n_first: how many.
-    rest: seconds from then to the last token; so (n_tokens - n_first) / rest is the speed of decoding, free of
-    the prompt. steps, drafted, accepted, rejected, draft_seconds: None where the system does not tell; rejected
-    counts the steps that kept less than was drafted.
+    rest: seconds from then to the last token; so (n_tokens - n_first) / rest is the speed of decoding, free
+    of the prompt. steps, drafted, accepted, rejected, draft_seconds: None where the system does not tell;
+    rejected counts the steps that kept less than was drafted.
     own_speed: tokens/s in the system's own words, for comparison with what the clock says.
     """
 
@@ -54,7 +58,7 @@ class System(Protocol):
     def name(self) -> str: ...
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        """Answer all of them at the same time, from an empty cache. Raises PeerError where a program fails."""
+        """Answer all of them at the same time, from an empty cache. Raises PeerError where one fails."""
 
     def memory(self) -> int | None:
         """Bytes of memory that answering takes, as far as they can be told apart; None where they cannot."""

@@ -233,6 +233,11 @@ class LlamaTarget:
     def free_slot(self, slot: Slot) -> None:
         self._free_slots.append(slot)
 
+    def forget(self) -> None:
+        """Drop what closed sessions left in the cache, so that the next prompt is computed from its start."""
+        for slot in self._free_slots:
+            self.trim(slot, 0)
+
     def take_branch(self) -> int:
         if not self._free_branches:
             raise UsageError(f"more than {MAX_BRANCHES} branches in one pass: draft narrower trees")

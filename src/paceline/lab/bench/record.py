@@ -18,16 +18,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class Result:
-    """One row. Every measure is None where the system does not tell it, and all speeds where its output was not
+    """One row. A measure is None where the system does not tell it, and every speed where its output was not
     the target's own: no speed without proof.
 
-    point: where in a sweep, e.g. {"n_draft": 8}; empty without one. category: of the suite's items; "" for all
-    of them together. verdict: the lossless gate's, in words; lossless: whether it passed. items, rounds: how many
-    of each the figures rest on. n_tokens: decoded in all rounds. speed, speed_sd: tokens/s of decoding, mean and
-    standard deviation over the rounds. speedup: over plain decoding at the same point. ttft, tpot: seconds, of the
-    mean request and token. draft_share: of the time of decoding. acceptance: the chance that the next drafted
-    token is kept, given that those before it were. memory: bytes. own_speed: by the system's own word.
-    theory: a formula's name -> the speedup that it predicts.
+    point: where in a sweep, e.g. {"n_draft": 8}; empty without one. category: of the suite's items; "" for
+    all of them. verdict: the lossless gate's, in words; lossless: whether it passed. items, rounds: what
+    the figures rest on. n_tokens: decoded in all rounds. speed, speed_sd: tokens/s of decoding, mean and
+    standard deviation over the rounds. speedup: over plain decoding at the same point. ttft, tpot: seconds
+    to the first token and for each later one, mean. draft_share: of the time of decoding. acceptance: the
+    chance that the next drafted token is kept, given that those before it were. memory: bytes. own_speed:
+    by the system's own word. theory: a formula's name -> the speedup that it predicts.
     """
 
     point: Mapping[str, Any]

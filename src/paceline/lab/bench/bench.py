@@ -1,0 +1,257 @@
+"""The bench: every system answers the same requests in turn, and only what passed the gate has a speed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.assemble import choose
+from paceline.core.errors import HistoryError, UsageError
+from paceline.core.sampling import Sampling
+from paceline.lab.bench.history import History, Status
+from paceline.lab.bench.method import PLAIN, changed, parse_all
+from paceline.lab.bench.models import Models
+from paceline.lab.bench.peers import Peers
+from paceline.lab.bench.plan import Plan
+from paceline.lab.bench.prompts import Prompts
+from paceline.lab.bench.record import Result
+from paceline.lab.bench.summary import Group, Measurement, Row, summarize
+from paceline.lab.bench.sweep import DRAFTER, Point, every_drafter, parse
+from paceline.lab.bench.turns import Tick, Turns, Watch
+from paceline.lab.provenance import provenance
+from paceline.lab.workload import Item, load, sampled
+from paceline.llm import LLM
+from paceline.zoo.quantize import quantize
+
+FULL_CONTEXT = 4096  # a target with less is asked the tiny items of a suite
+
+
+@contextmanager
+def unwatched(_: Mapping[str, int]) -> Iterator[Tick]:
+    yield lambda _: None
+
+
+@dataclass
+class Record:
+    """What a bench came to. run: its number in the history. skipped: why which items were not asked. lost: why
+    the history could not be written any more."""
+
+    plan: Plan
+    provenance: dict[str, Any] = field(default_factory=dict)
+    status: Status = "running"
+    run: int | None = None
+    results: list[Result] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    lost: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "status": self.status,
+            "plan": self.plan.as_dict(),
+            "results": [asdict(result) for result in self.results],
+            "skipped": self.skipped,
+            "provenance": self.provenance,
+        }
+
+
+class Bench:
+    """One bench over all points of its sweep. history: where measurements are kept as they come. run: one of
+    its runs, to go on with. watch: told how much work each phase is, and of each piece of it that is done.
+    Raises UsageError for a plan that cannot be carried out, before anything is loaded."""
+
+    def __init__(
+        self, plan: Plan, *, history: History | None = None, run: int | None = None, watch: Watch = unwatched
+    ) -> None:
+        self._plan, self._history, self._watch = plan, history, watch
+        self.record = Record(plan, run=run)
+        self._sweep = parse(plan.sweep)
+        text = plan.methods
+        if plan.sweep == DRAFTER:
+            text = every_drafter("draft" in plan.models or plan.models.get("target") is None)
+        self._methods = parse_all(text, plan.drafting)
+        self._peers = Peers.parse(plan.peers)
+        self._target, self._draft = self._files()
+        for point in self._sweep.points:
+            self._sampling(point)
+            for method in self._methods:
+                changed(method, **point.drafting)
+        self._items = load(plan.suite)
+        self._stack = ExitStack()
+        self._models: Models | None = None
+        self._given: dict[str, Any] = {}
+
+    def _files(self) -> tuple[Path, Path | None]:
+        needed = any(method.needs_draft for method in self._methods)
+        models = self._plan.models
+        target, draft, _ = choose(
+            models.get("target"), models.get("draft"), ["model" if needed else "lookup"]
+        )
+        if needed and draft is None:
+            raise UsageError("the drafter 'model' needs a draft model: give one (-md)")
+        if draft is not None and not needed:
+            raise UsageError("a draft model is given (-md), but no method names 'model'")
+        if draft is None and any(point.draft_type for point in self._sweep.points):
+            raise UsageError("--sweep draft-type quantises a draft model: name 'model' among the methods")
+        assert target is not None  # choose() fills it in
+        return Path(target), None if draft is None else Path(draft)
+
+    def _sampling(self, point: Point) -> Sampling:
+        sampling = self._plan.sampling
+        return sampling if point.temperature is None else replace(sampling, temperature=point.temperature)
+
+    def measure(self) -> Record:
+        """Measure all there is; after Ctrl-C, what there is so far, with the status "interrupted"."""
+        record = self.record
+        try:
+            with self._stack:
+                self._measure()
+        except BaseException:
+            record.status = "failed"
+            raise
+        finally:
+            if self._history is not None and record.run is not None:
+                with self._keeping():
+                    self._history.finish(record.run, record.status, record.results)
+        return record
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """A history that can no longer be written ends no bench: what is measured can still be shown."""
+        try:
+            yield
+        except HistoryError as error:
+            self._history = None
+            self.record.lost = str(error)
+
+    def _measure(self) -> None:
+        done: list[tuple[Point, Sequence[Result]]] = []
+        while self.record.status == "running" and (point := self._sweep.after(done)) is not None:
+            results = self._stored(len(done), point)
+            if results is None:
+                results = self._measured(len(done), point)
+            self.record.results += results
+            done.append((point, results))
+        if self.record.status == "running":
+            self.record.status = "done"
+
+    def _stored(self, at: int, point: Point) -> list[Result] | None:
+        """The results of a point that an earlier try at this run has finished; None where it has not."""
+        if self._history is None or self.record.run is None:
+            return None
+        gates = self._history.gates(self.record.run)
+        rows = [Row(**row) for (where, _), row in gates.items() if where == at]
+        return summarize(point.at, rows, self._groups(at), PLAIN) if rows else None
+
+    def _groups(self, at: int) -> list[Group]:
+        if self._history is None or self.record.run is None:
+            return []
+        stored = self._history.groups(self.record.run)
+        return [
+            Group(round_, item, told[0]["category"], {one["system"]: Measurement.read(one) for one in told})
+            for (where, round_, item), told in stored.items()
+            if where == at
+        ]
+
+    def _measured(self, at: int, point: Point) -> list[Result]:
+        plan, record = self._plan, self.record
+        groups: list[Group] = []
+        turns: Turns | None = None
+        try:
+            models = self._load(point)
+            methods = [changed(method, **point.drafting) for method in self._methods]
+            items = self._chosen(models)
+            prompts = Prompts(
+                models.plain,
+                items,
+                n=plan.n or None,
+                depth=point.depth,
+                ignore_eos=plan.ignore_eos,
+                sampling=self._sampling(point),
+                seed=plan.seed,
+            )
+            turns = Turns(models, methods[0], prompts, self._watch)
+            turns.ask_plainly(items, point.batch)
+            turns.add(methods[1:], self._drafted(point))
+            turns.entries += self._peers.entries(
+                turns.plain, methods, self._target, self._drafted(point), self._given
+            )
+            self._begin(turns.llm)
+            record.skipped = turns.skipped
+            turns.check(self._sampling(point), plan.seed)
+            groups = self._groups(at)
+            for group in turns.rounds(plan.rounds, {(group.round, group.item) for group in groups}):
+                groups.append(group)
+                self._keep(at, group)
+        except KeyboardInterrupt:
+            record.status = "interrupted"
+        finally:
+            if turns is not None:
+                turns.close()
+        if turns is None:
+            return []
+        rows = [entry.row for entry in turns.entries]
+        if record.status == "running" and self._history is not None and record.run is not None:
+            with self._keeping():
+                for row in rows:
+                    self._history.add_gate(record.run, at, row.system, asdict(row))
+        return summarize(point.at, rows, groups, PLAIN) if groups else []
+
+    def _load(self, point: Point) -> Models:
+        """The models as the point wants them: loaded again only where that is another way."""
+        # Passes of one shape (exact_greedy) are as wide as the longest draft.
+        longest = max(changed(method, **point.drafting).drafting.n_draft for method in self._methods)
+        given = {**self._plan.models, **point.models, "target": self._target, "n_draft": longest}
+        if self._models is None or given != self._given:
+            self._stack.close()
+            self._models, self._given = self._stack.enter_context(Models(given)), given
+        return self._models
+
+    def _drafted(self, point: Point) -> Path | None:
+        if self._draft is None or not point.draft_type:
+            return self._draft
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-")))
+        out = folder / f"{self._draft.stem}-{point.draft_type}.gguf"
+        quantize(self._draft, out, point.draft_type)
+        return out
+
+    def _chosen(self, models: Models) -> list[Item]:
+        plan = self._plan
+        n_ctx = models.plain.target.caps.n_ctx
+        size = plan.size or ("tiny" if n_ctx < FULL_CONTEXT else "full")
+        fitting = [item for item in self._items if item.size in ("", size)]
+        if not fitting:
+            raise UsageError(f"suite {plan.suite}: has no {size} items; choose another --size")
+        return sampled(fitting, plan.items) if plan.items else fitting
+
+    def _begin(self, llm: LLM) -> None:
+        record = self.record
+        if record.provenance:
+            return
+        plan = self._plan
+        asked = {"size": plan.size, "items": plan.items, "n": plan.n, "ignore_eos": plan.ignore_eos}
+        request = asked | {"seed": plan.seed, "questions": digest(self._items), **asdict(plan.sampling)}
+        record.provenance = provenance(llm, request) | {"suite": plan.suite}
+        if self._history is not None:
+            if record.run is None:
+                record.run = self._history.begin(record.plan.as_dict(), record.provenance)
+            else:
+                self._history.resume(record.run)
+
+    def _keep(self, at: int, group: Group) -> None:
+        if self._history is not None and self.record.run is not None:
+            told = [{"category": group.category, **asdict(m)} for m in group.measurements.values()]
+            with self._keeping():
+                self._history.add_group(self.record.run, at, group.round, group.item, told)
+
+
+def digest(items: Sequence[Item]) -> str:
+    """Tells two suites of one name apart."""
+    text = json.dumps([asdict(item) for item in items], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

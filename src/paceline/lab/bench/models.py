@@ -1,0 +1,63 @@
+"""The models of a bench: one target, and the drafts that are tried beside it, each loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from paceline.assemble import load, make_drafter
+from paceline.core.settings import Drafting
+from paceline.llm import LLM
+
+
+class Models:
+    """The owner of all that it hands out. given: what `assemble.load` takes besides the drafters.
+
+    A draft is loaded when a method first needs it, so that what it adds to the process can be told from what
+    the target takes: `memory` has the resident bytes of the process without drafts, `added` each draft's.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = {name: value for name, value in given.items() if name not in ("target", "draft")}
+        self.plain = load(given["target"], drafters="none", **self._given)
+        self.memory = 0
+        self.added: dict[Path, int] = {}
+        self._drafts: dict[Path, LLM] = {}
+
+    def llm(self, drafting: Drafting, draft: Path | None) -> LLM:
+        """The target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
+        small = None
+        if draft is not None:
+            small = self._draft(draft).target
+        drafter, drafting = make_drafter(drafting, self.plain.target, small)
+        return LLM(self.plain.target, drafter, drafting, small)
+
+    def _draft(self, path: Path) -> LLM:
+        if path not in self._drafts:
+            before = resident()
+            given = self._given | {"n_ctx": self.plain.target.caps.n_ctx, "exact_greedy": False}
+            self._drafts[path] = load(path, drafters="none", **given)
+            self.added[path] = max(0, resident() - before)
+        return self._drafts[path]
+
+    def close(self) -> None:
+        for draft in self._drafts.values():
+            draft.close()
+        self.plain.close()
+
+    def __enter__(self) -> Models:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def resident() -> int:
+    """Bytes of this process in memory, the parts of model files that were read among them."""
+    return int(psutil.Process().memory_info().rss)

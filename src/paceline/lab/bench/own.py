@@ -1,0 +1,107 @@
+"""Paceline with some drafter, as a System."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+from paceline.core.decode import Request, decode, start
+from paceline.core.record import Stats
+from paceline.drafters.none import NoDrafter
+from paceline.engines.stream import TextStream
+from paceline.lab.bench.method import Method
+from paceline.lab.bench.models import Models
+from paceline.lab.system import Answer, Ask
+
+
+@dataclass
+class Clock:
+    """What came of one request, and when."""
+
+    text: TextStream
+    parts: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    first: float = 0.0
+    n_first: int = 0
+    last: float = 0.0
+
+
+class Paceline:
+    """Decodes what it is asked in one loop, all requests in each pass. The text is made as it comes, as for a
+    user, so that its cost counts."""
+
+    def __init__(self, method: Method, models: Models, draft: Path | None) -> None:
+        self.name = method.name
+        self.method = method
+        self._models = models
+        self._draft = draft if method.needs_draft else None
+        self.llm = models.llm(method.drafting, self._draft)
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        llm = self.llm
+        drafter = NoDrafter() if self.method.plain else llm.drafter
+        llm.target.forget()
+        if llm.draft is not None:
+            llm.draft.forget()
+        clocks = [Clock(TextStream(llm.target.text.piece)) for _ in asks]
+        requests: list[Request] = []
+        began = perf_counter()
+        try:
+            for ask, clock in zip(asks, clocks, strict=True):
+                requests.append(
+                    start(
+                        llm.target,
+                        drafter,
+                        ask.tokens,
+                        max_tokens=ask.max_tokens,
+                        sampling=ask.sampling,
+                        seed=ask.seed,
+                        stop=clock.text,
+                        ignore_eos=ask.ignore_eos,
+                        rule=llm.drafting.verify,
+                    )
+                )
+            # Requests are told apart by identity: their order is that of the asks.
+            clock_of = {id(request): clock for request, clock in zip(requests, clocks, strict=True)}
+            for request, step in decode(llm.target, drafter, llm.policy, requests):
+                clock = clock_of[id(request)]
+                clock.parts += [text for text, _ in clock.text.take()]
+                clock.last = perf_counter() - began
+                if not clock.tokens:
+                    clock.first, clock.n_first = clock.last, len(step.tokens)
+                clock.tokens += step.tokens
+        finally:
+            for request in requests:
+                request.close()
+        return [
+            answered(ask, clock, request.stats)
+            for ask, clock, request in zip(asks, clocks, requests, strict=True)
+        ]
+
+    def memory(self) -> int | None:
+        return self._models.memory + (0 if self._draft is None else self._models.added[self._draft])
+
+    def close(self) -> None:
+        """The models are not its own."""
+
+
+def answered(ask: Ask, clock: Clock, stats: Stats) -> Answer:
+    clock.parts += [text for text, _ in clock.text.finish()]
+    decoding = stats.draft_seconds + stats.forward_seconds + stats.verify_seconds + stats.keep_seconds
+    return Answer(
+        text="".join(clock.parts),
+        tokens=tuple(clock.tokens),
+        n_tokens=len(clock.tokens),
+        n_prompt=len(ask.tokens),
+        first=clock.first,
+        n_first=clock.n_first,
+        rest=clock.last - clock.first,
+        steps=stats.steps,
+        drafted=stats.drafted,
+        accepted=stats.accepted,
+        rejected=stats.rejected,
+        draft_seconds=stats.draft_seconds,
+        extra={"forward_seconds": stats.forward_seconds, "decode_seconds": decoding},
+    )

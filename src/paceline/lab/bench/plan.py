@@ -1,0 +1,59 @@
+"""What a bench is asked to do: all of it, so that a stored one can be gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from paceline.core.errors import UsageError
+from paceline.core.sampling import Sampling
+from paceline.core.settings import checked
+
+
+@dataclass(frozen=True)
+class Plan:
+    """models: what `assemble.load` takes of files and engine settings. drafting: fields of Drafting, for
+    every method. methods: a comma list (method.py). peers: other programs, KIND[=WHERE]. suite: a name, a
+    comma list or a file; size: "tiny", "full" or "" for what fits the model; items: most of them, 0 is all.
+    rounds: times that each is measured. n: most tokens of an answer, 0 leaves it to the suite. sweep: NAME
+    or NAME=VALUES."""
+
+    models: Mapping[str, Any] = field(default_factory=dict)
+    drafting: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
+    methods: str = "plain"
+    peers: tuple[str, ...] = ()
+    suite: str = "code"
+    size: str = ""
+    items: int = 0
+    rounds: int = 5
+    n: int = 0
+    seed: int = 0
+    ignore_eos: bool = True
+    sweep: str = ""
+
+    def __post_init__(self) -> None:
+        for name, low in (("rounds", 1), ("items", 0), ("n", 0), ("seed", 0)):
+            if getattr(self, name) < low:
+                raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
+        if self.n == 1:
+            raise UsageError("1 token an answer: the speed of decoding shows from the second on")
+
+    def as_dict(self) -> dict[str, Any]:
+        models = {
+            name: str(value) if name in FILES and value else value for name, value in self.models.items()
+        }
+        return asdict(self) | {"models": models, "drafting": dict(self.drafting), "peers": list(self.peers)}
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Plan:
+        known = {f.name for f in fields(cls)}
+        sampling = dict(stored["sampling"])
+        # JSON's keys are text.
+        sampling["logit_bias"] = {int(k): float(v) for k, v in sampling.get("logit_bias", {}).items()}
+        kept = {name: value for name, value in stored.items() if name in known}
+        return cls(**kept | {"sampling": checked(Sampling, sampling), "peers": tuple(stored["peers"])})
+
+
+FILES = ("target", "draft")

@@ -1,0 +1,84 @@
+"""Items to requests: chat templates, earlier answers, a deeper context, and what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, cycle, islice
+
+from paceline.core.errors import ModelError, UsageError
+from paceline.core.sampling import Sampling
+from paceline.lab.system import Ask
+from paceline.lab.workload import Item
+from paceline.llm import LLM
+
+
+class Prompts:
+    """Turns items into Asks for one target. n: most tokens of each, None leaves it to the item. depth: tokens
+    that every prompt is filled up to, by the suite's other prompts put before it."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        items: Sequence[Item],
+        *,
+        n: int | None,
+        depth: int,
+        ignore_eos: bool,
+        sampling: Sampling,
+        seed: int,
+    ) -> None:
+        self._llm = llm
+        self._n, self._depth, self._ignore_eos = n, depth, ignore_eos
+        self._sampling, self._seed = sampling, seed
+        texts = [item.prompt or " ".join(content or "" for _, content in item.messages) for item in items]
+        self._filler = [llm.target.text.encode(text, add_bos=False) for text in texts] if depth else []
+
+    def ask(self, item: Item, answers: Mapping[str, str], before: Item | None) -> Ask:
+        """The request of `item`. answers: item id -> what the target said. before: the item before it in its
+        session, whose answer it may refer to. Raises UsageError where it does not fit the context."""
+        tokens = self._tokens(item, "" if before is None else answers.get(before.id, ""))
+        target = self._llm.target
+        if self._depth > len(tokens):
+            tokens = self._filled(item, tokens)
+        n = item.max_tokens if self._n is None else self._n
+        if len(tokens) + n > target.caps.n_ctx:
+            raise UsageError(
+                f"item {item.id}: its {len(tokens):,} tokens and {n:,} more do not fit the context of "
+                f"{target.caps.n_ctx:,}: ask for a larger one (-c), for fewer tokens (-n), or use --size tiny"
+            )
+        text = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
+        return Ask(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
+
+    def _tokens(self, item: Item, answer: str) -> list[int]:
+        if not item.messages:
+            return self._llm.tokens(item.prompt)
+        messages = [
+            {"role": role, "content": answer if content is None else content}
+            for role, content in item.messages
+        ]
+        try:
+            return self._llm.chat_tokens(messages)
+        except ModelError:  # a base model: the conversation as plain text
+            lines = [f"{message['role'].capitalize()}: {message['content']}" for message in messages]
+            return self._llm.tokens("\n\n".join([*lines, "Assistant:"]))
+
+    def _filled(self, item: Item, tokens: list[int]) -> list[int]:
+        others = [one for one in self._filler if one] or [tokens]
+        start = sum(map(ord, item.id)) % len(others)  # so that items do not all begin alike
+        endless = chain.from_iterable(cycle([*others[start:], *others[:start]]))
+        vocab = self._llm.target.vocab
+        head = [vocab.bos] if vocab.add_bos and vocab.bos is not None and tokens[:1] == [vocab.bos] else []
+        body = tokens[len(head) :]
+        return [*head, *islice(endless, self._depth - len(tokens)), *body]
+
+
+def previous(items: Sequence[Item]) -> dict[str, Item]:
+    """Item id -> the item before it in its session."""
+    last: dict[str, Item] = {}
+    out: dict[str, Item] = {}
+    for item in items:
+        if item.session:
+            if item.session in last:
+                out[item.id] = last[item.session]
+            last[item.session] = item
+    return out

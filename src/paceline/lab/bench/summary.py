@@ -1,0 +1,244 @@
+"""Measurements to Results: sums, means, and what the noise of a busy machine leaves certain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core import theory
+from paceline.lab.bench.record import Interval, Result
+from paceline.lab.system import Answer
+
+RESAMPLES = 2000
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one system did with one group of requests, all asked at once (one, but in a sweep over batches).
+
+    tokens, seconds: decoded after the first ones, and how long that took. Every other field is the sum over
+    the answers; None where one of them does not tell.
+    """
+
+    system: str
+    tokens: int
+    seconds: float
+    answers: int
+    n_tokens: int
+    first: float
+    steps: int | None
+    drafted: int | None
+    accepted: int | None
+    rejected: int | None
+    draft_seconds: float | None
+    forward_seconds: float | None
+    decode_seconds: float | None
+    own_speed: float | None
+
+    @classmethod
+    def of(cls, system: str, answers: Sequence[Answer]) -> Measurement:
+        def total(values: Iterable[Any]) -> Any:
+            told = list(values)
+            return None if any(value is None for value in told) else sum(told)
+
+        start = min(answer.first for answer in answers)
+        own = total(answer.own_speed for answer in answers)
+        return cls(
+            system=system,
+            tokens=sum(answer.n_tokens - answer.n_first for answer in answers),
+            seconds=max(answer.first + answer.rest for answer in answers) - start,
+            answers=len(answers),
+            n_tokens=sum(answer.n_tokens for answer in answers),
+            first=sum(answer.first for answer in answers),
+            steps=total(answer.steps for answer in answers),
+            drafted=total(answer.drafted for answer in answers),
+            accepted=total(answer.accepted for answer in answers),
+            rejected=total(answer.rejected for answer in answers),
+            draft_seconds=total(answer.draft_seconds for answer in answers),
+            forward_seconds=total(answer.extra.get("forward_seconds") for answer in answers),
+            decode_seconds=total(answer.extra.get("decode_seconds") for answer in answers),
+            own_speed=None if own is None else own / len(answers),
+        )
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Measurement:
+        return cls(**{f.name: stored[f.name] for f in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Group:
+    """One turn of every system at the same item, in the same minute."""
+
+    round: int
+    item: str
+    category: str
+    measurements: Mapping[str, Measurement]  # by system
+
+
+def speedup(method: Sequence[Sequence[tuple[float, float]]], plain: Sequence[Sequence[tuple[float, float]]],
+            seed: int = 0) -> Interval | None:  # fmt: skip
+    """The ratio of two speeds, each given as (tokens, seconds) by item and round, the same items and rounds
+    in both. The interval is a percentile bootstrap: items are drawn anew, and rounds within each item, so
+    that it speaks of other texts of the kind as well as of another try. None where a speed is not to be
+    had."""
+    n = np.array([len(rounds) for rounds in method])
+    widest = int(n.max(initial=0))
+    table = np.zeros((4, len(n), widest))
+    for i, (ours, its) in enumerate(zip(method, plain, strict=True)):
+        table[:2, i, : len(ours)] = np.array(ours).T
+        table[2:, i, : len(its)] = np.array(its).T
+    value = _ratio(table.sum(axis=(1, 2))[:, None])
+    if value is None:
+        return None
+    if len(n) * widest < 2:
+        return Interval(float(value[0]), float(value[0]), float(value[0]))
+    rng = np.random.default_rng(seed)
+    items = rng.integers(len(n), size=(RESAMPLES, len(n)))
+    rounds = (rng.random((RESAMPLES, len(n), widest)) * n[items][:, :, None]).astype(np.int64)
+    # An item with fewer rounds (a run that was cut short) is drawn as often, for as many rounds as it has.
+    real = np.arange(widest)[None, None, :] < n[items][:, :, None]
+    drawn = np.stack([(part[items[:, :, None], rounds] * real).sum(axis=(1, 2)) for part in table])
+    ratios = _ratio(drawn)
+    if ratios is None:
+        return None
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return Interval(float(value[0]), float(low), float(high))
+
+
+def _ratio(sums: Floats) -> Floats | None:
+    tokens, seconds, plain_tokens, plain_seconds = sums
+    if min(tokens.min(), seconds.min(), plain_tokens.min(), plain_seconds.min()) <= 0:
+        return None
+    out: Floats = (tokens / seconds) / (plain_tokens / plain_seconds)
+    return out
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of a system at a point before its groups are summed up."""
+
+    system: str
+    lossless: bool
+    verdict: str
+    memory: int | None
+    n_draft: int | None  # None: it drafts nothing
+
+
+def summarize(
+    point: Mapping[str, Any], rows: Sequence[Row], groups: Sequence[Group], plain: str
+) -> list[Result]:
+    """One Result a category and system, then one a system over all of them where there are several. plain:
+    the system that speed-ups refer to."""
+    categories = list(dict.fromkeys(group.category for group in groups))
+    chosen = [(category, [g for g in groups if g.category == category]) for category in categories]
+    if len(categories) != 1:
+        chosen.append(("", list(groups)))
+    return [_result(point, row, category, some, plain) for category, some in chosen for row in rows]
+
+
+def _result(point: Mapping[str, Any], row: Row, category: str, groups: Sequence[Group], plain: str) -> Result:
+    base: dict[str, Any] = {
+        "point": dict(point),
+        "system": row.system,
+        "category": category,
+        "lossless": row.lossless,
+        "verdict": row.verdict,
+        "items": len({group.item for group in groups}),
+        "rounds": len({group.round for group in groups}),
+        "memory": row.memory,
+    }
+    ours = [group.measurements[row.system] for group in groups if row.system in group.measurements]
+    its = [group.measurements[plain] for group in groups if plain in group.measurements]
+    base["n_tokens"] = sum(m.n_tokens for m in ours)
+    if not ours:
+        return Result(**base)
+    base |= _acceptance(ours)
+    if not row.lossless:
+        return Result(**base)
+    tokens, seconds = sum(m.tokens for m in ours), sum(m.seconds for m in ours)
+    speeds = _speeds(groups, row.system)
+    gain = None
+    if row.system != plain and len(its) == len(ours):
+        gain = speedup(_by_item(groups, row.system), _by_item(groups, plain))
+    told = [m.own_speed for m in ours if m.own_speed is not None]
+    decode = _total(ours, "decode_seconds")
+    return Result(
+        **base,
+        speed=float(np.mean(speeds)) if speeds else None,
+        speed_sd=float(np.std(speeds, ddof=1)) if len(speeds) > 1 else None,
+        speedup=gain,
+        ttft=sum(m.first for m in ours) / sum(m.answers for m in ours),
+        tpot=seconds / tokens if tokens else None,
+        draft_share=_over(_total(ours, "draft_seconds"), decode) if row.n_draft else None,
+        own_speed=float(np.mean(told)) if told else None,
+        theory=_theory(row, ours, its) if row.system != plain else {},
+    )
+
+
+def _acceptance(ours: Sequence[Measurement]) -> dict[str, float | None]:
+    drafted, accepted = _total(ours, "drafted"), _total(ours, "accepted")
+    steps, rejected = _total(ours, "steps"), _total(ours, "rejected")
+    known = accepted is not None and rejected is not None and accepted + rejected > 0
+    return {
+        "acceptance_rate": _over(accepted, drafted),
+        "acceptance_length": None if accepted is None or not steps else 1 + accepted / steps,
+        "acceptance": theory.acceptance(int(accepted), int(rejected)) if known else None,  # type: ignore[arg-type]
+    }
+
+
+def _theory(row: Row, ours: Sequence[Measurement], plain: Sequence[Measurement]) -> dict[str, float]:
+    """What each formula predicts of the measured acceptance and times; {} where one of them is not known."""
+    a = _acceptance(ours)["acceptance"]
+    drafted, drafting = _total(ours, "drafted"), _total(ours, "draft_seconds")
+    forward, steps, decode = (_total(ours, name) for name in ("forward_seconds", "steps", "decode_seconds"))
+    alone, plain_steps, whole = (
+        _total(plain, name) for name in ("forward_seconds", "steps", "decode_seconds")
+    )
+    if a is None or row.n_draft is None or None in (drafting, forward, decode, alone, whole):
+        return {}
+    if not (drafted and steps and plain_steps and alone):
+        return {}
+    one = alone / plain_steps  # a pass of one row
+    c, v = drafting / drafted / one, forward / steps / one  # type: ignore[operator]  # None was excluded
+    accepted = _total(ours, "accepted") or 0.0
+    each = [x / steps for x in (drafting, forward, decode)]  # type: ignore[operator]
+    emitted = 1 + accepted / steps
+    return {
+        "leviathan": theory.leviathan(a, row.n_draft, c),
+        "rule of thumb": theory.lab(a, row.n_draft),
+        "with verification cost": theory.with_verification_cost(a, row.n_draft, c, v),
+        "by times": theory.timing(emitted, one, each[0], each[1], each[2] - each[0] - each[1]),
+    }
+
+
+def _total(measurements: Sequence[Measurement], name: str) -> float | None:
+    values = [getattr(m, name) for m in measurements]
+    return None if not values or any(value is None for value in values) else float(sum(values))
+
+
+def _over(a: float | None, b: float | None) -> float | None:
+    return None if a is None or not b else a / b
+
+
+def _speeds(groups: Sequence[Group], system: str) -> list[float]:
+    """tokens/s of each round."""
+    sums: dict[int, list[float]] = {}
+    for group in groups:
+        if (m := group.measurements.get(system)) is not None:
+            tokens_seconds = sums.setdefault(group.round, [0.0, 0.0])
+            tokens_seconds[0] += m.tokens
+            tokens_seconds[1] += m.seconds
+    return [tokens / seconds for tokens, seconds in sums.values() if seconds > 0]
+
+
+def _by_item(groups: Sequence[Group], system: str) -> list[list[tuple[float, float]]]:
+    out: dict[str, list[tuple[float, float]]] = {}
+    for group in groups:
+        m = group.measurements[system]
+        out.setdefault(group.item, []).append((m.tokens, m.seconds))
+    return list(out.values())

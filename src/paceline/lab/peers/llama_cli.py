@@ -1,0 +1,274 @@
+"""llama.cpp's programs for the command line as Systems: llama-speculative, its simple sister, llama-lookup.
+
+Each takes one prompt and ends, so that one process answers one request. What it says of itself is all there
+is: it prints no token ids, and the time of the prompt in milliseconds. Loading the model is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+
+from paceline.core.errors import PeerError, UsageError
+from paceline.core.sampling import Sampling
+from paceline.lab.peers.llama_flags import Flags, model_arguments
+from paceline.lab.peers.llama_text import failure, read, unreadable
+from paceline.lab.system import Answer, Ask
+
+LOOK = 0.02  # seconds between looks at a program's memory
+HELP_TIMEOUT = 30.0  # seconds
+# What each thing has been called, the newest name first: old names may be listed as removed.
+N_DRAFT = ("--spec-draft-n-max", "--draft-max", "--draft")
+N_MIN = ("--spec-draft-n-min", "--draft-min")
+P_MIN = ("--spec-draft-p-min", "--draft-p-min")
+GPU_LAYERS = ("--spec-draft-ngl", "-ngld")
+TYPICAL = ("--typical-p", "--typical")
+LONGEST_DRAFT = 16  # of any program's default
+
+
+class LlamaProgram:
+    """What the programs have in common. The sole owner of the process that it runs; no process outlives
+    `answer`, however that ends.
+
+    path: of the program; None looks for it on PATH. n_ctx: of target and draft alike. n_draft, p_min: None
+    leaves them to the program. extra: more arguments, last. timeout: seconds for a request, loading included.
+    Raises PeerError where there is no such program or model file, UsageError for what it cannot do.
+    """
+
+    program = ""
+    n_first = 1  # the first token comes of the prompt's own pass, right when the decoding clock starts
+    drafts_with_model = True
+    knows_p_min = False
+    draft_type: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        path: str | None,
+        target: Path,
+        draft: Path | None = None,
+        *,
+        name: str | None = None,
+        n_draft: int | None = None,
+        p_min: float | None = None,
+        n_ctx: int,
+        threads: int,
+        flash_attention: bool | None = None,
+        cache_type: str = "f16",
+        gpu_layers: int = 0,
+        extra: Sequence[str] = (),
+        timeout: float = 600.0,
+    ) -> None:
+        self.name = name or self.program
+        if p_min and not self.knows_p_min:
+            raise UsageError(f"{self.name} knows no p_min, it always drafts on: give it p_min 0")
+        if self.drafts_with_model != (draft is not None):
+            wants = "a" if self.drafts_with_model else "no"
+            raise UsageError(f"{self.name} takes {wants} draft model (-md)")
+        for model in (target, draft):
+            if model is not None and not model.is_file():
+                raise PeerError(f"{self.name}: there is no file {model}")
+        self._n_ctx, self._n_draft, self._p_min, self._timeout = n_ctx, n_draft, p_min, timeout
+        self._extra = tuple(extra)
+        self._peak = 0
+        self._path = find(path or self.program)
+        self._flags = self._read_flags()
+        self._models = model_arguments(
+            self._flags,
+            target.resolve(),
+            n_ctx=n_ctx,
+            threads=threads,
+            parallel=1,
+            flash_attention=flash_attention,
+            cache_type=cache_type,
+            gpu_layers=gpu_layers,
+        )
+        if draft is not None:
+            self._models += ["-md", str(draft.resolve()), "-td", str(threads), "-tbd", str(threads)]
+            self._models += self._given(GPU_LAYERS, gpu_layers)
+
+    def _read_flags(self) -> Flags:
+        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+            # Whatever its exit status: that of 2024 is 1.
+            _, said, _ = self._run([self._path, "--help"], HELP_TIMEOUT, folder)
+        self._peak = 0
+        flags = Flags(self.program, said)
+        if not flags.has("--ignore-eos"):
+            raise PeerError(f"{self._path} is no {self.program}: its --help has no --ignore-eos")
+        return flags
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Answers one ask, with up to n_draft tokens more than it wants: these programs look at their limit
+        between steps. Where the ask ignores the end of text, the end token is forbidden, which is not quite
+        the same as going on after it.
+
+        first: reading the prompt. rest: its decoding clock. steps: passes of the target that gave tokens.
+        Raises UsageError for more than one ask, PeerError where the program fails.
+        """
+        if len(asks) != 1:
+            raise UsageError(f"{self.name} answers one request at a time, not {len(asks)}: use a batch of 1")
+        ask = asks[0]
+        longest = LONGEST_DRAFT if self._n_draft is None else self._n_draft
+        need = len(ask.tokens) + ask.max_tokens + longest + 4  # beyond it some versions crash
+        if need > self._n_ctx:
+            raise PeerError(
+                f"{self.name} needs {need:,} cells of context for the prompt's {len(ask.tokens):,} tokens "
+                f"and {ask.max_tokens:,} more, and was given {self._n_ctx:,}: use a longer context (-c)"
+            )
+        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+            prompt = Path(folder) / "prompt.txt"
+            # One newline at the end is dropped in reading.
+            prompt.write_text(ask.prompt + "\n", encoding="utf-8", newline="")
+            code, out, err = self._run(self.arguments(ask, prompt), self._timeout, folder)
+        if code != 0:
+            raise PeerError(failure(self.name, code, err))
+        report = read(out, err, ask.prompt)
+        if isinstance(report, str):
+            raise PeerError(unreadable(self.name, report, err or out))
+        return [
+            Answer(
+                text=report.text,
+                tokens=None,
+                n_tokens=report.n_tokens,
+                n_prompt=report.n_prompt,
+                first=report.prompt_seconds,
+                n_first=self.n_first,
+                rest=report.seconds,
+                steps=report.n_tokens - report.accepted,
+                drafted=report.drafted,
+                accepted=report.accepted,
+                draft_seconds=report.draft_seconds,
+                own_speed=report.speed,
+            )
+        ]
+
+    def arguments(self, ask: Ask, prompt: Path) -> list[str]:
+        """The whole command line."""
+        line = [self._path, *self._models]
+        if self._n_draft is not None:
+            name = self._flags.choose(*N_DRAFT)
+            line += [name, str(self._n_draft), *self._given(N_MIN, 0)]
+        if self._p_min is not None and self.knows_p_min:
+            line += [self._flags.choose(*P_MIN), f"{self._p_min:g}"]
+        if self.draft_type and self._flags.has(self.draft_type[0]):
+            line += self.draft_type
+        n_predict = max(1, ask.max_tokens - 1)  # it stops once it has more
+        line += ["-f", str(prompt), "--no-escape", "-n", str(n_predict), "--seed", str(ask.seed)]
+        if ask.ignore_eos:
+            line.append("--ignore-eos")
+        return [*line, *self._sampling(ask.sampling), *self._extra]
+
+    def _given(self, names: Sequence[str], value: float) -> list[str]:
+        """The flag by the first name that the program knows; nothing where it knows none."""
+        return next(([name, f"{value:g}"] for name in names if self._flags.has(name)), [])
+
+    def _sampling(self, sampling: Sampling) -> list[str]:
+        line = ["--temp", f"{sampling.temperature:g}"]
+        if not sampling.greedy:
+            line += ["--top-k", str(sampling.top_k), "--top-p", f"{sampling.top_p:g}"]
+            line += ["--min-p", f"{sampling.min_p:g}"]
+        if sampling.typical_p < 1.0:
+            line += self._given(TYPICAL, sampling.typical_p)
+        if sampling.xtc_probability > 0.0:
+            line += ["--xtc-probability", f"{sampling.xtc_probability:g}"]
+            line += ["--xtc-threshold", f"{sampling.xtc_threshold:g}"]
+        if sampling.penalised:
+            line += ["--repeat-last-n", str(sampling.repeat_last_n)]
+            line += ["--repeat-penalty", f"{sampling.repeat_penalty:g}"]
+            line += ["--presence-penalty", f"{sampling.presence_penalty:g}"]
+            line += ["--frequency-penalty", f"{sampling.frequency_penalty:g}"]
+        for token, bias in sampling.logit_bias.items():
+            line += ["-l", f"{token}{bias:+g}"]
+        return line
+
+    def _run(self, line: Sequence[str], timeout: float, folder: str) -> tuple[int, str, str]:
+        """(exit code, stdout, stderr) of one process. folder: where it may leave its log files."""
+        try:
+            process = subprocess.Popen(
+                line,
+                cwd=folder,
+                # Settings in the environment would apply to this program only.
+                env={key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is ours alone to handle
+            )
+        except OSError as error:
+            raise PeerError(f"{self.name}: {line[0]} cannot be started: {error.strerror}") from error
+        try:
+            out, err = self._wait(process, timeout)
+        except BaseException:
+            kill(process)
+            raise
+        return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+    def _wait(self, process: subprocess.Popen[bytes], timeout: float) -> tuple[bytes, bytes]:
+        import psutil
+
+        deadline = monotonic() + timeout
+        while monotonic() < deadline:
+            with contextlib.suppress(psutil.Error):
+                rss = int(psutil.Process(process.pid).memory_info().rss)
+                self._peak = max(self._peak, rss)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.communicate(timeout=LOOK)
+        raise PeerError(
+            f"{self.name} did not end within {timeout:g} s and was stopped: ask for fewer tokens, or give it "
+            "more time"
+        )
+
+    def memory(self) -> int | None:
+        """The most bytes of RAM that were seen at work, of its mapped model file what was in RAM; None before
+        the first answer."""
+        return self._peak or None
+
+    def close(self) -> None:
+        """No process outlives its answer."""
+
+
+class LlamaSpeculative(LlamaProgram):
+    """Drafts with a draft model, always n_draft tokens. Sampled, it verifies by a rule of its own."""
+
+    program = "llama-speculative"
+
+
+class LlamaSpeculativeSimple(LlamaProgram):
+    """Drafts with a draft model greedily, until its confidence falls below p_min. Its first pass reads the
+    prompt's last token, so that its decoding clock has every token."""
+
+    program = "llama-speculative-simple"
+    n_first = 0
+    knows_p_min = True
+    draft_type = ("--spec-type", "draft-simple")  # drafts of many kinds, and of none by default
+
+
+class LlamaLookup(LlamaProgram):
+    """Drafts by n-grams of its own text."""
+
+    program = "llama-lookup"
+    drafts_with_model = False
+
+
+def find(path: str) -> str:
+    """The program's absolute path."""
+    found = shutil.which(path)
+    if found is None:
+        raise PeerError(
+            f"there is no program {path}: build llama.cpp's (python benchmarks/native_llama.py) and give the "
+            f"path of this one, as in --peer {Path(path).name}=PATH, or put it on PATH"
+        )
+    return str(Path(found).resolve())
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """It, and what it may have started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

@@ -1,0 +1,255 @@
+"""llama.cpp's server as a System."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from paceline.core.errors import PeerError, UsageError
+from paceline.core.sampling import Sampling
+from paceline.lab.peers.endpoint import Endpoint, Event
+from paceline.lab.peers.llama_flags import (
+    model_arguments,
+    needs_draft,
+    output_of,
+    read_flags,
+    spec_types,
+    speculation_arguments,
+)
+from paceline.lab.peers.llama_log import cause_of_failure, cause_of_silence
+from paceline.lab.peers.llama_timings import decoding_seconds, drafts, own_speed
+from paceline.lab.peers.process import LOCAL, Program, free_port, require_free
+from paceline.lab.system import Answer, Ask
+
+XLLAMACPP = "xllamacpp"
+LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
+
+
+def find_server(where: str | None = None) -> tuple[str, ...]:
+    """The command of a llama-server: at the path `where`, in the package xllamacpp where that is "xllamacpp",
+    or on PATH. Raises PeerError where there is none."""
+    if where == XLLAMACPP:
+        return (sys.executable, "-m", "paceline.lab.peers.xllamacpp_server")
+    found = shutil.which(where or "llama-server")
+    if found is None and where is None:
+        raise PeerError(
+            "no llama-server on PATH: name one (llama-server=PATH), or pip install xllamacpp and use "
+            "llama-server=xllamacpp, a portable build that is slower than one made for this machine"
+        )
+    if found is None:
+        raise PeerError(f"{where} is no program: give the path of a llama-server")
+    return (found,)
+
+
+class LlamaServer:
+    """A llama-server of our own: started here, the sole user of it, stopped by `close`.
+
+    method: plain, model, lookup, one of the program's --spec-type, or a comma list of them. n_ctx: of each of
+    `parallel` slots, which is how many asks it answers at a time. n_draft, p_min: None leaves them to the
+    program. extra: more arguments, last. start_timeout, timeout: seconds to load, and of silence.
+    Raises PeerError where it does not start or cannot do what it is told, UsageError for a missing draft.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        target: Path,
+        draft: Path | None = None,
+        *,
+        name: str,
+        method: str = "plain",
+        n_draft: int | None = None,
+        p_min: float | None = None,
+        n_ctx: int,
+        threads: int,
+        parallel: int = 1,
+        flash_attention: bool | None = None,
+        cache_type: str = "f16",
+        gpu_layers: int = 0,
+        extra: Sequence[str] = (),
+        port: int | None = None,
+        start_timeout: float = 300.0,
+        timeout: float = 120.0,
+    ) -> None:
+        self.name = name
+        self._command = tuple(command)
+        self._parallel = parallel
+        self._types = spec_types(method)
+        if needs_draft(self._types) and draft is None:
+            raise UsageError(f"{name}: the method {method} needs a draft model (-md)")
+        for path in (target, draft):
+            if path is not None and not path.is_file():
+                raise PeerError(f"{name}: there is no file {path}")
+        flags = read_flags(command)
+        both: dict[str, Any] = {"cache_type": cache_type, "gpu_layers": gpu_layers}
+        arguments = [
+            *model_arguments(
+                flags,
+                target,
+                n_ctx=n_ctx,
+                threads=threads,
+                parallel=parallel,
+                flash_attention=flash_attention,
+                **both,
+            ),
+            *speculation_arguments(flags, self._types, draft, n_draft=n_draft, p_min=p_min, **both),
+        ]
+        port = free_port() if port is None else require_free(port)
+        self.argv = [*command, *arguments, "--host", LOCAL, "--port", str(port), *extra]
+        # Some builds before --spec-type did not count drafted tokens.
+        self._tells_drafts = not self._types or flags.has("--spec-type")
+        self._endpoint = Endpoint(name, f"http://{LOCAL}:{port}", timeout, {})
+        # Settings in the environment would apply to this server only.
+        env = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")}
+        self._program = Program(name, self.argv, env)
+        try:
+            self._wait_ready(start_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_ready(self, timeout: float) -> None:
+        try:
+            self._program.wait_ready(self._healthy, timeout)
+        except PeerError as error:
+            raise self._explained(error) from error
+        # It goes on without speculation where it cannot have it, and only its log, written by a thread of its
+        # own, says so: wait for the line that comes after.
+        deadline = monotonic() + 1.0
+        while "model loaded" not in self._program.said() and monotonic() < deadline:
+            sleep(0.01)
+        if self._types and (cause := cause_of_silence(self._program.said())):
+            raise PeerError(f"{self.name}: {cause}")
+
+    def _healthy(self) -> bool:
+        try:
+            status, _ = self._endpoint.get("/health")
+        except PeerError:
+            return False
+        return status == 200
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        if len(asks) > self._parallel:
+            raise UsageError(
+                f"{self.name}: {len(asks)} requests at a time, but it has {self._parallel} slots"
+            )
+        try:
+            streams = self._endpoint.stream_all("/completion", [request(ask) for ask in asks], "/health")
+        except PeerError as error:
+            if self._program.ended(1.0):
+                died = PeerError(f"{self.name} {self._program.obituary()}")
+                raise self._explained(died) from error
+            raise
+        return [self._answered(ask, events) for ask, events in zip(asks, streams, strict=True)]
+
+    def _answered(self, ask: Ask, events: Sequence[Event]) -> Answer:
+        spoken = [
+            e for e in events if not e.data.get("stop") and (e.data.get("tokens") or e.data.get("content"))
+        ]
+        last = events[-1] if events else None
+        if last is None or not spoken or not isinstance(last.data.get("timings"), dict):
+            raise PeerError(f"{self.name} ended its answer without saying how it went")
+        timings = last.data["timings"]
+        n_tokens = int(last.data["tokens_predicted"])
+        if ask.ignore_eos and n_tokens < ask.max_tokens:
+            raise PeerError(
+                f"{self.name} stopped after {n_tokens} of {ask.max_tokens} tokens "
+                f"({last.data.get('stop_type', 'unknown reason')}): does it need a larger context?"
+            )
+        tokens = tuple(int(token) for event in spoken for token in event.data.get("tokens", ()))
+        # It holds back what ends inside a character; the tokens of such pieces are never told.
+        complete = len(tokens) == n_tokens
+        until = (spoken[-1] if spoken[-1].data.get("tokens_predicted") == n_tokens else last).seconds
+        rest = decoding_seconds(timings, spoken[0].seconds, until)
+        drafted, accepted = drafts(timings, self._tells_drafts)
+        return Answer(
+            text="".join(event.data.get("content", "") for event in spoken),
+            tokens=tokens if complete else None,
+            n_tokens=n_tokens,
+            n_prompt=int(last.data["tokens_evaluated"]),
+            first=until - rest,
+            n_first=int(spoken[0].data.get("tokens_predicted", 1)),
+            rest=rest,
+            steps=None if accepted is None else n_tokens - accepted,
+            drafted=drafted,
+            accepted=accepted,
+            # By how many steps the rest was lost it does not tell.
+            rejected=0 if drafted is not None and drafted == accepted else None,
+            own_speed=own_speed(timings),
+            extra={"timings": timings},
+        )
+
+    def memory(self) -> int | None:
+        return self._program.memory()
+
+    def version(self) -> str:
+        said = output_of(self._command, "--version").strip().splitlines()
+        return next((line for line in said if line.startswith("version")), said[0] if said else "unknown")
+
+    @property
+    def pid(self) -> int:
+        return self._program.pid
+
+    def close(self) -> None:
+        self._program.close()
+
+    def _explained(self, error: PeerError) -> PeerError:
+        cause = cause_of_failure(self._program.said())
+        return error if cause is None else PeerError(f"{self.name}: {cause}")
+
+
+def request(ask: Ask) -> dict[str, Any]:
+    """The body of /completion. Nothing is left to the server's defaults, which filter and reuse prompts."""
+    return {
+        "prompt": list(ask.tokens),
+        "n_predict": ask.max_tokens,
+        "seed": ask.seed,
+        "ignore_eos": ask.ignore_eos,
+        "stream": True,
+        "cache_prompt": False,
+        "return_tokens": True,
+        "response_fields": list(LAST),
+        "sse_ping_interval": -1,
+        "stop": [],
+        **sampler_settings(ask.sampling),
+    }
+
+
+def sampler_settings(sampling: Sampling) -> dict[str, Any]:
+    """`sampling` for llama-server: the same chain in the same order, and nothing that is off in it. Greedy is
+    the best of one, which spares it a softmax over the vocabulary."""
+    chain = {
+        "penalties": sampling.penalised,
+        "top_k": sampling.top_k > 0 or sampling.greedy,
+        "typ_p": sampling.typical_p < 1.0,
+        "top_p": sampling.top_p < 1.0,
+        "min_p": sampling.min_p > 0.0,
+        "xtc": sampling.xtc_probability > 0.0,
+        "temperature": not sampling.greedy,
+    }
+    if sampling.greedy:
+        chain |= dict.fromkeys(("typ_p", "top_p", "min_p"), False)  # they keep the likeliest token
+    return {
+        "samplers": [name for name, on in chain.items() if on],
+        "temperature": sampling.temperature,
+        "top_k": 1 if sampling.greedy else sampling.top_k,
+        "typical_p": sampling.typical_p,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "xtc_probability": sampling.xtc_probability,
+        "xtc_threshold": sampling.xtc_threshold,
+        "repeat_penalty": sampling.repeat_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repeat_last_n": sampling.repeat_last_n,
+        # JSON has no infinity; `false` forbids a token.
+        "logit_bias": [[t, False if b == -float("inf") else b] for t, b in sampling.logit_bias.items()],
+        "dry_multiplier": 0.0,
+        "mirostat": 0,
+        "dynatemp_range": 0.0,
+    }

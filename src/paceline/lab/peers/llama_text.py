@@ -1,0 +1,116 @@
+"""What llama.cpp's command-line programs print; of the versions recorded in tests/data/llama_cpp."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.lab.peers.llama_log import cause_of_failure
+
+NUMBER = r"([-+]?(?:\d+\.?\d*|nan|inf))"
+ENCODED = re.compile(rf"encoded\s+(\d+) tokens in\s+{NUMBER} seconds")
+DECODED = re.compile(rf"decoded\s+(\d+) tokens in .*speed:\s+{NUMBER} t/s")
+DRAFTED = re.compile(r"n_drafted\s+= (\d+)")
+ACCEPTED = re.compile(r"n_accept\s+= (\d+)")
+T_DRAFT = re.compile(rf"t_draft\s+= {NUMBER} ms")
+# Said among the text by llama-lookup of 2025.
+ASIDE = re.compile(r" - draft candidate: token=\d+\n")
+FRAME = "\n\n"
+BOS_ROOM = 64  # characters that the first token, of no text, may be spelled with
+
+# What only these programs say, with what it means; the causes that the server shares come after.
+CAUSES = (
+    (
+        re.compile(r"draft (model )?(vocab|special|bos|eos).*(must|to use spec)|token \d+ content differs"),
+        "draft and target do not share a vocabulary: take a draft of the target's family",
+    ),
+    (
+        re.compile(r"prompt too long|exceeds the (context|batch) size|find (a memory|KV cache) slot"),
+        "prompt and answer do not fit its context: use a longer one (-c)",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a program said of one request. seconds: of decoding, speed: its own tokens/s."""
+
+    text: str
+    n_prompt: int
+    prompt_seconds: float
+    n_tokens: int
+    seconds: float
+    speed: float
+    drafted: int
+    accepted: int
+    draft_seconds: float | None
+
+
+def read(out: str, err: str, prompt: str) -> Report | str:
+    """Its report; where something is missing in what it said, what that is."""
+    found = {
+        name: pattern.search(err)
+        for name, pattern in (
+            ("'encoded ... tokens'", ENCODED),
+            ("'decoded ... tokens'", DECODED),
+            ("n_drafted", DRAFTED),
+            ("n_accept", ACCEPTED),
+        )
+    }
+    text = answer_text(out, prompt)
+    missing = [name for name, match in found.items() if match is None]
+    if text is None:
+        missing.append("the prompt before the answer")
+    encoded, decoded, drafted, accepted = found.values()
+    if text is None or not (encoded and decoded and drafted and accepted):
+        return f"{', '.join(missing)} missing"
+    n_tokens, speed = int(decoded[1]), float(decoded[2])
+    if n_tokens == 0 or not math.isfinite(speed) or speed <= 0.0:
+        return f"no speed in {decoded[0]!r}"
+    t_draft = T_DRAFT.search(err)
+    return Report(
+        text=text,
+        n_prompt=int(encoded[1]),
+        prompt_seconds=float(encoded[2]),
+        n_tokens=n_tokens,
+        seconds=n_tokens / speed,  # the seconds it prints are rounded to thousandths
+        speed=speed,
+        drafted=int(drafted[1]),
+        accepted=int(accepted[1]),
+        draft_seconds=float(t_draft[1]) / 1000 if t_draft else None,
+    )
+
+
+def answer_text(out: str, prompt: str) -> str | None:
+    """stdout without the prompt that is repeated there; None where the prompt was to come, and does not."""
+    if not out.startswith(FRAME):  # in 2024 the prompt went to stderr
+        return out
+    start = out.find(prompt, 0, len(FRAME) + BOS_ROOM + len(prompt))
+    if start < 0:
+        return None
+    return ASIDE.sub("", out[start + len(prompt) :].removesuffix(2 * FRAME))
+
+
+def failure(name: str, code: int, err: str) -> str:
+    """What went wrong, for an error message. A program may say why before a signal ends it."""
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    for pattern, meaning in CAUSES:
+        said = next((line for line in lines if pattern.search(line)), None)
+        if said is not None:
+            return f"{name}: {meaning}. It says: {said}"
+    if cause := cause_of_failure(err):
+        return f"{name}: {cause}"
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+    return f"{name} {how}{last_words(lines)}"
+
+
+def unreadable(name: str, why: str, said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return f"{name}: its output cannot be read ({why}){last_words(lines)}"
+
+
+def last_words(lines: Sequence[str], n: int = 3) -> str:
+    return f"; its last words: {' / '.join(lines[-n:])}" if lines else ", without a word"

@@ -1,0 +1,193 @@
+"""Any server with OpenAI's completions API as a System: vLLM, SGLang, llama-server and others."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from time import sleep
+from typing import Any
+
+from paceline.core.errors import PeerError, UsageError
+from paceline.core.sampling import Sampling
+from paceline.lab.peers.endpoint import Endpoint, Event, complaint
+from paceline.lab.peers.llama_timings import decoding_seconds, own_speed
+from paceline.lab.peers.prometheus import Drafts, drafts_between, read_metrics
+from paceline.lab.system import Answer, Ask
+
+COMPLETIONS, MODELS, METRICS = "/v1/completions", "/v1/models", "/metrics"
+LOOKS, SETTLE = 20, 0.05  # at counters that may lag, and the seconds between two
+
+
+class OpenAI:
+    """A server that somebody else runs, and that is best used by nobody else meanwhile.
+
+    url: http://HOST:PORT, with or without /v1; `#MODEL` after it chooses among several. key: OPENAI_API_KEY
+    of the environment if None. timeout: seconds of silence. Prompts are text, to which it adds its BOS.
+    Raises PeerError where nobody answers, UsageError for an address or a model that cannot be used.
+    """
+
+    def __init__(self, url: str, *, name: str, key: str | None = None, timeout: float = 120.0) -> None:
+        self.name = name
+        address, _, model = url.partition("#")
+        key = os.environ.get("OPENAI_API_KEY") if key is None else key
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._endpoint = Endpoint(name, address.rstrip("/").removesuffix("/v1"), timeout, headers)
+        self.model = model or self._only_model()
+        self._extended = self._takes_extensions()
+        self._counts = self._counters() is not None
+
+    def _only_model(self) -> str:
+        status, said = self._endpoint.get(MODELS)
+        data = self._endpoint.parsed(said)
+        models = [str(one["id"]) for one in data.get("data", []) if "id" in one]
+        if status != 200 or not models:
+            raise PeerError(f"{self.name}: {MODELS} names no model: {complaint(data)} (HTTP {status})")
+        if len(models) > 1:
+            raise UsageError(f"{self.name} serves {', '.join(models)}: choose one with URL#MODEL")
+        return models[0]
+
+    def _takes_extensions(self) -> bool:
+        """Whether it takes settings that OpenAI's own API has not; servers refuse a request over an unknown
+        one, or pass over it. Also finds out, before anything is measured, whether it answers at all."""
+        ask = Ask("a", (), 1)
+        for extended in (True, False):
+            status, said = self._endpoint.post(COMPLETIONS, self._request(ask, extended, stream=False))
+            if status == 200:
+                return extended
+            if status not in (400, 422):
+                break
+        raise PeerError(f"{self.name} refused: {complaint(said)} (HTTP {status})")
+
+    def _request(self, ask: Ask, extended: bool, *, stream: bool = True) -> dict[str, Any]:
+        sampling = ask.sampling
+        if sampling.typical_p < 1.0 or sampling.xtc_probability > 0.0:
+            raise UsageError(f"{self.name}: OpenAI's API has neither typical-p nor XTC")
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": ask.prompt,
+            "max_tokens": ask.max_tokens,
+            "seed": ask.seed,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            # Between -100, which forbids a token, and 100.
+            "logit_bias": {str(t): max(-100.0, min(b, 100.0)) for t, b in sampling.logit_bias.items()},
+        }
+        if stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return body | self._extensions(sampling, ask.ignore_eos) if extended else body
+
+    def _extensions(self, sampling: Sampling, ignore_eos: bool) -> dict[str, Any]:
+        return {
+            "ignore_eos": ignore_eos,
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repeat_penalty,  # vLLM's and SGLang's word
+            "repeat_penalty": sampling.repeat_penalty,  # llama-server's
+            "return_token_ids": True,
+            # From an empty cache: the first is llama-server's way, the second vLLM's.
+            "cache_prompt": False,
+            "cache_salt": uuid.uuid4().hex,
+        }
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Asks are answered from an empty cache where the server can be told so: SGLang cannot, and needs
+        --disable-radix-cache."""
+        before = self._counters() if self._counts else None
+        bodies = [self._request(ask, self._extended) for ask in asks]
+        streams = self._endpoint.stream_all(COMPLETIONS, bodies, MODELS)
+        answers = [self._answered(events) for events in streams]
+        if before is None or all(answer.drafted is not None for answer in answers):
+            return answers
+        drafts = self._drafts_since(before, sum(answer.n_tokens for answer in answers), len(asks))
+        return answers if drafts is None else shared_out(answers, drafts)
+
+    def _answered(self, events: Sequence[Event]) -> Answer:
+        choices = [(event, choice) for event in events for choice in event.data.get("choices") or ()]
+        said = [(event, choice) for event, choice in choices if choice.get("text") or choice.get("token_ids")]
+        usage = next((e.data["usage"] for e in reversed(events) if e.data.get("usage")), None)
+        if not said or usage is None:
+            raise PeerError(f"{self.name} ended its answer without saying how many tokens it has")
+        first, last = said[0][0].seconds, said[-1][0].seconds
+        n_tokens = int(usage["completion_tokens"])
+        tokens = tuple(int(token) for _, choice in said for token in choice.get("token_ids") or ())
+        timings = next((e.data["timings"] for e in reversed(events) if "timings" in e.data), None)
+        rest = last - first if timings is None else decoding_seconds(timings, first, last)
+        answer = Answer(
+            text="".join(choice.get("text", "") for _, choice in said),
+            tokens=tokens if len(tokens) == n_tokens else None,
+            n_tokens=n_tokens,
+            n_prompt=int(usage["prompt_tokens"]),
+            first=last - rest,
+            # A server that tells no token ids is taken to begin with one token.
+            n_first=sum(len(c.get("token_ids") or "1") for event, c in said if event.seconds == first),
+            rest=rest,
+            own_speed=None if timings is None else own_speed(timings),
+        )
+        return with_drafts(answer, events)
+
+    def _counters(self) -> dict[str, float] | None:
+        status, said = self._endpoint.get(METRICS)
+        return read_metrics(self.name, said.decode(errors="replace")) if status == 200 else None
+
+    def _drafts_since(self, before: dict[str, float], n_tokens: int, n_requests: int) -> Drafts | None:
+        """Counters may lag behind the answer: they are read until they rest."""
+        found = None
+        for _ in range(LOOKS):
+            last, found = found, drafts_between(before, self._counters() or {}, n_tokens, n_requests)
+            if found == last:
+                break
+            sleep(SETTLE)
+        return found
+
+    def memory(self) -> int | None:
+        """It may run anywhere."""
+        return None
+
+    def close(self) -> None:
+        """The server is not ours."""
+
+
+def with_drafts(answer: Answer, events: Sequence[Event]) -> Answer:
+    """`answer` with what the server told of this request's drafts: llama-server in its timings, vLLM where it
+    was started with --per-request-spec-decode-metrics."""
+    for event in reversed(events):
+        timings = event.data.get("timings") or {}
+        metrics = (event.data.get("metrics") or {}).get("speculative_decoding")
+        if "draft_n" in timings:
+            return drafted(answer, int(timings["draft_n"]), int(timings["draft_n_accepted"]))
+        if metrics:
+            n, accepted = int(metrics["num_draft_tokens"]), int(metrics["num_accepted_draft_tokens"])
+            return replace(drafted(answer, n, accepted), rejected=rejected_of(metrics))
+    return answer
+
+
+def rejected_of(metrics: Mapping[str, Any]) -> int | None:
+    """The steps that kept less than was drafted, where every step drafted as much."""
+    longest, histogram = int(metrics["num_spec_tokens"]), metrics["acceptance_histogram"]
+    if metrics["num_draft_tokens"] != longest * metrics["num_spec_steps"]:
+        return None
+    return sum(int(n) for n in histogram[:longest])
+
+
+def drafted(answer: Answer, n_drafted: int, n_accepted: int) -> Answer:
+    return replace(
+        answer,
+        steps=answer.n_tokens - n_accepted,
+        drafted=n_drafted,
+        accepted=n_accepted,
+        rejected=0 if n_drafted == n_accepted else None,
+    )
+
+
+def shared_out(answers: Sequence[Answer], drafts: Drafts) -> list[Answer]:
+    """Counters are for all requests together: each answer gets a part by its length, and sums stay right."""
+    ends = list(accumulate(answer.n_tokens for answer in answers))
+    parts = [
+        [round(count * end / ends[-1]) for end in (0, *ends)] for count in (drafts.drafted, drafts.accepted)
+    ]
+    return [drafted(answer, *(part[i + 1] - part[i] for part in parts)) for i, answer in enumerate(answers)]

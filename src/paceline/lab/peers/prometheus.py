@@ -1,0 +1,59 @@
+"""What a server counts about drafting, in Prometheus' text format: vLLM, llama-server and SGLang."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paceline.core.errors import MissingExtraError, PeerError
+
+COUNTED = ("vllm:spec_decode_num_", "llamacpp:spec_decode_num_")  # the second took the first's names
+VERIFIED = "sglang:spec_verify_calls_total"
+ROWS = "sglang:spec_num_draft_tokens"  # a setting: the rows of a verification, the root among them
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Tokens drafted, and of these accepted."""
+
+    drafted: int
+    accepted: int
+
+
+def read_metrics(name: str, text: str) -> dict[str, float]:
+    """Every sample by its name, summed over its labels: a server counts each of its engines apart.
+    Raises PeerError for what is no such text."""
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError as error:
+        raise MissingExtraError(
+            f"a server's metrics need prometheus-client ({error}): pip install 'paceline[peers]'"
+        ) from error
+    sums: defaultdict[str, float] = defaultdict(float)
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                sums[sample.name] += sample.value
+    except ValueError as error:
+        raise PeerError(f"{name}: its /metrics is not in Prometheus' format: {error}") from error
+    return dict(sums)
+
+
+def drafts_between(
+    before: Mapping[str, float], after: Mapping[str, float], n_tokens: int, n_requests: int
+) -> Drafts | None:
+    """What was drafted for `n_requests` that came to `n_tokens`; None where the server does not count it."""
+
+    def grown(name: str) -> int:
+        return round(after[name] - before.get(name, 0.0))
+
+    for counted in COUNTED:
+        if counted + "draft_tokens_total" in after:
+            return Drafts(grown(counted + "draft_tokens_total"), grown(counted + "accepted_tokens_total"))
+    if VERIFIED in after and ROWS in after:
+        # It counts no accepted tokens: they are those that neither a prompt nor a verification itself gave.
+        passes = grown(VERIFIED)
+        drafted = passes * (round(after[ROWS]) - 1)
+        return Drafts(drafted, min(max(0, n_tokens - n_requests - passes), drafted))
+    return None

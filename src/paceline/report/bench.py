@@ -1,0 +1,263 @@
+"""A bench as tables, for a terminal and as Markdown.
+
+A record has the names of a run in the history: `provenance` (whatever is known), `started`, `status` and
+`results`, each of these with the names of the bench's Result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, Any
+
+from paceline.report.block import Block
+
+Record = Mapping[str, Any]
+
+PLAIN = "plain"  # the system that every speedup refers to
+NONE = "-"
+LONGEST = 24  # characters of a verdict that stand in the table; a longer one stands below it
+
+
+def write(record: Record, file: IO[str]) -> None:
+    for name, text in header(record):
+        file.write(f"{name:9} {text}\n")
+    for block in blocks(record):
+        file.write(f"\n{block.title}\n" if block.title else "\n")
+        block.write(file)
+    file.write("\n")
+    for line in [*notes(record), conclusion(record)]:
+        file.write(f"{line}\n")
+
+
+def markdown(record: Record) -> str:
+    """GitHub's."""
+    lines = [f"- {name}: {text}" for name, text in header(record)]
+    for block in blocks(record):
+        lines += ["", f"**{block.title}**", ""] if block.title else [""]
+        lines += block.markdown()
+    lines += ["", *(f"- {note}" for note in notes(record)), "", f"**{conclusion(record)}**"]
+    return "\n".join(lines) + "\n"
+
+
+def header(record: Record) -> list[tuple[str, str]]:
+    """What was measured, on what: a name and a text each; what is not known is left out."""
+    known, results = record["provenance"], record["results"]
+    machine, request = known.get("machine") or {}, known.get("request") or {}
+    out = [(name, model(known[name])) for name in ("target", "draft") if known.get(name)]
+    programs = [f"paceline {known['paceline']}"] if known.get("paceline") else []
+    programs += [known["engine"]] if known.get("engine") else []
+    if programs:
+        out.append(("engine", ", ".join(programs)))
+    where = [printable(str(machine[name])) for name in ("processor", "system") if machine.get(name)]
+    if known.get("threads"):
+        where.append(f"threads {known['threads']}")
+    if where:
+        out.append(("machine", ", ".join(where)))
+    what = [printable(str(known["suite"]))] if known.get("suite") else []
+    if results:
+        rounds, items = (max(result[name] for result in results) for name in ("rounds", "items"))
+        what.append(f"{counted(items, 'item')}, {counted(rounds, 'round')}")
+    if "temperature" in request:
+        what.append(f"temperature {request['temperature']:g}")
+    if what:
+        out.append(("suite", ", ".join(what)))
+    if record.get("status", "done") != "done":
+        out.append(("status", f"{record['status']}: what was measured until then"))
+    return out
+
+
+def blocks(record: Record) -> list[Block]:
+    results = record["results"]
+    if not results:
+        return []
+    out = [_speeds(overall(results))]
+    categories = tuple(dict.fromkeys(result["category"] for result in results if result["category"]))
+    if len(categories) > 1:
+        out.append(_by_category(results, categories))
+    theory = [result for result in overall(results) if result["theory"] and gained(result)]
+    return [*out, _theory(theory)] if theory else out
+
+
+def overall(results: Sequence[Record]) -> list[Record]:
+    """Those that stand for all categories: of a suite with one category, its own."""
+    every = [result for result in results if not result["category"]]
+    return every or list(results)
+
+
+def points(results: Iterable[Record]) -> tuple[str, ...]:
+    """What was swept."""
+    return tuple(dict.fromkeys(name for result in results for name in result["point"]))
+
+
+def conclusion(record: Record) -> str:
+    """Which system is fastest, as far as the intervals allow to say so."""
+    best = best_of(record)
+    if best is None:
+        return "no conclusion: no system beside plain decoding has a speed"
+    said = f"{named(best)}, {interval(best['speedup'])} plain decoding"
+    if best["speedup"]["high"] < 1:
+        return f"no gain: plain decoding is fastest here; next is {said}"
+    if best["speedup"]["low"] <= 1:
+        return f"no clear difference from plain decoding; highest is {said}"
+    others = [r for r in overall(record["results"]) if r is not best and _drafts(r)]
+    equal = [named(r) for r in others if r["speedup"]["high"] >= best["speedup"]["low"]]
+    return f"fastest: {said}" + (f"; no clear difference from {', '.join(equal)}" if equal else "")
+
+
+def best_of(record: Record) -> Record | None:
+    """The result with the highest speedup over plain decoding; None where no other system has one."""
+    results = [result for result in overall(record["results"]) if _drafts(result)]
+    return max(results, key=lambda result: result["speedup"]["value"], default=None)
+
+
+def notes(record: Record) -> list[str]:
+    """Verdicts that the table has no room for, each with those it is about."""
+    results = overall(record["results"])
+    verdicts: dict[str, set[str]] = {}
+    for result in results:
+        verdicts.setdefault(result["system"], set()).add(result["verdict"])
+    about: dict[str, dict[str, None]] = {}
+    for result in results:
+        if result["verdict"] != _short(result):
+            # The point of a sweep matters only where the system fared differently at another one.
+            alike = len(verdicts[result["system"]]) == 1
+            name = printable(result["system"]) if alike else named(result)
+            about.setdefault(printable(result["verdict"]), {})[name] = None
+    return [f"{', '.join(names)}: {verdict}" for verdict, names in about.items()]
+
+
+def named(result: Record) -> str:
+    """A system, and where it stood in a sweep."""
+    at = ", ".join(f"{name} {value}" for name, value in result["point"].items())
+    return printable(result["system"] + (f" ({at})" if at else ""))
+
+
+def gained(result: Record) -> bool:
+    return bool(result["lossless"] and result["speedup"])
+
+
+def _drafts(result: Record) -> bool:
+    return result["system"] != PLAIN and gained(result)
+
+
+def interval(speedup: Record) -> str:
+    return f"{times(speedup['value'])} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
+
+
+def times(value: float) -> str:
+    return f"{value:.2f}x"
+
+
+def number(value: float | None, pattern: str, scale: float = 1.0) -> str:
+    return NONE if value is None else format(value * scale, pattern)
+
+
+def spread(result: Record) -> str:
+    """tokens/s: mean ± standard deviation."""
+    sd = "" if result["speed_sd"] is None else f" ± {result['speed_sd']:.1f}"
+    return NONE if result["speed"] is None or not result["lossless"] else f"{result['speed']:.1f}{sd}"
+
+
+def size(n_bytes: int | None) -> str:
+    if n_bytes is None:
+        return NONE
+    return f"{n_bytes / 2**30:.2f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
+
+
+def counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'s' * (n != 1)}"
+
+
+def model(it: Record) -> str:
+    parts = [f"{printable(it['name'])} ({printable(it['description'])})", size(it["size"])]
+    if it.get("params"):
+        parts.append(f"{it['params'] / 1e6:,.0f} M parameters")
+    return ", ".join([*parts, f"fingerprint {it['fingerprint'][:16]}"])
+
+
+def printable(text: str) -> str:
+    """A file's own words, in which anything may stand."""
+    return repr(text)[1:-1]
+
+
+def place(result: Record, swept: Sequence[str]) -> tuple[str, ...]:
+    """The first columns of a row: the point of the sweep, and the system."""
+    return (*(str(result["point"].get(name, NONE)) for name in swept), printable(result["system"]))
+
+
+def _short(result: Record) -> str:
+    start: str = result["verdict"].partition(":")[0]
+    if printable(start) == start and len(start) <= LONGEST:
+        return start
+    return "yes" if result["lossless"] else "NOT LOSSLESS"
+
+
+def _speeds(results: Sequence[Record]) -> Block:
+    swept = points(results)
+    columns = (
+        *swept,
+        "method",
+        "t/s",
+        "speedup",
+        "accept.\nrate",
+        "accept.\nlength",
+        "TTFT\nms",
+        "TPOT\nms",
+        "draft\n%",
+        "memory",
+        "lossless",
+    )
+    return Block("", columns, tuple(_row(result, swept) for result in results), len(swept) + 1)
+
+
+def _row(result: Record, swept: Sequence[str]) -> tuple[str, ...]:
+    if not result["lossless"]:  # no figures without proof
+        return (*place(result, swept), *[NONE] * 8, _short(result))
+    gain = interval(result["speedup"]) if result["speedup"] else NONE
+    return (
+        *place(result, swept),
+        spread(result),
+        times(1.0) if result["system"] == PLAIN else gain,
+        number(result["acceptance_rate"], ".2f"),
+        number(result["acceptance_length"], ".2f"),
+        number(result["ttft"], ".0f", 1e3),
+        number(result["tpot"], ".1f", 1e3),
+        number(result["draft_share"], ".0f", 100),
+        size(result["memory"]),
+        _short(result),
+    )
+
+
+def _by_category(results: Sequence[Record], categories: tuple[str, ...]) -> Block:
+    """One row a system: the categories are few, the systems may be many."""
+    swept = points(results)
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for result in results:
+        cells.setdefault(place(result, swept), {})[result["category"]] = _category_cell(result)
+    rows = tuple((*key, *(of.get(name, NONE) for name in (*categories, ""))) for key, of in cells.items())
+    columns = (*swept, "method", *(printable(name).replace("-", "-\n") for name in categories), "all")
+    title = "speedup by category (plain: t/s; ~ where the interval includes 1)"
+    return Block(title, columns, rows, len(swept) + 1)
+
+
+def _category_cell(result: Record) -> str:
+    if result["system"] == PLAIN:
+        return number(result["speed"], ".1f")
+    if not gained(result):
+        return NONE
+    it = result["speedup"]
+    return ("~" if it["low"] <= 1 <= it["high"] else "") + times(it["value"])
+
+
+def _theory(results: Sequence[Record]) -> Block:
+    swept = points(results)
+    formulas = tuple(dict.fromkeys(name for result in results for name in result["theory"]))
+    rows = []
+    for result in results:
+        measured = result["speedup"]["value"]
+        predicted = [result["theory"].get(name) for name in formulas]
+        cells = [NONE if p is None else f"{times(p)} {p / measured - 1:+.0%}" for p in predicted]
+        rows.append((*place(result, swept), times(measured), *cells))
+    columns = (*swept, "method", "measured", *formulas)
+    title = "speedup in theory, and how far above or below what was measured"
+    return Block(title, columns, tuple(rows), len(swept) + 1)

@@ -1,0 +1,172 @@
+"""Two benches beside each other: what became faster or slower, and whether they can be compared at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+from paceline.report.bench import NONE, PLAIN, best_of, interval, place, points, printable, spread, times
+from paceline.report.block import Block
+
+Record = Mapping[str, Any]
+
+# What was asked: where it differs, nothing can be compared.
+WORK = ("target", "suite", "request")
+# What a bench may be about: where only these differ, speeds can be compared as well.
+SUBJECT = ("paceline", "draft", "drafting")
+REGRESSED, IMPROVED = "REGRESSED", "improved"
+
+
+def changes(a: Record, b: Record) -> list[dict[str, Any]]:
+    """What both measured, over all categories first: point, system, category, results `a` and `b`, ratio of
+    their speeds (B over A), and change: "REGRESSED" where B's speedup is below A's, interval and all, or B's
+    output is no longer the target's; "improved" the other way round; "" where neither can be said; None where
+    the two did not ask the same."""
+    before = {_key(result): result for result in a["results"]}
+    asked_alike = not _work(differences(a, b))
+    out = []
+    for result in b["results"]:
+        if (old := before.get(_key(result))) is not None:
+            out.append(
+                {
+                    "point": result["point"],
+                    "system": result["system"],
+                    "category": result["category"],
+                    "a": old,
+                    "b": result,
+                    "ratio": result["speed"] / old["speed"] if result["speed"] and old["speed"] else None,
+                    "change": _change(old, result) if asked_alike else None,
+                }
+            )
+    return sorted(out, key=lambda row: row["category"] != "")
+
+
+def write_comparison(a: Record, b: Record, file: IO[str]) -> None:
+    for name, record in (("A", a), ("B", b)):
+        file.write(f"{name}  {_title(record)}\n")
+    unlike = differences(a, b)
+    for name, left, right in unlike:
+        file.write(f"differs: {name}: {left} | {right}\n")
+    if said := caution(unlike):
+        file.write(f"{said}\n")
+    found = changes(a, b)
+    if found:
+        file.write("\n")
+        _block(found).write(file)
+    file.write("\n")
+    for name, record, other in (("A", a, b), ("B", b, a)):
+        if names := _only(record, other):
+            file.write(f"only in {name}: {', '.join(names)}\n")
+    file.write(f"{summary(found)}\n")
+
+
+def differences(a: Record, b: Record) -> list[tuple[str, str, str]]:
+    """Of the provenance: a name, and what each has there. Models are told apart by their weights."""
+    left, right = (dict(_flat(record["provenance"])) for record in (a, b))
+    nothing = (NONE, NONE)
+    pairs = {name: (left.get(name, nothing), right.get(name, nothing)) for name in [*left, *right]}
+    return [(name, x[1], y[1]) for name, (x, y) in pairs.items() if x[0] != y[0]]
+
+
+def caution(unlike: Sequence[tuple[str, str, str]]) -> str:
+    """What must not be read out of the table; "" where nothing stands in the way."""
+    if work := _work(unlike):
+        return f"not the same work ({', '.join(work)}): neither speeds nor speedups can be compared"
+    if any(_top(name) not in SUBJECT for name, _, _ in unlike):
+        return "not the same machine or settings: speeds cannot be compared, only speedups"
+    return ""
+
+
+def summary(found: Sequence[Mapping[str, Any]]) -> str:
+    if not found:
+        return "nothing was measured in both"
+    if any(row["change"] is None for row in found):
+        return "no verdict"
+    counts = [sum(row["change"] == kind for row in found) for kind in (REGRESSED, IMPROVED)]
+    return f"{counts[0]} regressed, {counts[1]} improved, {len(found) - sum(counts)} without a clear change"
+
+
+def write_runs(records: Sequence[Record], file: IO[str]) -> None:
+    """What the history has; each record also with `id` and `paceline`."""
+    rows = []
+    for record in records:
+        known, best = record["provenance"], best_of(record)
+        target = printable((known.get("target") or {}).get("name", NONE))
+        fastest = f"{printable(best['system'])} {interval(best['speedup'])}" if best else NONE
+        suite = printable(str(known.get("suite") or NONE))
+        number, version = str(record["id"]), record["paceline"]
+        rows.append((number, record["started"], record["status"], version, target, suite, fastest))
+    columns = ("run", "started", "status", "paceline", "target", "suite", "fastest")
+    Block("", columns, tuple(rows), len(columns)).write(file)
+
+
+def _title(record: Record) -> str:
+    known = record["provenance"]
+    parts = [f"run {record['id']}"] if record.get("id") is not None else []
+    parts += [record["started"]] if record.get("started") else []
+    parts += [f"paceline {known['paceline']}"] if known.get("paceline") else []
+    return ", ".join([*parts, printable(known["target"]["name"]), record.get("status", "done")])
+
+
+def _block(found: Sequence[Mapping[str, Any]]) -> Block:
+    swept = points(found)
+    several = len({row["category"] for row in found}) > 1
+    rows = []
+    for row in found:
+        a, b = row["a"], row["b"]
+        category = (printable(row["category"]) or "all",) if several else ()
+        ratio = NONE if row["ratio"] is None else times(row["ratio"])
+        words = (*place(row, swept), *category)
+        rows.append((*words, spread(a), spread(b), ratio, _gain(a), _gain(b), row["change"] or ""))
+    words = (*swept, "method", *(("category",) if several else ()))
+    columns = (*words, "A t/s", "B t/s", "B/A", "A speedup", "B speedup", "")
+    return Block("", columns, tuple(rows), len(words))
+
+
+def _gain(result: Record) -> str:
+    if not result["lossless"]:
+        return "NOT LOSSLESS"
+    if result["system"] == PLAIN or not result["speedup"]:
+        return NONE
+    return interval(result["speedup"])
+
+
+def _change(a: Record, b: Record) -> str:
+    if a["lossless"] != b["lossless"]:
+        return IMPROVED if b["lossless"] else REGRESSED
+    if not (a["speedup"] and b["speedup"]):
+        return ""
+    if b["speedup"]["high"] < a["speedup"]["low"]:
+        return REGRESSED
+    return IMPROVED if b["speedup"]["low"] > a["speedup"]["high"] else ""
+
+
+def _only(record: Record, other: Record) -> list[str]:
+    there = {_key(result) for result in other["results"]}
+    names = {" ".join(place(r, points([r]))): None for r in record["results"] if _key(r) not in there}
+    return list(names)
+
+
+def _key(result: Record) -> tuple[str, str, str]:
+    return json.dumps(result["point"], sort_keys=True), result["system"], result["category"]
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, tuple[str, str]]]:
+    """Names, each with what tells it apart and what is shown of it."""
+    for name, item in value.items():
+        if isinstance(item, Mapping) and "fingerprint" in item:
+            mark = item["fingerprint"]
+            yield prefix + name, (mark, f"{printable(item['name'])} {mark[:16]}")
+        elif isinstance(item, Mapping):
+            yield from _flat(item, f"{prefix}{name}.")
+        elif item is not None:
+            yield prefix + name, (printable(str(item)),) * 2
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _work(unlike: Sequence[tuple[str, str, str]]) -> list[str]:
+    return list(dict.fromkeys(_top(name) for name, _, _ in unlike if _top(name) in WORK))

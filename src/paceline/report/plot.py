@@ -1,0 +1,186 @@
+"""Speed against what was swept: on a terminal, and as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.style import Style
+
+from paceline.core.errors import MissingExtraError, UsageError
+from paceline.report.bench import PLAIN, model, overall, points, printable
+
+Record = Mapping[str, Any]
+
+CLOSE = 0.03  # of the best speed: what a knee may be slower
+# One line each, in turn; plain decoding has its own. Colours are of the terminal's palette of 256.
+MARKS, COLOURS = "●▲■◆○△□◇", (9, 10, 12, 13, 14, 11)
+PLAIN_MARK, PLAIN_COLOUR, KNEE_MARK = "·", 8, "★"
+WIDE = 16  # from the smallest x to the largest, as a factor: beyond it doublings stand equally far apart
+WIDTH, HEIGHT = 100, 24  # characters, in a pipe
+
+
+@dataclass(frozen=True)
+class Line:
+    """One system: where it was measured, its tokens/s there and their standard deviation."""
+
+    name: str
+    plain: bool
+    x: tuple[Any, ...]
+    speed: tuple[float, ...]
+    sd: tuple[float | None, ...]
+
+    @property
+    def knee(self) -> float | None:
+        """None for plain decoding, and where what was swept is no number."""
+        known = not self.plain and numeric([self])
+        return knee(list(zip(self.x, self.speed, strict=True))) if known else None
+
+
+def knee(measured: Sequence[tuple[float, float]]) -> float:
+    """The smallest x whose speed is within 3% of the best: to go beyond it costs more than it gives."""
+    best = max(speed for _, speed in measured)
+    return min(x for x, speed in measured if speed >= (1 - CLOSE) * best)
+
+
+def lines(record: Record, x: str | None = None) -> list[Line]:
+    """A line a system and, where more than x was swept, a value of the rest; none for a system without proof.
+    x: by default what was swept first."""
+    results = [r for r in overall(record["results"]) if r["lossless"] and r["speed"] is not None]
+    swept = points(results)
+    x = x or next(iter(swept), None)
+    if x is not None and x not in swept:
+        raise UsageError(f"{x!r} was not swept: {', '.join(swept) or 'nothing was'}")
+    found: dict[tuple[str, str], list[Record]] = {}
+    for result in results:
+        rest = ", ".join(f"{name} {value}" for name, value in result["point"].items() if name != x)
+        found.setdefault((result["system"], rest), []).append(result)
+    return [
+        Line(
+            printable(system + (f" ({rest})" if rest else "")),
+            system == PLAIN,
+            tuple(result["point"].get(x) if x else printable(system) for result in some),
+            tuple(result["speed"] for result in some),
+            tuple(result["speed_sd"] for result in some),
+        )
+        for (system, rest), some in found.items()
+    ]
+
+
+def numeric(drawn: Sequence[Line]) -> bool:
+    return all(isinstance(x, (int, float)) for line in drawn for x in line.x)
+
+
+def doubling(drawn: Sequence[Line]) -> bool:
+    """Whether what was swept is seen best on a logarithmic scale, as a context's depth is."""
+    if not numeric(drawn):
+        return False
+    values = [x for line in drawn for x in line.x]
+    return bool(min(values) > 0 and max(values) > WIDE * min(values))
+
+
+def write_plot(record: Record, file: IO[str], x: str | None = None) -> None:
+    """As wide as the terminal; nothing where nothing was swept."""
+    drawn, swept = lines(record, x), points(record["results"])
+    if not drawn or not swept:
+        return
+    console = Console(file=file, highlight=False)
+    coloured = console.color_system is not None and not console.no_color
+    width = console.width if file.isatty() else WIDTH
+    # The table above it and the prompt stay in sight.
+    height = max(10, min(HEIGHT, console.height - 8)) if file.isatty() else HEIGHT
+    looks = _looks(drawn)
+    picture = _picture(drawn, looks, x or swept[0], width, height)
+    rows = picture.string(colorless=not coloured).splitlines()
+    file.write("".join(f"{row.rstrip()}\n" for row in rows))
+    for line, (mark, colour) in zip(drawn, looks, strict=True):
+        style = Style(color=f"color({colour})") if coloured else Style.null()
+        at = f": knee ({KNEE_MARK}) at {x or swept[0]} {line.knee:g}" if line.knee is not None else ""
+        file.write(f"{style.render(mark)} {line.name}{at}\n")
+
+
+def _looks(drawn: Sequence[Line]) -> list[tuple[str, int]]:
+    """A mark and a colour for each line: without colours the marks alone tell them apart."""
+    out, n = [], 0
+    for line in drawn:
+        out.append(
+            (PLAIN_MARK, PLAIN_COLOUR) if line.plain else (MARKS[n % len(MARKS)], COLOURS[n % len(COLOURS)])
+        )
+        n += not line.plain
+    return out
+
+
+def _picture(
+    drawn: Sequence[Line], looks: Sequence[tuple[str, int]], name: str, width: int, height: int
+) -> Any:
+    import plotext
+
+    plotext.terminal.limit(False, False)
+    figure = plotext.figure
+    figure.clear()
+    figure.plot_size(width, height)
+    figure.theme("colorless")
+    at = _places(drawn)
+    for line, (mark, colour) in zip(drawn, looks, strict=True):
+        pixel = plotext.pixel(foreground=colour)
+        xs = [at[value] for value in line.x]
+        if len(xs) > 1:
+            path = figure.signal(xs, list(line.speed), marker=plotext.marker("braille", pixel=pixel))
+            figure.draw(path.lines(True))
+        figure.draw(figure.signal(xs, list(line.speed), marker=plotext.marker(mark, pixel=pixel)))
+        if line.knee is not None:
+            speed = [line.speed[line.x.index(line.knee)]]
+            figure.draw(figure.signal([at[line.knee]], speed, marker=plotext.marker(KNEE_MARK, pixel=pixel)))
+    figure.ruler("x").ticks(list(at.values()), [printable(str(value)) for value in at])
+    figure.title("tokens/s")
+    figure.label(printable(name), axis="x")
+    return figure.build()
+
+
+def _places(drawn: Sequence[Line]) -> dict[Any, float]:
+    """Where each x stands; what is no number stands side by side, in the order of the sweep."""
+    values = dict.fromkeys(x for line in drawn for x in line.x)
+    if not numeric(drawn):
+        return {x: float(i) for i, x in enumerate(values)}
+    return {x: math.log2(x) if doubling(drawn) else float(x) for x in values}
+
+
+def html(record: Record, path: Path, x: str | None = None) -> None:
+    """The same with error bars (one standard deviation), for a browser, offline too; without a sweep, bars.
+    Raises MissingExtraError."""
+    try:
+        import plotly.graph_objects as go
+    except ImportError as error:
+        raise MissingExtraError(
+            f"plots as HTML need plotly ({error}): pip install 'paceline[tune]'"
+        ) from error
+
+    swept, drawn = points(record["results"]), lines(record, x)
+    target = record["provenance"].get("target")
+    figure = go.Figure()
+    for line in drawn:
+        errors = {"type": "data", "array": line.sd}
+        at = f", knee at {line.knee:g}" if line.knee is not None else ""
+        data = {"name": line.name + at, "x": line.x, "y": line.speed, "error_y": errors}
+        if not swept:
+            figure.add_bar(**data)
+            continue
+        symbols = ["star" if x == line.knee else "circle" for x in line.x]
+        marker = {"symbol": symbols, "size": [14 if symbol == "star" else 7 for symbol in symbols]}
+        dash = {"dash": "dash", "color": "gray"} if line.plain else {}
+        figure.add_scatter(**data, mode="lines+markers", marker=marker, line=dash)
+    if swept and numeric(drawn):
+        values = sorted({x for line in drawn for x in line.x})
+        scale = "log" if doubling(drawn) else "linear"
+        figure.update_xaxes(type=scale, tickvals=values, ticktext=[str(x) for x in values])
+    figure.update_layout(
+        title=model(target) if target else None,
+        xaxis={"title": printable(x or swept[0])} if swept else {},
+        yaxis={"title": "tokens/s (± standard deviation)", "rangemode": "tozero"},
+        template="plotly_white",
+    )
+    figure.write_html(path, include_plotlyjs=True, div_id="bench")

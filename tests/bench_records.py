@@ -1,0 +1,72 @@
+"""Bench records made by hand, with the names that a real one has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from paceline.lab.bench.record import Interval, Result
+
+
+def plain(speed: float = 40.0, category: str = "", point: Mapping[str, Any] | None = None) -> Result:
+    return Result(
+        point or {}, "plain", category, True, "identical", 8, 5, 2560, speed, 0.25,
+        ttft=0.1234, tpot=1 / speed, memory=812 * 2**20,
+    )  # fmt: skip
+
+
+def drafted(
+    system: str,
+    gain: tuple[float, float, float],
+    category: str = "",
+    point: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Result:
+    """gain: the speedup over a plain system of 40 tokens/s, and its interval."""
+    told: dict[str, Any] = {
+        "speed": 40 * gain[0],
+        "speed_sd": 0.5,
+        "speedup": Interval(*gain),
+        "acceptance_rate": 0.6,
+        "acceptance_length": 3.4,
+        "ttft": 0.13,
+        "tpot": 0.025 / gain[0],
+        "draft_share": 0.125,
+        "memory": int(1.5 * 2**30),
+    }
+    return Result(point or {}, system, category, True, "1 near-tie", 8, 5, 2560, **(told | more))
+
+
+def failed(system: str, category: str = "", point: Mapping[str, Any] | None = None) -> Result:
+    verdict = "NOT LOSSLESS: code/3 from token 17 on"
+    return Result(point or {}, system, category, False, verdict, 8, 5, 2560, acceptance_rate=0.5)
+
+
+def record(results: Sequence[Result], **more: Any) -> dict[str, Any]:
+    target = {
+        "name": "Tiny",
+        "file": "tiny.gguf",
+        "size": 2**30,
+        "fingerprint": "0123456789abcdef" * 4,
+        "description": "llama 1B Q4_0",
+    }
+    known = {
+        "paceline": "0.4.0",
+        "engine": "llama-cpp-python 0.3.36",
+        "target": target,
+        "draft": None,
+        "machine": {"system": "Linux x86_64", "processor": "A processor"},
+        "threads": 2,
+        "suite": "code",
+        "request": {"temperature": 0.0},
+    }
+    return {
+        "id": 3,
+        "started": "2026-01-02T03:04:05+00:00",
+        "status": "done",
+        "paceline": "0.4.0",
+        "plan": {},
+        "provenance": known,
+        "results": [asdict(result) for result in results],
+    } | more

@@ -1,0 +1,216 @@
+"""llama-server as a System: what it is asked, what it answers, and how it fails."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import paceline
+from fake_llama_server import write_fake_server
+from paceline import zoo
+from paceline.core.errors import PeerError, UsageError
+from paceline.core.ports import Budget
+from paceline.core.sampling import Sampling
+from paceline.lab.compare import explain
+from paceline.lab.peers.llama_server import LlamaServer, find_server, request, sampler_settings
+from paceline.lab.system import Ask
+from paceline.llm import LLM
+
+has_server = pytest.mark.skipif(
+    importlib.util.find_spec("xllamacpp") is None, reason="needs the package xllamacpp, which has the server"
+)
+PROMPT = "def fibonacci(n):\n"
+ASK = Ask("ab", (1, 2), 3)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with paceline.load(drafters="none", threads=1, n_ctx=512) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def ask(llm: LLM) -> Ask:
+    return Ask(PROMPT, tuple(llm.target.text.encode(PROMPT)), 24)
+
+
+def started(**settings: Any) -> LlamaServer:
+    command = find_server("xllamacpp")
+    defaults: dict[str, Any] = {"name": "llama-server", "n_ctx": 512, "threads": 1}
+    return LlamaServer(command, zoo.target_path(), **{**defaults, **settings})
+
+
+def fake(folder: Path, mode: str, **settings: Any) -> LlamaServer:
+    command = find_server(str(write_fake_server(folder / "llama-server", mode)))
+    return LlamaServer(command, zoo.target_path(), name="fake", n_ctx=512, threads=1, **settings)
+
+
+def require_same(llm: LLM, ask: Ask, tokens: tuple[int, ...] | None, n_draft: int = 4) -> None:
+    """The tokens of plain greedy decoding, up to a near-tie that batching explains."""
+    assert tokens is not None
+    assert len(tokens) == ask.max_tokens
+    plain = llm.generate(list(ask.tokens), max_tokens=ask.max_tokens, ignore_eos=True).tokens
+    difference = explain(llm.target, ask.tokens, plain, tokens, Budget(n_draft, n_draft))
+    assert difference is None or difference.near_tie
+
+
+@has_server
+def test_plain_decoding_says_what_ours_does_and_leaves_no_process(llm: LLM, ask: Ask) -> None:
+    server = started()
+    try:
+        answer = server.answer([ask])[0]
+        assert (server.memory() or 0) > zoo.target_path().stat().st_size
+        assert server.version().startswith("version: xllamacpp 2")
+    finally:
+        server.close()
+    require_same(llm, ask, answer.tokens)
+    assert answer.text == b"".join(map(llm.target.text.piece, answer.tokens or ())).decode()
+    assert (answer.n_tokens, answer.n_prompt, answer.n_first) == (24, len(ask.tokens), 1)
+    assert (answer.steps, answer.drafted, answer.accepted, answer.rejected) == (24, 0, 0, 0)
+    timings = answer.extra["timings"]
+    assert answer.own_speed == pytest.approx(23 / timings["predicted_ms"] * 1e3)
+    assert answer.first > 0
+    assert answer.rest >= timings["predicted_ms"] / 1e3
+    assert not psutil.pid_exists(server.pid)
+
+
+@has_server
+def test_drafts_are_counted_and_requests_share_a_pass(llm: LLM, ask: Ask) -> None:
+    server = started(draft=zoo.draft_path(), method="model", n_draft=4, p_min=0.0, parallel=2)
+    try:
+        answers = server.answer([ask, Ask(ask.prompt, ask.tokens, 12)])
+        with pytest.raises(UsageError, match="3 requests at a time, but 2 slots"):
+            server.answer([ask] * 3)
+        with pytest.raises(PeerError, match=r"^llama-server refused: .*context size"):
+            server.answer([Ask("", (5,) * 600, 1)])
+        with pytest.raises(PeerError, match=r"llama-server stopped after \d+ of 600 tokens \(limit\)"):
+            server.answer([Ask("", ask.tokens, 600)])
+    finally:
+        server.close()
+    for answer, n in zip(answers, (24, 12), strict=True):
+        assert answer.n_tokens == n
+        assert answer.drafted is not None
+        assert answer.accepted is not None
+        assert 0 < answer.accepted <= answer.drafted
+        assert answer.steps == n - answer.accepted
+    require_same(llm, ask, answers[0].tokens)
+
+
+@has_server
+def test_a_draft_of_another_vocabulary_is_refused_though_the_server_would_go_on(foreign_draft: Path) -> None:
+    with pytest.raises(
+        PeerError, match="^llama-server: the draft model has another vocabulary than the target"
+    ):
+        started(draft=foreign_draft, method="model")
+
+
+@has_server
+def test_what_keeps_a_server_from_starting_is_explained(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_text("not a model")
+    with pytest.raises(PeerError, match=r"^llama-server: a model file is no GGUF file$"):
+        started(draft=broken, method="model")
+    with pytest.raises(PeerError, match=r"^llama-server: it does not know the flag --frobnicate:"):
+        started(extra=["--frobnicate"])
+
+
+def test_a_missing_file_is_named_before_anything_starts() -> None:
+    with pytest.raises(PeerError, match="llama-server: there is no file /no/model.gguf"):
+        started(draft=Path("/no/model.gguf"))
+    with pytest.raises(UsageError, match="the method draft-eagle3 needs a draft model"):
+        started(method="draft-eagle3")
+
+
+def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PeerError, match=f"port {port} cannot be used"):
+            fake(tmp_path, "works", port=port)
+
+
+@pytest.mark.parametrize(
+    ("mode", "complaint"),
+    [
+        ("hangs", r"^fake said nothing for 0.5 s$"),
+        ("dies", r"^fake was ended by SIGSEGV; its last words: (.|\n)*ggml_abort: out of luck$"),
+        ("garbage", r"^fake said b'Segmentation fault \(core dumped\)', which is no message of an event"),
+        ("stops", r"^fake ended its answer without saying how it went$"),
+    ],
+)
+def test_a_server_that_fails_in_mid_answer_is_told(tmp_path: Path, mode: str, complaint: str) -> None:
+    server = fake(tmp_path, mode, timeout=0.5)
+    try:
+        assert server.version() == "version: 9596 (18ef86ece)"
+        with pytest.raises(PeerError, match=complaint):
+            server.answer([ASK])
+    finally:
+        server.close()
+    assert not psutil.pid_exists(server.pid)
+
+
+def test_a_server_that_does_not_start_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        PeerError, match=r"^fake: it does not know the flag --port: this build is older or newer"
+    ):
+        fake(tmp_path, "refuses")
+    with pytest.raises(PeerError, match=r"^fake was not ready within 0.3 s"):
+        fake(tmp_path, "loads", start_timeout=0.3)
+
+
+def test_settings_in_the_environment_do_not_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "17")
+    server = fake(tmp_path, "works")
+    environment = psutil.Process(server.pid).environ()
+    server.close()
+    assert "LLAMA_ARG_CTX_SIZE" not in environment
+    assert "PATH" in environment
+
+
+def test_a_server_is_found_by_path_or_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PeerError, match="no llama-server on PATH: name one"):
+        find_server()
+    path = write_fake_server(tmp_path / "llama-server", "works")
+    assert find_server() == find_server(str(path)) == (str(path),)
+    with pytest.raises(PeerError, match="/no/server is no program"):
+        find_server("/no/server")
+
+
+def test_nothing_is_left_to_the_servers_own_defaults() -> None:
+    body = request(Ask("ab", (1, 2), 3, seed=5, ignore_eos=False))
+    assert body["prompt"] == [1, 2]
+    assert (body["n_predict"], body["seed"], body["ignore_eos"]) == (3, 5, False)
+    assert (body["cache_prompt"], body["return_tokens"], body["stream"]) == (False, True, True)
+    # The defaults are top-k 40, top-p 0.95, min-p 0.05, temperature 0.8.
+    assert (body["top_k"], body["top_p"], body["min_p"], body["temperature"]) == (1, 1.0, 0.0, 0.0)
+    assert body["samplers"] == ["top_k"]
+
+
+def test_a_chain_of_samplers_is_ours_in_our_order() -> None:
+    assert sampler_settings(Sampling(temperature=0.7))["samplers"] == ["temperature"]
+    every = Sampling(
+        temperature=0.7,
+        top_k=20,
+        typical_p=0.9,
+        top_p=0.8,
+        min_p=0.1,
+        xtc_probability=0.5,
+        repeat_penalty=1.1,
+        logit_bias={3: -math.inf, 4: 1.5},
+    )
+    settings = sampler_settings(every)
+    assert settings["samplers"] == ["penalties", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+    assert settings["logit_bias"] == [[3, False], [4, 1.5]]
+    assert (settings["top_k"], settings["typical_p"], settings["repeat_penalty"]) == (20, 0.9, 1.1)
+    greedy = sampler_settings(Sampling(top_k=20, top_p=0.8, presence_penalty=0.5))
+    assert greedy["samplers"] == ["penalties", "top_k"]
+    assert greedy["top_k"] == 1
