@@ -50,13 +50,13 @@ def test_a_line_has_every_point_of_a_lossless_system() -> None:
 
 
 def test_where_two_things_were_swept_the_other_one_parts_the_lines() -> None:
-    points = [{"k": k, "quant": quant} for k in (2, 4) for quant in ("Q4_0", "BF16")]
+    points = [{"n_draft": k, "quant": quant} for k in (2, 4) for quant in ("Q4_0", "BF16")]
     it = record([drafted("lookup", (1.0, 0.9, 1.1), point=point) for point in points])
     by_k = [(line.name, line.x, line.knee) for line in lines(it)]
     assert by_k == [("lookup (quant Q4_0)", (2, 4), 2), ("lookup (quant BF16)", (2, 4), 2)]
     by_quant = [(line.name, line.x, line.knee) for line in lines(it, "quant")]
-    assert by_quant == [("lookup (k 2)", ("Q4_0", "BF16"), None), ("lookup (k 4)", ("Q4_0", "BF16"), None)]
-    with pytest.raises(UsageError, match="'threads' was not swept: k, quant"):
+    assert by_quant == [("lookup (n_draft 2)", ("Q4_0", "BF16"), None), ("lookup (n_draft 4)", ("Q4_0", "BF16"), None)]
+    with pytest.raises(UsageError, match="'threads' was not swept: n_draft, quant"):
         lines(it, "threads")
 
 

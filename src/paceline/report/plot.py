@@ -21,14 +21,17 @@ CLOSE = 0.03  # of the best speed: what a knee may be slower
 MARKS, COLOURS = "●▲■◆○△□◇", (9, 10, 12, 13, 14, 11)
 PLAIN_MARK, PLAIN_COLOUR, KNEE_MARK = "·", 8, "★"
 WIDE = 16  # from the smallest x to the largest, as a factor: beyond it doublings stand equally far apart
+KNEED = ("n_draft", "threads", "batch")  # more of it costs something: where does it cease to pay?
 WIDTH, HEIGHT = 100, 24  # characters, in a pipe
 
 
 @dataclass(frozen=True)
 class Line:
-    """One system: where it was measured, its tokens/s there and their standard deviation."""
+    """One system: where it was measured, its tokens/s there and their standard deviation. kneed: whether a knee
+    means something."""
 
     name: str
+    kneed: bool
     plain: bool
     x: tuple[Any, ...]
     speed: tuple[float, ...]
@@ -36,9 +39,7 @@ class Line:
 
     @property
     def knee(self) -> float | None:
-        """None for plain decoding, and where what was swept is no number."""
-        known = not self.plain and numeric([self])
-        return knee(list(zip(self.x, self.speed, strict=True))) if known else None
+        return knee(list(zip(self.x, self.speed, strict=True))) if self.kneed else None
 
 
 def knee(measured: Sequence[tuple[float, float]]) -> float:
@@ -62,6 +63,7 @@ def lines(record: Record, x: str | None = None) -> list[Line]:
     return [
         Line(
             printable(system + (f" ({rest})" if rest else "")),
+            system != PLAIN and x in KNEED,
             system == PLAIN,
             tuple(result["point"].get(x) if x else printable(system) for result in some),
             tuple(result["speed"] for result in some),

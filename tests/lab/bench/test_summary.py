@@ -118,11 +118,11 @@ def test_theory_stands_beside_what_it_was_computed_from() -> None:
     ours = Measurement.of("model", [answer(12, 1.0, **told, extra={"forward_seconds": 0.8, "decode_seconds": 1.25})])
     plain_told = {"steps": 12, "drafted": 0, "accepted": 0, "rejected": 0, "draft_seconds": 0.0}
     its = Measurement.of(
-        "plain", [answer(12, 1.2, **plain_told, extra={"forward_seconds": 1.2, "decode_seconds": 1.25})]
+        "plain", [answer(12, 1.2, **plain_told, extra={"forward_seconds": 1.1, "decode_seconds": 1.2})]
     )
     groups = [Group(0, "a", "code", {"plain": its, "model": ours})]
     _, result = summarize({}, rows(("plain", True, None), ("model", True, 4)), groups, "plain")
-    # One pass of one row takes 0.1 s; a drafted token 0.025 s, a pass of five rows 0.2 s, the rest 0.0125 s.
+    # A plain step takes 0.1 s; a drafted token 0.025 s, a pass of five rows 0.2 s, the rest 0.0125 s.
     a, k, c, v = 0.8, 4, 0.25, 2.0
     emitted = (1 - a**5) / (1 - a)
     assert result.theory == pytest.approx(

@@ -33,7 +33,9 @@ def served(listener: socket.socket, *answers: bytes, hang: bool = False) -> Endp
     def serve() -> None:
         for answer in answers:
             connection, _ = listener.accept()
-            connection.recv(65536)
+            asked = b""
+            while not asked.endswith(b"\r\n\r\n" if asked.startswith(b"GET") else b"{}"):
+                asked += connection.recv(65536)
             connection.sendall(answer)
             if hang:
                 held.append(connection)

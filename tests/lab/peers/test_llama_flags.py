@@ -16,7 +16,7 @@ from paceline.lab.peers.llama_flags import (
     speculation_arguments,
 )
 
-# From tools/server/README.md of llama.cpp as llama-cpp-python 0.3.36 carries it (autumn 2026).
+# Lines, some cut short, of tools/server/README.md of the llama.cpp in llama-cpp-python 0.3.36 (autumn 2026).
 NEW = Flags(
     "llama-server",
     r"""
@@ -37,7 +37,7 @@ ngram-map-k4v,ngram-mod,ngram-cache` | comma-separated list of types of speculat
 | `--draft-min, --draft-n-min N` | the argument has been removed. use --spec-draft-n-min
 """,
 )
-# From the --help of builds of October 2025, and, for flash attention, of 2024.
+# Lines of --help of a build of October 2025; that of flash attention is of 2024.
 OLD = Flags(
     "llama-server",
     """
@@ -53,12 +53,15 @@ OLD = Flags(
 -md,   --model-draft FNAME              draft model for speculative decoding (default: unused)
 """,
 )
-# From the --help of a build of spring 2026: types have names, but draft models are no type yet.
+# Types have names, but draft models are no type yet: the first two lines are of --help of a build of spring
+# 2026, the others as in 2025.
 BETWEEN = Flags(
     "llama-server",
     """
 --spec-draft-n-max N                    number of tokens to draft for speculative decoding (default: 16)
 --spec-type [none|mtp|ngram-cache|ngram-simple|ngram-map-k|ngram-map-k4v|ngram-mod]
+--draft-min, --draft-n-min N            minimum number of draft tokens to use for speculative decoding
+-ngld, --gpu-layers-draft, --n-gpu-layers-draft N
 """,
 )
 
@@ -115,6 +118,13 @@ def test_a_draft_model_is_set_up_in_the_words_of_the_build() -> None:
     )
 
 
+def test_where_draft_models_are_no_type_naming_the_file_is_enough() -> None:
+    assert " ".join(spec(BETWEEN, "model", p_min=None)) == (
+        "-md d.gguf -ngld 0 --spec-draft-n-max 4 --draft-min 0"
+    )
+    assert spec(BETWEEN, "lookup", None, None) == ["--spec-type", "ngram-simple"]
+
+
 def test_what_is_left_open_is_left_to_the_program() -> None:
     assert spec(NEW, "draft-mtp", None, None) == ["--spec-type", "draft-mtp"]
     assert spec(NEW, "ngram-mod") == ["--spec-type", "ngram-mod"]
@@ -138,8 +148,8 @@ def test_what_a_build_cannot_do_is_named() -> None:
         spec(OLD, "ngram-mod")
     with pytest.raises(PeerError, match="llama-server does not draft by ngram-cube"):
         spec(NEW, "ngram-cube")
-    with pytest.raises(PeerError, match="llama-server has no --spec-draft-ngl: it is too old or too new"):
-        spec(BETWEEN, "model")
+    with pytest.raises(PeerError, match="llama-server has no --spec-draft-p-min: it is too old or too new"):
+        spec(BETWEEN, "model", p_min=0.5)
 
 
 def test_a_program_is_asked_again_when_its_file_has_changed(tmp_path: Path) -> None:

@@ -8,16 +8,17 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.assemble import choose
 from paceline.core.errors import HistoryError, UsageError
 from paceline.core.sampling import Sampling
+from paceline.lab.bench import peers
 from paceline.lab.bench.history import History, Status
 from paceline.lab.bench.method import PLAIN, changed, parse_all
 from paceline.lab.bench.models import Models
-from paceline.lab.bench.peers import Peers
 from paceline.lab.bench.plan import Plan
 from paceline.lab.bench.prompts import Prompts
 from paceline.lab.bench.record import Result
@@ -29,6 +30,7 @@ from paceline.lab.workload import Item, load, sampled
 from paceline.llm import LLM
 from paceline.zoo.quantize import quantize
 
+VARYING = ("drafting", "threads", "n_ctx", "exact_rows")  # from point to point of a sweep
 FULL_CONTEXT = 4096  # a target with less is asked the tiny items of a suite
 
 
@@ -39,8 +41,8 @@ def unwatched(_: Mapping[str, int]) -> Iterator[Tick]:
 
 @dataclass
 class Record:
-    """What a bench came to. run: its number in the history. skipped: why which items were not asked. lost: why
-    the history could not be written any more."""
+    """What a bench came to. run: its number in the history. skipped: why which items were not asked. lost:
+    why the history could not be written any more."""
 
     plan: Plan
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class Bench:
         if plan.sweep == DRAFTER:
             text = every_drafter("draft" in plan.models or plan.models.get("target") is None)
         self._methods = parse_all(text, plan.drafting)
-        self._peers = Peers.parse(plan.peers)
+        self._peers = peers.parse(plan.peers)
         self._target, self._draft = self._files()
         for point in self._sweep.points:
             self._sampling(point)
@@ -140,6 +142,8 @@ class Bench:
             done.append((point, results))
         if self.record.status == "running":
             self.record.status = "done"
+        if not self.record.provenance and self._history is not None and self.record.run is not None:
+            self.record.provenance = dict(self._history.run(self.record.run).provenance)  # all was stored
 
     def _stored(self, at: int, point: Point) -> list[Result] | None:
         """The results of a point that an earlier try at this run has finished; None where it has not."""
@@ -147,6 +151,8 @@ class Bench:
             return None
         gates = self._history.gates(self.record.run)
         rows = [Row(**row) for (where, _), row in gates.items() if where == at]
+        names = [method.name for method in self._methods]  # other programs follow
+        rows.sort(key=lambda row: names.index(row.system) if row.system in names else len(names))
         return summarize(point.at, rows, self._groups(at), PLAIN) if rows else None
 
     def _groups(self, at: int) -> list[Group]:
@@ -160,48 +166,58 @@ class Bench:
         ]
 
     def _measured(self, at: int, point: Point) -> list[Result]:
-        plan, record = self._plan, self.record
-        groups: list[Group] = []
-        turns: Turns | None = None
-        try:
-            models = self._load(point)
-            methods = [changed(method, **point.drafting) for method in self._methods]
-            items = self._chosen(models)
-            prompts = Prompts(
-                models.plain,
-                items,
-                n=plan.n or None,
-                depth=point.depth,
-                ignore_eos=plan.ignore_eos,
-                sampling=self._sampling(point),
-                seed=plan.seed,
-            )
-            turns = Turns(models, methods[0], prompts, self._watch)
-            turns.ask_plainly(items, point.batch)
-            turns.add(methods[1:], self._drafted(point))
-            turns.entries += self._peers.entries(
-                turns.plain, methods, self._target, self._drafted(point), self._given
-            )
-            self._begin(turns.llm)
-            record.skipped = turns.skipped
-            turns.check(self._sampling(point), plan.seed)
-            groups = self._groups(at)
-            for group in turns.rounds(plan.rounds, {(group.round, group.item) for group in groups}):
-                groups.append(group)
-                self._keep(at, group)
-        except KeyboardInterrupt:
-            record.status = "interrupted"
-        finally:
-            if turns is not None:
-                turns.close()
-        if turns is None:
-            return []
-        rows = [entry.row for entry in turns.entries]
+        record, groups = self.record, list[Group]()
+        with ExitStack() as turn:
+            turns: Turns | None = None
+            try:
+                models, items = self._load(point), self._chosen(self._load(point))
+                turns = Turns(models, self._methods[0], self._prompts(models, items, point), self._watch)
+                turn.callback(turns.close)
+                turns.ask_plainly(items, point.batch)
+                record.skipped = turns.skipped
+                self._join(turns, point, models)
+                self._begin(turns.llm)
+                turns.check(self._sampling(point), self._plan.seed)
+                groups = self._groups(at)
+                done = {(group.round, group.item) for group in groups}
+                for group in turns.rounds(self._plan.rounds, done):
+                    groups.append(group)
+                    self._keep(at, group)
+            except KeyboardInterrupt:
+                record.status = "interrupted"
+            rows = [] if turns is None else [entry.row for entry in turns.entries]
         if record.status == "running" and self._history is not None and record.run is not None:
             with self._keeping():
                 for row in rows:
                     self._history.add_gate(record.run, at, row.system, asdict(row))
         return summarize(point.at, rows, groups, PLAIN) if groups else []
+
+    def _prompts(self, models: Models, items: Sequence[Item], point: Point) -> Prompts:
+        plan = self._plan
+        return Prompts(
+            models.plain,
+            items,
+            n=plan.n or None,
+            depth=point.depth,
+            ignore_eos=plan.ignore_eos,
+            sampling=self._sampling(point),
+            seed=plan.seed,
+        )
+
+    def _join(self, turns: Turns, point: Point, models: Models) -> None:
+        """The drafted methods, and the other programs."""
+        methods = [changed(method, **point.drafting) for method in self._methods]
+        draft = self._drafted(point)
+        turns.add(methods[1:], draft)
+        usual = {"threads": None, "flash_attention": None, "cache_type": "f16", "gpu_layers": 0}
+        place = partial(
+            peers.Place,
+            target=self._target,
+            draft=draft,
+            engine=usual | self._given | {"n_ctx": models.plain.target.caps.n_ctx},
+            parallel=point.batch,
+        )
+        peers.join(turns.entries, self._peers, methods, place)
 
     def _load(self, point: Point) -> Models:
         """The models as the point wants them: loaded again only where that is another way."""
@@ -231,18 +247,25 @@ class Bench:
         return sampled(fitting, plan.items) if plan.items else fitting
 
     def _begin(self, llm: LLM) -> None:
-        record = self.record
+        record, plan = self.record, self._plan
         if record.provenance:
             return
-        plan = self._plan
         asked = {"size": plan.size, "items": plan.items, "n": plan.n, "ignore_eos": plan.ignore_eos}
         request = asked | {"seed": plan.seed, "questions": digest(self._items), **asdict(plan.sampling)}
         record.provenance = provenance(llm, request) | {"suite": plan.suite}
-        if self._history is not None:
-            if record.run is None:
-                record.run = self._history.begin(record.plan.as_dict(), record.provenance)
-            else:
-                self._history.resume(record.run)
+        if self._history is None:
+            return
+        if record.run is None:
+            record.run = self._history.begin(record.plan.as_dict(), record.provenance)
+            return
+        earlier = self._history.run(record.run).provenance
+        now = json.loads(json.dumps(record.provenance))
+        varying = (*VARYING, "draft") if self._sweep.name == "draft-type" else VARYING
+        if unlike := [name for name in now if name not in varying and now[name] != earlier.get(name)]:
+            raise UsageError(
+                f"run {record.run} cannot be gone on with, its {', '.join(unlike)} differed: measure anew"
+            )
+        self._history.resume(record.run)
 
     def _keep(self, at: int, group: Group) -> None:
         if self._history is not None and self.record.run is not None:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from paceline.core.errors import PeerError
 from paceline.core.ports import Budget
+from paceline.core.settings import Drafting
 from paceline.lab.bench.gate import Greedy, Verdict, both
 from paceline.lab.bench.summary import Row
 from paceline.lab.compare import explain
 from paceline.lab.system import Answer, Ask, System
 from paceline.llm import LLM
 
-NOTHING = Budget(0, 0)
+USUAL = Drafting().budget  # for the noise between two programs that draft nothing
 
 
 @dataclass
 class Entry:
     """reference: the entry whose greedy output it must repeat; None where there is nothing to repeat.
+    own_plain: it is another program's plain decoding, which may say something else: that is only told.
     budget: what it drafts at most; None for plain decoding. said: its greedy answers, by item. sampled: the
     verdict on its sampled output, where it samples. failed: why it can be asked no more."""
 
     system: System
     budget: Budget | None = None
     reference: Entry | None = None
+    own_plain: bool = False
     said: dict[str, tuple[int, ...]] = field(default_factory=dict)
     sampled: Verdict | None = None
     failed: str = ""
@@ -36,18 +41,20 @@ class Entry:
 
     def judge(self, llm: LLM, item: str, ask: Ask, answer: Answer) -> None:
         """Take in a greedy answer. llm: the target, whose logits tell a near-tie from a defect."""
-        tokens = tokens_of(llm, answer)
+        tokens = tokens_of(llm, answer)[: ask.max_tokens]  # some programs say a few more
         self.said.setdefault(item, tokens)
         if self.reference is not None and (item, tokens) not in self._judged:
             self._judged.add((item, tokens))
-            budget = self.budget or self.reference.budget or NOTHING
+            budget = self.budget or self.reference.budget or USUAL
             self._greedy.add(item, explain(llm.target, ask.tokens, self.reference.said[item], tokens, budget))
 
     @property
     def row(self) -> Row:
         verdict = self.verdict
         n_draft = None if self.budget is None else self.budget.depth
-        memory = None if self.failed else self.system.memory()
+        memory = None
+        with suppress(PeerError):  # a program that has ended meanwhile
+            memory = self.system.memory()
         return Row(self.name, verdict.lossless, verdict.said, memory, n_draft)
 
     @property
@@ -56,7 +63,10 @@ class Entry:
             return Verdict(False, f"failed: {self.failed}")
         if self.reference is None:
             return Verdict(True, "reference")
-        return self._greedy.verdict if self.sampled is None else both(self._greedy.verdict, self.sampled)
+        verdict = self._greedy.verdict
+        if self.own_plain:
+            return Verdict(True, verdict.said if verdict.lossless else f"its own text: {self._greedy.worst}")
+        return verdict if self.sampled is None else both(verdict, self.sampled)
 
 
 def tokens_of(llm: LLM, answer: Answer) -> tuple[int, ...]:

@@ -1,30 +1,175 @@
-"""Which other programs join a bench, and as what."""
+"""Which other programs join a bench, and as what: each in the bench's own methods, as far as it has them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.core.errors import UsageError
+from paceline.core.settings import Drafting
 from paceline.lab.bench.entry import Entry
 from paceline.lab.bench.method import Method
+from paceline.lab.system import System
+from paceline.machine.threads import choose_threads
+
+DRAFTED_BY = ("lookup", "model")  # what other programs have too
 
 
 @dataclass(frozen=True)
-class Peers:
-    given: tuple[tuple[str, str], ...]
+class Place:
+    """What a program is given. where: the text after `=` in --peer, "" without. parallel: requests at
+    once."""
 
-    @classmethod
-    def parse(cls, texts: Sequence[str]) -> Peers:
-        return cls(())
+    where: str
+    target: Path
+    draft: Path | None
+    engine: Mapping[str, Any]
+    parallel: int
 
-    def entries(
-        self,
-        plain: Entry,
-        methods: Sequence[Method],
-        target: Path,
-        draft: Path | None,
-        engine: Mapping[str, Any],
-    ) -> list[Entry]:
-        return []
+    @property
+    def path(self) -> str | None:
+        return self.where or None
+
+    def settings(self) -> dict[str, Any]:
+        """What llama.cpp's programs take."""
+        names = ("n_ctx", "flash_attention", "cache_type", "gpu_layers")
+        return {name: self.engine[name] for name in names} | {
+            "threads": choose_threads(self.engine["threads"])
+        }
+
+
+def llama_server(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+    from paceline.lab.peers.llama_server import LlamaServer, find_server
+
+    command = find_server(place.path)
+    for method in methods:
+        drafting = method.drafting
+        if not method.plain and not set(drafting.drafters) <= set(DRAFTED_BY):
+            continue
+        yield (
+            LlamaServer(
+                command,
+                place.target,
+                place.draft if method.needs_draft else None,
+                name=named("llama-server", method),
+                method="plain" if method.plain else ",".join(drafting.drafters),
+                n_draft=None if method.plain else drafting.n_draft,
+                p_min=drafting.p_min if method.needs_draft else None,
+                parallel=place.parallel,
+                **place.settings(),
+            ),
+            None if method.plain else drafting,
+        )
+
+
+def llama_speculative(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+    from paceline.lab.peers.llama_cli import LlamaSpeculative
+
+    for method in methods:
+        if method.drafting.drafters == ("model",):
+            yield (
+                LlamaSpeculative(
+                    place.path,
+                    place.target,
+                    place.draft,
+                    name=named("llama-speculative", method),
+                    n_draft=method.drafting.n_draft,
+                    **place.settings(),
+                ),
+                method.drafting,
+            )
+
+
+def llama_lookup(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+    from paceline.lab.peers.llama_cli import LlamaLookup
+
+    for method in methods:
+        if method.drafting.drafters == ("lookup",):
+            yield (
+                LlamaLookup(
+                    place.path,
+                    place.target,
+                    name=named("llama-lookup", method),
+                    n_draft=method.drafting.n_draft,
+                    **place.settings(),
+                ),
+                method.drafting,
+            )
+
+
+def transformers(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+    from paceline.lab.peers.hf import Transformers
+
+    threads = choose_threads(place.engine["threads"])
+    for method in methods:
+        drafting = method.drafting
+        if not method.plain and drafting.drafters not in (("lookup",), ("model",)):
+            continue
+        yield (
+            Transformers(
+                place.target,
+                place.draft if method.needs_draft else None,
+                name=named("transformers", method),
+                drafting=drafting.drafters[0],
+                n_draft=drafting.n_draft,
+                p_min=drafting.p_min if method.needs_draft else 0.0,
+                threads=threads,
+            ),
+            None if method.plain else drafting,
+        )
+
+
+def openai(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+    from paceline.lab.peers.openai import OpenAI
+
+    if not place.where:
+        raise UsageError("--peer openai: give its address, as in openai=http://127.0.0.1:8000")
+    yield OpenAI(place.where, name="openai"), None
+
+
+KINDS: dict[str, Callable[[Place, Sequence[Method]], Iterator[tuple[System, Drafting | None]]]] = {
+    "llama-server": llama_server,
+    "llama-speculative": llama_speculative,
+    "llama-lookup": llama_lookup,
+    "transformers": transformers,
+    "openai": openai,
+}
+
+
+def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """KIND or KIND=WHERE, each as (kind, where). Raises UsageError."""
+    out = []
+    for text in texts:
+        kind, _, where = text.partition("=")
+        if kind not in KINDS:
+            raise UsageError(f"--peer {text}: unknown; choose from {', '.join(KINDS)}")
+        out.append((kind, where))
+    return out
+
+
+def join(
+    entries: list[Entry],
+    given: Sequence[tuple[str, str]],
+    methods: Sequence[Method],
+    place: Callable[[str], Place],
+) -> None:
+    """Start the programs and add them to `entries` one by one, whose owner closes them. A program's drafted
+    output has to repeat its own plain output where there is one; whether that is the target's is told too."""
+    ours = entries[0]
+    for kind, where in given:
+        before, plain = len(entries), None
+        for system, drafting in KINDS[kind](place(where), methods):
+            budget = None if drafting is None else drafting.budget
+            entry = Entry(system, budget, reference=plain or ours, own_plain=plain is None and budget is None)
+            entries.append(entry)
+            plain = plain or (entry if budget is None else None)
+        if len(entries) == before:
+            raise UsageError(
+                f"--peer {kind}: has none of the methods {', '.join(method.name for method in methods)}"
+            )
+
+
+def named(kind: str, method: Method) -> str:
+    return kind if method.plain else f"{kind} {method.name}"

@@ -196,14 +196,12 @@ def _theory(row: Row, ours: Sequence[Measurement], plain: Sequence[Measurement])
     a = _acceptance(ours)["acceptance"]
     drafted, drafting = _total(ours, "drafted"), _total(ours, "draft_seconds")
     forward, steps, decode = (_total(ours, name) for name in ("forward_seconds", "steps", "decode_seconds"))
-    alone, plain_steps, whole = (
-        _total(plain, name) for name in ("forward_seconds", "steps", "decode_seconds")
-    )
-    if a is None or row.n_draft is None or None in (drafting, forward, decode, alone, whole):
+    plain_steps, plainly = _total(plain, "steps"), _total(plain, "decode_seconds")
+    if a is None or row.n_draft is None or None in (drafting, forward, decode):
         return {}
-    if not (drafted and steps and plain_steps and alone):
+    if not (drafted and steps and plain_steps and plainly):
         return {}
-    one = alone / plain_steps  # a pass of one row
+    one = plainly / plain_steps  # a step of plain decoding
     c, v = drafting / drafted / one, forward / steps / one  # type: ignore[operator]  # None was excluded
     accepted = _total(ours, "accepted") or 0.0
     each = [x / steps for x in (drafting, forward, decode)]  # type: ignore[operator]

@@ -25,6 +25,7 @@ Tick = Callable[[str], None]
 Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
 
 GREEDY = Sampling()
+SHORTEST = 2  # tokens: the speed of decoding shows from the second on
 
 
 class Turns:
@@ -53,12 +54,22 @@ class Turns:
                 else:
                     self._asks[item.id] = ask
                     answers[item.id] = self._answers(self.plain, [item], GREEDY)[0].text
+                    self._cut(item)
                 tick("plain")
         asked = [item for item in items if item.id in self._asks]
         if not asked:
             raise UsageError(f"nothing to ask: {self.skipped[0]}")
         self._models.memory = self._models.memory or resident()
         self.batches = together(asked, batch)
+
+    def _cut(self, item: Item) -> None:
+        """Ask for no more than the model has to say: beyond its end some programs forbid the token that
+        ends a text, others go on after it, and no two texts would be alike."""
+        eos, said = self._models.plain.target.vocab.eos, self.plain.said[item.id]
+        end = next((i for i, token in enumerate(said) if token in eos), len(said))
+        n = max(end, SHORTEST)
+        self._asks[item.id] = replace(self._asks[item.id], max_tokens=min(n, self._asks[item.id].max_tokens))
+        self.plain.said[item.id] = said[:n]
 
     def add(self, methods: Sequence[Method], draft: Path | None) -> None:
         for method in methods:

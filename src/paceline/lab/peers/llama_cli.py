@@ -29,8 +29,8 @@ N_DRAFT = ("--spec-draft-n-max", "--draft-max", "--draft")
 N_MIN = ("--spec-draft-n-min", "--draft-min")
 P_MIN = ("--spec-draft-p-min", "--draft-p-min")
 GPU_LAYERS = ("--spec-draft-ngl", "-ngld")
-TYPICAL = ("--typical-p", "--typical")
 LONGEST_DRAFT = 16  # of any program's default
+BATCH = 2048  # their default; they read the prompt in one batch
 
 
 class LlamaProgram:
@@ -91,7 +91,10 @@ class LlamaProgram:
         )
         if draft is not None:
             self._models += ["-md", str(draft.resolve()), "-td", str(threads), "-tbd", str(threads)]
-            self._models += self._given(GPU_LAYERS, gpu_layers)
+            for names, value in ((GPU_LAYERS, gpu_layers), (("-cd",), n_ctx)):
+                self._models += self._given(names, str(value))
+            for names in (("-ctkd",), ("-ctvd",)):
+                self._models += self._given(names, cache_type)
 
     def _read_flags(self) -> Flags:
         with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
@@ -153,39 +156,22 @@ class LlamaProgram:
         line = [self._path, *self._models]
         if self._n_draft is not None:
             name = self._flags.choose(*N_DRAFT)
-            line += [name, str(self._n_draft), *self._given(N_MIN, 0)]
+            line += [name, str(self._n_draft), *self._given(N_MIN, "0")]
         if self._p_min is not None and self.knows_p_min:
             line += [self._flags.choose(*P_MIN), f"{self._p_min:g}"]
         if self.draft_type and self._flags.has(self.draft_type[0]):
             line += self.draft_type
         n_predict = max(1, ask.max_tokens - 1)  # it stops once it has more
         line += ["-f", str(prompt), "--no-escape", "-n", str(n_predict), "--seed", str(ask.seed)]
+        if len(ask.tokens) > BATCH:
+            line += ["-b", str(len(ask.tokens))]
         if ask.ignore_eos:
             line.append("--ignore-eos")
-        return [*line, *self._sampling(ask.sampling), *self._extra]
+        return [*line, *sampling_arguments(ask.sampling), *self._extra]
 
-    def _given(self, names: Sequence[str], value: float) -> list[str]:
+    def _given(self, names: Sequence[str], value: str) -> list[str]:
         """The flag by the first name that the program knows; nothing where it knows none."""
-        return next(([name, f"{value:g}"] for name in names if self._flags.has(name)), [])
-
-    def _sampling(self, sampling: Sampling) -> list[str]:
-        line = ["--temp", f"{sampling.temperature:g}"]
-        if not sampling.greedy:
-            line += ["--top-k", str(sampling.top_k), "--top-p", f"{sampling.top_p:g}"]
-            line += ["--min-p", f"{sampling.min_p:g}"]
-        if sampling.typical_p < 1.0:
-            line += self._given(TYPICAL, sampling.typical_p)
-        if sampling.xtc_probability > 0.0:
-            line += ["--xtc-probability", f"{sampling.xtc_probability:g}"]
-            line += ["--xtc-threshold", f"{sampling.xtc_threshold:g}"]
-        if sampling.penalised:
-            line += ["--repeat-last-n", str(sampling.repeat_last_n)]
-            line += ["--repeat-penalty", f"{sampling.repeat_penalty:g}"]
-            line += ["--presence-penalty", f"{sampling.presence_penalty:g}"]
-            line += ["--frequency-penalty", f"{sampling.frequency_penalty:g}"]
-        for token, bias in sampling.logit_bias.items():
-            line += ["-l", f"{token}{bias:+g}"]
-        return line
+        return next(([name, value] for name in names if self._flags.has(name)), [])
 
     def _run(self, line: Sequence[str], timeout: float, folder: str) -> tuple[int, str, str]:
         """(exit code, stdout, stderr) of one process. folder: where it may leave its log files."""
@@ -254,6 +240,26 @@ class LlamaLookup(LlamaProgram):
 
     program = "llama-lookup"
     drafts_with_model = False
+
+
+def sampling_arguments(sampling: Sampling) -> list[str]:
+    line = ["--temp", f"{sampling.temperature:g}"]
+    if not sampling.greedy:
+        line += ["--top-k", str(sampling.top_k), "--top-p", f"{sampling.top_p:g}"]
+        line += ["--min-p", f"{sampling.min_p:g}"]
+    if sampling.typical_p < 1.0:
+        line += ["--typical", f"{sampling.typical_p:g}"]
+    if sampling.xtc_probability > 0.0:
+        line += ["--xtc-probability", f"{sampling.xtc_probability:g}"]
+        line += ["--xtc-threshold", f"{sampling.xtc_threshold:g}"]
+    if sampling.penalised:
+        line += ["--repeat-last-n", str(sampling.repeat_last_n)]
+        line += ["--repeat-penalty", f"{sampling.repeat_penalty:g}"]
+        line += ["--presence-penalty", f"{sampling.presence_penalty:g}"]
+        line += ["--frequency-penalty", f"{sampling.frequency_penalty:g}"]
+    for token, bias in sampling.logit_bias.items():
+        line += ["-l", f"{token}{bias:+g}"]
+    return line
 
 
 def find(path: str) -> str:

@@ -6,6 +6,8 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -27,6 +29,9 @@ from paceline.lab.peers.process import LOCAL, Program, free_port, require_free
 from paceline.lab.system import Answer, Ask
 
 XLLAMACPP = "xllamacpp"
+HEALTH = 5.0  # seconds to say that it is alive
+GRACE = 0.3  # seconds that a process may take to end after its connections have
+# What it is to tell at the end; otherwise it repeats the prompt and every setting.
 LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
 
 
@@ -34,6 +39,8 @@ def find_server(where: str | None = None) -> tuple[str, ...]:
     """The command of a llama-server: at the path `where`, in the package xllamacpp where that is "xllamacpp",
     or on PATH. Raises PeerError where there is none."""
     if where == XLLAMACPP:
+        if find_spec(XLLAMACPP) is None:
+            raise PeerError("llama-server=xllamacpp needs the package: pip install xllamacpp")
         return (sys.executable, "-m", "paceline.lab.peers.xllamacpp_server")
     found = shutil.which(where or "llama-server")
     if found is None and where is None:
@@ -128,7 +135,7 @@ class LlamaServer:
 
     def _healthy(self) -> bool:
         try:
-            status, _ = self._endpoint.get("/health")
+            status, _ = replace(self._endpoint, timeout=HEALTH).get("/health")
         except PeerError:
             return False
         return status == 200
@@ -140,19 +147,21 @@ class LlamaServer:
             )
         try:
             streams = self._endpoint.stream_all("/completion", [request(ask) for ask in asks], "/health")
+            return [self._answered(ask, events) for ask, events in zip(asks, streams, strict=True)]
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeerError(f"{self.name}: its answer is not what llama-server's is: {error!r}") from error
         except PeerError as error:
-            if self._program.ended(1.0):
+            if self._program.ended(GRACE):
                 died = PeerError(f"{self.name} {self._program.obituary()}")
                 raise self._explained(died) from error
             raise
-        return [self._answered(ask, events) for ask, events in zip(asks, streams, strict=True)]
 
     def _answered(self, ask: Ask, events: Sequence[Event]) -> Answer:
         spoken = [
             e for e in events if not e.data.get("stop") and (e.data.get("tokens") or e.data.get("content"))
         ]
         last = events[-1] if events else None
-        if last is None or not spoken or not isinstance(last.data.get("timings"), dict):
+        if last is None or not isinstance(last.data.get("timings"), dict):
             raise PeerError(f"{self.name} ended its answer without saying how it went")
         timings = last.data["timings"]
         n_tokens = int(last.data["tokens_predicted"])
@@ -162,18 +171,20 @@ class LlamaServer:
                 f"({last.data.get('stop_type', 'unknown reason')}): does it need a larger context?"
             )
         tokens = tuple(int(token) for event in spoken for token in event.data.get("tokens", ()))
-        # It holds back what ends inside a character; the tokens of such pieces are never told.
+        # It holds back what ends inside a character, and never tells the tokens of such pieces.
         complete = len(tokens) == n_tokens
-        until = (spoken[-1] if spoken[-1].data.get("tokens_predicted") == n_tokens else last).seconds
-        rest = decoding_seconds(timings, spoken[0].seconds, until)
+        first, until = (spoken[0], spoken[-1]) if spoken else (last, last)
+        if until.data.get("tokens_predicted") != n_tokens:
+            until = last
+        rest = decoding_seconds(timings, first.seconds, until.seconds)
         drafted, accepted = drafts(timings, self._tells_drafts)
         return Answer(
             text="".join(event.data.get("content", "") for event in spoken),
             tokens=tokens if complete else None,
             n_tokens=n_tokens,
             n_prompt=int(last.data["tokens_evaluated"]),
-            first=until - rest,
-            n_first=int(spoken[0].data.get("tokens_predicted", 1)),
+            first=until.seconds - rest,
+            n_first=int(first.data.get("tokens_predicted", 1)),
             rest=rest,
             steps=None if accepted is None else n_tokens - accepted,
             drafted=drafted,
@@ -189,7 +200,8 @@ class LlamaServer:
 
     def version(self) -> str:
         said = output_of(self._command, "--version").strip().splitlines()
-        return next((line for line in said if line.startswith("version")), said[0] if said else "unknown")
+        line = next((line for line in said if line.startswith("version:")), said[0] if said else "unknown")
+        return line.removeprefix("version:").strip()
 
     @property
     def pid(self) -> int:

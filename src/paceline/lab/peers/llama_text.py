@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from paceline.lab.peers.llama_log import cause_of_failure
 
 NUMBER = r"([-+]?(?:\d+\.?\d*|nan|inf))"
-ENCODED = re.compile(rf"encoded\s+(\d+) tokens in\s+{NUMBER} seconds")
-DECODED = re.compile(rf"decoded\s+(\d+) tokens in .*speed:\s+{NUMBER} t/s")
-DRAFTED = re.compile(r"n_drafted\s+= (\d+)")
-ACCEPTED = re.compile(r"n_accept\s+= (\d+)")
+FIGURES = {
+    "'encoded ... tokens'": re.compile(rf"encoded\s+(\d+) tokens in\s+{NUMBER} seconds"),
+    "'decoded ... tokens'": re.compile(rf"decoded\s+(\d+) tokens in .*speed:\s+{NUMBER} t/s"),
+    "n_drafted": re.compile(r"n_drafted\s+= (\d+)"),
+    "n_accept": re.compile(r"n_accept\s+= (\d+)"),
+}
 T_DRAFT = re.compile(rf"t_draft\s+= {NUMBER} ms")
 # Said among the text by llama-lookup of 2025.
 ASIDE = re.compile(r" - draft candidate: token=\d+\n")
@@ -28,7 +30,10 @@ CAUSES = (
         "draft and target do not share a vocabulary: take a draft of the target's family",
     ),
     (
-        re.compile(r"prompt too long|exceeds the (context|batch) size|find (a memory|KV cache) slot"),
+        re.compile(
+            r"prompt too long|exceeds the (context|batch) size|find (a memory|KV cache) slot"
+            r"|invalid logits id"
+        ),
         "prompt and answer do not fit its context: use a longer one (-c)",
     ),
 )
@@ -51,26 +56,18 @@ class Report:
 
 def read(out: str, err: str, prompt: str) -> Report | str:
     """Its report; where something is missing in what it said, what that is."""
-    found = {
-        name: pattern.search(err)
-        for name, pattern in (
-            ("'encoded ... tokens'", ENCODED),
-            ("'decoded ... tokens'", DECODED),
-            ("n_drafted", DRAFTED),
-            ("n_accept", ACCEPTED),
-        )
-    }
-    text = answer_text(out, prompt)
-    missing = [name for name, match in found.items() if match is None]
+    figures = {name: last(pattern, err) for name, pattern in FIGURES.items()}
+    text = answer_text(out, err, prompt)
+    missing = [name for name, match in figures.items() if match is None]
     if text is None:
         missing.append("the prompt before the answer")
-    encoded, decoded, drafted, accepted = found.values()
+    encoded, decoded, drafted, accepted = figures.values()
     if text is None or not (encoded and decoded and drafted and accepted):
         return f"{', '.join(missing)} missing"
     n_tokens, speed = int(decoded[1]), float(decoded[2])
     if n_tokens == 0 or not math.isfinite(speed) or speed <= 0.0:
         return f"no speed in {decoded[0]!r}"
-    t_draft = T_DRAFT.search(err)
+    t_draft = last(T_DRAFT, err)
     return Report(
         text=text,
         n_prompt=int(encoded[1]),
@@ -84,9 +81,18 @@ def read(out: str, err: str, prompt: str) -> Report | str:
     )
 
 
-def answer_text(out: str, prompt: str) -> str | None:
-    """stdout without the prompt that is repeated there; None where the prompt was to come, and does not."""
-    if not out.startswith(FRAME):  # in 2024 the prompt went to stderr
+def last(pattern: re.Pattern[str], said: str) -> re.Match[str] | None:
+    """The last one: a prompt, which comes before, may say the same."""
+    found = None
+    for found in pattern.finditer(said):  # noqa: B007
+        pass
+    return found
+
+
+def answer_text(out: str, err: str, prompt: str) -> str | None:
+    """The text by itself. The prompt comes before it on stdout, or, in 2024, on stderr; None where it does
+    not."""
+    if f"{prompt}{FRAME}encoded" in err:
         return out
     start = out.find(prompt, 0, len(FRAME) + BOS_ROOM + len(prompt))
     if start < 0:

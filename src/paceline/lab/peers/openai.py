@@ -100,7 +100,10 @@ class OpenAI:
         before = self._counters() if self._counts else None
         bodies = [self._request(ask, self._extended) for ask in asks]
         streams = self._endpoint.stream_all(COMPLETIONS, bodies, MODELS)
-        answers = [self._answered(events) for events in streams]
+        try:
+            answers = [self._answered(events) for events in streams]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {error!r}") from error
         if before is None or all(answer.drafted is not None for answer in answers):
             return answers
         drafts = self._drafts_since(before, sum(answer.n_tokens for answer in answers), len(asks))
@@ -116,6 +119,8 @@ class OpenAI:
         n_tokens = int(usage["completion_tokens"])
         tokens = tuple(int(token) for _, choice in said for token in choice.get("token_ids") or ())
         timings = next((e.data["timings"] for e in reversed(events) if "timings" in e.data), None)
+        # A chunk of a server that tells no token ids is taken for one token.
+        together = sum(len(c.get("token_ids") or "1") for event, c in said if event.seconds == first)
         rest = last - first if timings is None else decoding_seconds(timings, first, last)
         answer = Answer(
             text="".join(choice.get("text", "") for _, choice in said),
@@ -123,8 +128,7 @@ class OpenAI:
             n_tokens=n_tokens,
             n_prompt=int(usage["prompt_tokens"]),
             first=last - rest,
-            # A server that tells no token ids is taken to begin with one token.
-            n_first=sum(len(c.get("token_ids") or "1") for event, c in said if event.seconds == first),
+            n_first=together if timings is None else 1,
             rest=rest,
             own_speed=None if timings is None else own_speed(timings),
         )
