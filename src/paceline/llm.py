@@ -155,7 +155,8 @@ class LLM:
         """A user's message, or a conversation of messages with `role` and `content`, in the model's chat
         template; ModelError without a usable one."""
         text, vocab = self.target.text, self.target.vocab
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(map(dict, prompt))
+        single = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        messages = [dict(message) for message in single]
         # A template spells BOS itself, as a rule.
         tokens = text.encode(text.render(messages), special=True, add_bos=False)
         if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:

@@ -1,18 +1,35 @@
-"""What is asked: suites of requests, from the package, from a file, or from another project's question file."""
+"""What is asked: suites of requests, from the package, from a file, or from another project's questions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import UsageError
 
 Message = tuple[str, str | None]  # role and content
+FOLDER = Path(__file__).parent / "suites"
+ROLES = ("system", "user", "assistant")
+SIZES = ("", "tiny", "full")
+# The fields of Spec-Bench's questions (github.com/hemingkx/Spec-Bench, read in its file) and of SPEED-Bench's
+# (huggingface.co/datasets/nvidia/SPEED-Bench, read in its card; it comes as parquet, and has to be put
+# together by its own script first). Both hold the user's turns only.
+QUESTION = {"question_id", "category", "turns"}
+SPEED_BENCH = {"sub_category", "source", "src_id", "difficulty", "multiturn"}
+ANSWER = 256  # tokens; their files name no length
 
 
 @dataclass(frozen=True)
 class Item:
-    """One request: a `prompt` to complete, or chat `messages` (role, content) in order, the last one the user's.
+    """One request: a `prompt` to complete, or chat `messages` (role, content) in order, the last the user's.
 
-    An assistant's content may be None: it is then what the model answered to the item before it in the session.
-    session: items that share it (not "") follow each other in it, in order. size: "tiny" or "full"; "" fits any.
+    An assistant's content may be None: it is then what the model answered to the item before it in the
+    session. session: items that share it (not "") follow each other in it, in order. size: "tiny" or "full";
+    "" fits any model.
     """
 
     id: str
@@ -23,3 +40,197 @@ class Item:
     seed: int = 0
     session: str = ""
     size: str = ""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """tiny, full: how many items of each size."""
+
+    name: str
+    description: str
+    licence: str
+    tiny: int
+    full: int
+
+
+@cache
+def suites() -> tuple[Suite, ...]:
+    """Those that come with the package, as suites/suites.json describes them."""
+    known: dict[str, dict[str, str]] = json.loads((FOLDER / "suites.json").read_text("utf-8"))
+    return tuple(
+        Suite(
+            name,
+            about["description"],
+            about["licence"],
+            *(sum(item.size == size for item in load(name)) for size in ("tiny", "full")),
+        )
+        for name, about in known.items()
+    )
+
+
+def load(text: str) -> list[Item]:
+    """The items of NAME, of NAME,NAME,..., or of a .jsonl file: our own fields (see Item; only `prompt` or
+    `messages` has to be there), Spec-Bench's or SPEED-Bench's. Raises UsageError, with file and line."""
+    if text.endswith((".jsonl", ".json")) or "/" in text:
+        return read(Path(text))
+    known = json.loads((FOLDER / "suites.json").read_text("utf-8"))
+    out: list[Item] = []
+    for name in dict.fromkeys(one.strip() for one in text.split(",")):
+        if name not in known:
+            raise UsageError(
+                f"unknown suite {name!r}: choose from {', '.join(known)}, or name a file that ends in .jsonl"
+            )
+        out += read(FOLDER / f"{name}.jsonl")
+    return out
+
+
+def read(path: Path) -> list[Item]:
+    items: list[Item] = []
+    for number, line in _lines(path):
+        where = f"{path}, line {number}"
+        try:
+            said = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{where}: is no JSON ({error}); write one object a line") from error
+        if not isinstance(said, dict):
+            raise UsageError(f"{where}: is no JSON object; write one a line")
+        if said.keys() >= QUESTION:
+            items += _questions(said, where)
+        else:
+            items.append(_item(said, path.stem, str(number), where))
+    if not items:
+        raise UsageError(f"{path}: has no items; write one JSON object a line")
+    seen: set[str] = set()
+    for item in items:
+        if item.id in seen:
+            raise UsageError(f"{path}: two items have the id {item.id!r}; each needs its own")
+        seen.add(item.id)
+    return items
+
+
+def of_size(items: Sequence[Item], size: str) -> list[Item]:
+    """Those made for models of that size, and those for any."""
+    return [item for item in items if item.size in ("", size)]
+
+
+def sampled(items: Sequence[Item], n: int) -> list[Item]:
+    """At most n items, evenly from all categories and from all over each; a session that is in is in from its
+    start. In their order."""
+    by_category: dict[str, list[Item]] = {}
+    for item in items:
+        by_category.setdefault(item.category, []).append(item)
+    chosen: set[str] = set()
+    queues = [_spread(some) for some in by_category.values()]
+    while queues and len(chosen) < n:
+        for queue in list(queues):
+            if len(chosen) == n:
+                break
+            if (following := next(queue, None)) is None:
+                queues.remove(queue)
+            else:
+                chosen.add(following.id)
+    return [item for item in items if item.id in chosen]
+
+
+def _spread(items: Sequence[Item]) -> Iterator[Item]:
+    """Items from far apart first; of a session always the next one, so that none lacks what came before."""
+    units: dict[str, list[Item]] = {}
+    for item in items:
+        units.setdefault(item.session or f"\0{item.id}", []).append(item)
+    order = list(units)
+    half = (len(order) + 1) // 2
+    for name in [*order[:half:2], *order[half::2], *order[1:half:2], *order[half + 1 :: 2]]:
+        yield from units[name]
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); give a .jsonl file") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text (byte {error.start}); convert it first") from error
+    # Not splitlines(), which also splits at form feeds and others that JSON may hold as they are.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, line
+
+
+def _item(said: dict[str, Any], category: str, number: str, where: str) -> Item:
+    kinds = {f.name: f.type for f in fields(Item)}
+    if unknown := sorted(set(said) - set(kinds)):
+        raise UsageError(f"{where}: unknown field {', '.join(unknown)}; known are {', '.join(kinds)}")
+    values: dict[str, Any] = {"id": number, "category": category} | said
+    for name, value in values.items():
+        kind = int if kinds[name] == "int" else str
+        if name != "messages" and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise UsageError(
+                f"{where}: its {name} is {value!r}; write {'a number' if kind is int else 'text'}"
+            )
+        if isinstance(value, str):
+            _text(value, name, where)
+    if "messages" in said:
+        values["messages"] = _messages(said["messages"], where)
+    item = Item(**values)
+    if bool(item.prompt) == bool(item.messages):
+        raise UsageError(f"{where}: give either a prompt or messages, and not an empty one")
+    if item.max_tokens < 2 or item.seed < 0:
+        raise UsageError(f"{where}: max_tokens must be at least 2, seed at least 0")
+    if item.size not in SIZES:
+        raise UsageError(f"{where}: its size is {item.size!r}; write tiny or full, or leave it out")
+    if not item.id or not item.category:
+        raise UsageError(f"{where}: its id or category is empty")
+    return item
+
+
+def _messages(said: Any, where: str) -> tuple[Message, ...]:
+    if not isinstance(said, list) or not said:
+        raise UsageError(f"{where}: its messages are no list of objects with role and content")
+    out: list[Message] = []
+    for one in said:
+        role, content = (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
+        if role not in ROLES:
+            raise UsageError(f"{where}: a message's role is {role!r}; choose from {', '.join(ROLES)}")
+        if content is None and role == "assistant":
+            out.append((role, None))
+            continue
+        if not isinstance(content, str):
+            raise UsageError(
+                f"{where}: a message's content is no text; images and other parts cannot be asked"
+            )
+        out.append((role, _text(content, "content", where)))
+    if out[-1][0] != "user":
+        raise UsageError(f"{where}: its last message is the {out[-1][0]}'s; end with the user's")
+    return tuple(out)
+
+
+def _text(text: str, name: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{where}: its {name} is no UTF-8 text (character {error.start})") from error
+    return text
+
+
+def _questions(said: dict[str, Any], where: str) -> Iterator[Item]:
+    """A question of several turns is a session; what the model answers stands between them."""
+    if unknown := sorted(set(said) - QUESTION - SPEED_BENCH - {"reference"}):
+        raise UsageError(
+            f"{where}: unknown field {', '.join(unknown)} in a Spec-Bench or SPEED-Bench question"
+        )
+    id_, category, turns = (said[name] for name in ("question_id", "category", "turns"))
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise UsageError(f"{where}: its turns are no list of texts")
+    if not isinstance(category, str) or not category or not str(id_):
+        raise UsageError(f"{where}: its question_id or category is empty")
+    messages: list[Message] = []
+    for number, turn in enumerate(turns, 1):
+        if not turn.strip():
+            raise UsageError(
+                f"{where}: turn {number} is empty; SPEED-Bench has to be put together by its own script first"
+            )
+        messages.append(("user", _text(turn, "turn", where)))
+        name = str(id_) if len(turns) == 1 else f"{id_}.{number}"
+        session = str(id_) if len(turns) > 1 else ""
+        yield Item(name, category, messages=tuple(messages), max_tokens=ANSWER, session=session)
+        messages.append(("assistant", None))

@@ -27,8 +27,8 @@ WIDTH, HEIGHT = 100, 24  # characters, in a pipe
 
 @dataclass(frozen=True)
 class Line:
-    """One system: where it was measured, its tokens/s there and their standard deviation. kneed: whether a knee
-    means something."""
+    """One system: where it was measured, its tokens/s there and their standard deviation. kneed: whether it
+    may have a knee."""
 
     name: str
     kneed: bool

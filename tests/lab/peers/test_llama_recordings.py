@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.lab.peers.llama_flags import Flags
+from paceline.lab.peers.llama_flags import Flags
 from paceline.lab.peers.llama_log import cause_of_silence
 from paceline.lab.peers.llama_timings import drafts, own_speed
 from paceline.lab.peers.prometheus import Drafts, drafts_between, read_metrics
@@ -51,3 +52,13 @@ def test_a_draft_of_another_vocabulary_is_noticed_in_the_log() -> None:
     cause = cause_of_silence((DATA / "0.3.36" / "llama-server-vocabulary.err.txt").read_text())
     assert cause is not None
     assert "another vocabulary" in cause
+
+
+def test_a_build_that_translates_tokens_does_speculate() -> None:
+    assert cause_of_silence((DATA / "0.3.16" / "llama-server-vocabulary.err.txt").read_text()) is None
+
+
+def test_the_help_of_2024_is_read_though_it_ends_as_a_failure() -> None:
+    flags = Flags("llama-server", (DATA / "0.2.90" / "llama-server-help.out.txt").read_text())
+    assert flags.has("--draft")
+    assert not flags.has("--spec-type")

@@ -41,14 +41,15 @@ def unwatched(_: Mapping[str, int]) -> Iterator[Tick]:
 
 @dataclass
 class Record:
-    """What a bench came to. run: its number in the history. skipped: why which items were not asked. lost:
-    why the history could not be written any more."""
+    """What a bench came to. groups: all measurements, by point. run: its number in the history. skipped:
+    why which items were not asked. lost: why the history could not be written any more."""
 
     plan: Plan
     provenance: dict[str, Any] = field(default_factory=dict)
     status: Status = "running"
     run: int | None = None
     results: list[Result] = field(default_factory=list)
+    groups: list[list[Group]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     lost: str = ""
 
@@ -153,7 +154,10 @@ class Bench:
         rows = [Row(**row) for (where, _), row in gates.items() if where == at]
         names = [method.name for method in self._methods]  # other programs follow
         rows.sort(key=lambda row: names.index(row.system) if row.system in names else len(names))
-        return summarize(point.at, rows, self._groups(at), PLAIN) if rows else None
+        if not rows:
+            return None
+        self.record.groups.append(self._groups(at))
+        return summarize(point.at, rows, self.record.groups[-1], PLAIN)
 
     def _groups(self, at: int) -> list[Group]:
         if self._history is None or self.record.run is None:
@@ -190,6 +194,7 @@ class Bench:
             with self._keeping():
                 for row in rows:
                     self._history.add_gate(record.run, at, row.system, asdict(row))
+        self.record.groups.append(groups)
         return summarize(point.at, rows, groups, PLAIN) if groups else []
 
     def _prompts(self, models: Models, items: Sequence[Item], point: Point) -> Prompts:

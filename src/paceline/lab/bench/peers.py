@@ -121,7 +121,7 @@ def transformers(place: Place, methods: Sequence[Method]) -> Iterator[tuple[Syst
         )
 
 
-def openai(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+def openai(place: Place, _: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.lab.peers.openai import OpenAI
 
     if not place.where:

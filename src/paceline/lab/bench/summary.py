@@ -162,9 +162,7 @@ def _result(point: Mapping[str, Any], row: Row, category: str, groups: Sequence[
         return Result(**base)
     tokens, seconds = sum(m.tokens for m in ours), sum(m.seconds for m in ours)
     speeds = _speeds(groups, row.system)
-    gain = None
-    if row.system != plain and len(its) == len(ours):
-        gain = speedup(_by_item(groups, row.system), _by_item(groups, plain))
+    gain = ratio(groups, row.system, plain) if row.system != plain else None
     told = [m.own_speed for m in ours if m.own_speed is not None]
     decode = _total(ours, "decode_seconds")
     return Result(
@@ -232,6 +230,12 @@ def _speeds(groups: Sequence[Group], system: str) -> list[float]:
             tokens_seconds[0] += m.tokens
             tokens_seconds[1] += m.seconds
     return [tokens / seconds for tokens, seconds in sums.values() if seconds > 0]
+
+
+def ratio(groups: Sequence[Group], system: str, to: str) -> Interval | None:
+    """How much faster one system is than another, where both took their turns."""
+    both = [group for group in groups if {system, to} <= set(group.measurements)]
+    return speedup(_by_item(both, system), _by_item(both, to)) if both else None
 
 
 def _by_item(groups: Sequence[Group], system: str) -> list[list[tuple[float, float]]]:

@@ -55,8 +55,9 @@ class Transformers:
     """One way of transformers to answer. It answers one request at a time.
 
     drafting: "none" is plain decoding, "model" assisted generation by `draft`, at a constant n_draft and
-    with p_min as its confidence threshold (0: never stops early), "lookup" its prompt lookup, which knows no
-    p_min. Sampled, it applies the temperature before the filters, unlike llama.cpp and Paceline.
+    with p_min as its confidence threshold (0: never stops early; else transformers moves it by itself where
+    scikit-learn is installed), "lookup" its prompt lookup, which knows no p_min. Sampled, it applies the
+    temperature before the filters, unlike llama.cpp and Paceline.
     Raises MissingExtraError, UsageError, or PeerError where it cannot load a file.
     """
 
@@ -65,6 +66,7 @@ class Transformers:
         target: Path,
         draft: Path | None = None,
         *,
+        name: str | None = None,
         drafting: str = "none",
         n_draft: int = 7,
         p_min: float = 0.0,
@@ -76,7 +78,7 @@ class Transformers:
             )
         if (drafting == "model") != (draft is not None):
             raise UsageError("transformers: a draft model (-md) goes with drafting 'model', and only with it")
-        self.name = {"none": "transformers"}.get(drafting, f"transformers {drafting}")
+        self.name = name or {"none": "transformers"}.get(drafting, f"transformers {drafting}")
         self._drafting, self._n_draft, self._threads = drafting, n_draft, threads
         self._target, self._tokenizer = load(target)
         self._draft = None if draft is None else load(draft)[0]

@@ -8,7 +8,8 @@ import re
 CAUSES = (
     (
         # Builds of 2025 went on by translating tokens, and then say so in the same line.
-        r"vocabs are not compatible(?! - tokens will be translated)|is not compatible with the target model"
+        r"vocabs are not compatible(?! - tokens will be translated)"
+        r"|is not compatible with the target model(?!.*tokens will be translated)"
         r"|draft model vocab type must match",
         "the draft model has another vocabulary than the target, which llama.cpp does not speculate with: "
         "choose another draft, or leave this method out",

@@ -1,0 +1,1 @@
+"""The suites that come with the package, and the script that makes them."""
