@@ -4,8 +4,9 @@
 
 Modes: none (here: plain); a draft model at n-max 2, 3, 4, 8, 16 and p-min 0, 0.5, 0.75; ngram-simple,
 ngram-mod, ngram-cache, ngram-map-k with their own defaults. All servers run side by side and take turns; each
-round starts them anew, since some remember what they have said. Paceline's plain decoding is there too. Without -m the embedded target inflated to 300M at Q8_0. Every output
-is compared with plain output. Run it on an idle machine.
+round starts them anew, since some remember what they have said. Paceline's plain decoding is there too.
+Without -m the embedded target inflated to 300M at Q8_0. Every output is compared with plain output. Run it on
+an idle machine.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from paceline.zoo.inflate import inflate
 
 NGRAMS = ("ngram-simple", "ngram-mod", "ngram-cache", "ngram-map-k")
 NONE = "plain"
+LONGEST = 64  # tokens that an n-gram mode drafts at most
 WARM_UP = "def greet(name):\n    return"
 
 
@@ -86,8 +88,12 @@ def one_round(
                 n_ctx=models.plain.target.caps.n_ctx,
                 threads=choose_threads(arguments.threads),
             )
-            budget = None if mode.method == "plain" else Budget(mode.n_draft or 64, mode.n_draft or 64)
-            turns.entries.append(Entry(server, budget, reference=turns.plain))
+            if mode.method == "plain":
+                turns.entries.append(Entry(server, reference=turns.plain, own_plain=True))
+                turns.check(Sampling(), 0)  # its text is what the other modes have to repeat
+                continue
+            longest = mode.n_draft or LONGEST
+            turns.entries.append(Entry(server, Budget(longest, longest), reference=turns.entries[1]))
         # Weights into memory, without a word of what is measured.
         ask = Ask(WARM_UP, tuple(models.plain.tokens(WARM_UP)), 8)
         for entry in turns.entries:

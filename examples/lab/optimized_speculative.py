@@ -31,7 +31,7 @@ from paceline.report.table import listing, ratio
 
 PROMPT = Path(__file__).parents[1] / "prompt.txt"
 LENGTHS = range(2, 17)  # K, drafted tokens a step
-LEAST = 8
+LEAST = 16
 GREEDY = paceline.Sampling()
 VARIED = paceline.Sampling(temperature=1.0)  # a greedy toy soon repeats itself
 METHODS = {"lookup": ("lookup",), "model": ("model",), "lookup+model": ("lookup", "model")}

@@ -55,7 +55,10 @@ def test_where_two_things_were_swept_the_other_one_parts_the_lines() -> None:
     by_k = [(line.name, line.x, line.knee) for line in lines(it)]
     assert by_k == [("lookup (quant Q4_0)", (2, 4), 2), ("lookup (quant BF16)", (2, 4), 2)]
     by_quant = [(line.name, line.x, line.knee) for line in lines(it, "quant")]
-    assert by_quant == [("lookup (n_draft 2)", ("Q4_0", "BF16"), None), ("lookup (n_draft 4)", ("Q4_0", "BF16"), None)]
+    assert by_quant == [
+        ("lookup (n_draft 2)", ("Q4_0", "BF16"), None),
+        ("lookup (n_draft 4)", ("Q4_0", "BF16"), None),
+    ]
     with pytest.raises(UsageError, match="'threads' was not swept: n_draft, quant"):
         lines(it, "threads")
 

@@ -128,6 +128,8 @@ def bench(
     everything else to stderr. Exit code 3: a method was not lossless.
     """
     if context.invoked_subcommand is not None:
+        if any(typed(context, name) for name in context.params):
+            raise UsageError(f"give options after `{context.invoked_subcommand}`, not before it")
         return 0
     form = chosen_format({"json": as_json, "jsonl": as_jsonl, "md": as_md, "csv": as_csv})
     if size not in ("", "tiny", "full"):
@@ -156,6 +158,11 @@ def bench(
     with ExitStack() as stack:
         kept = None if no_history else stack.enter_context(opened(history))
         return run(plan, kept, None, form, plot)
+
+
+def typed(context: typer.Context, name: str) -> bool:
+    """Whether an option was on the command line, and not only in the environment."""
+    return str(context.get_parameter_source(name)).endswith("COMMANDLINE")
 
 
 def default_methods(models: Mapping[str, Any]) -> str:
@@ -203,17 +210,18 @@ def told(record: Record, form: str, plot: Path | None) -> int:
         from paceline.report.plot import html
 
         html(said, plot)
+    if record.broken is not None:
+        raise record.broken
     if record.status == "interrupted":
-        if record.run is not None:
+        if record.run is not None and not record.lost:
             print(f"interrupted; `paceline bench resume {record.run}` goes on", file=sys.stderr)
         return INTERRUPTED
-    wrong = [r for r in record.results if not r.lossless]
-    if failed := {f"{r.system}: {r.verdict}" for r in wrong if r.verdict.startswith("failed")}:
-        raise PeerError("; ".join(sorted(failed)))
-    if wrong:
-        raise LosslessError(
-            f"not lossless: {', '.join(sorted({r.system for r in wrong}))}; shown without a speed"
-        )
+    no_speed = [r for r in record.results if not r.lossless]
+    failed = {f"{r.system}: {r.verdict}" for r in no_speed if r.verdict.startswith("failed")}
+    wrong = {r.system for r in no_speed if not r.verdict.startswith("failed")}
+    said_of = [f"not lossless: {', '.join(sorted(wrong))}; shown without a speed"] if wrong else []
+    if wrong or failed:
+        raise (LosslessError if wrong else PeerError)("; ".join([*said_of, *sorted(failed)]))
     return 0
 
 
@@ -257,12 +265,13 @@ def list_runs(
     as_json: AsJson = False,
 ) -> None:
     """List what was measured before."""
+    from paceline.cli.completion import strict
     from paceline.report.comparison import write_runs
 
     with opened(history) as kept:
         runs = [as_record(one) for one in kept.runs(limit)]
     if as_json:
-        typer.echo(json.dumps(runs))
+        typer.echo(json.dumps(strict(runs), allow_nan=False))
     else:
         write_runs(runs, sys.stdout)
 

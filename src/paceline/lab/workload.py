@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -27,9 +28,9 @@ ANSWER = 256  # tokens; their files name no length
 class Item:
     """One request: a `prompt` to complete, or chat `messages` (role, content) in order, the last the user's.
 
-    An assistant's content may be None: it is then what the model answered to the item before it in the
-    session. session: items that share it (not "") follow each other in it, in order. size: "tiny" or "full";
-    "" fits any model.
+    An assistant's content may be None: it is then what the model answered to an item before it in the
+    session: the last None to the last item, the one before to the one before. session: items that share it
+    (not "") follow each other in it, in order. size: "tiny" or "full"; "" fits any model.
     """
 
     id: str
@@ -85,7 +86,8 @@ def load(text: str) -> list[Item]:
 
 
 def read(path: Path) -> list[Item]:
-    items: list[Item] = []
+    items: dict[str, Item] = {}
+    asked: Counter[str] = Counter()  # by session
     for number, line in _lines(path):
         where = f"{path}, line {number}"
         try:
@@ -94,18 +96,17 @@ def read(path: Path) -> list[Item]:
             raise UsageError(f"{where}: is no JSON ({error}); write one object a line") from error
         if not isinstance(said, dict):
             raise UsageError(f"{where}: is no JSON object; write one a line")
-        if said.keys() >= QUESTION:
-            items += _questions(said, where)
-        else:
-            items.append(_item(said, path.stem, str(number), where))
+        question = said.keys() >= QUESTION
+        for item in _questions(said, where) if question else [_item(said, path.stem, str(number), where)]:
+            if item.id in items:
+                raise UsageError(f"{where}: an item before it has the id {item.id!r} too; each needs its own")
+            if sum(content is None for _, content in item.messages) > asked[item.session]:
+                raise UsageError(f"{where}: no item before it in its session answers its assistant's message")
+            items[item.id] = item
+            asked[item.session] += bool(item.session)
     if not items:
         raise UsageError(f"{path}: has no items; write one JSON object a line")
-    seen: set[str] = set()
-    for item in items:
-        if item.id in seen:
-            raise UsageError(f"{path}: two items have the id {item.id!r}; each needs its own")
-        seen.add(item.id)
-    return items
+    return list(items.values())
 
 
 def of_size(items: Sequence[Item], size: str) -> list[Item]:
@@ -117,8 +118,10 @@ def sampled(items: Sequence[Item], n: int) -> list[Item]:
     """At most n items, evenly from all categories and from all over each; a session that is in is in from its
     start. In their order."""
     by_category: dict[str, list[Item]] = {}
+    home: dict[str, str] = {}  # session -> category of its first item, which all of it counts for
     for item in items:
-        by_category.setdefault(item.category, []).append(item)
+        category = home.setdefault(item.session, item.category) if item.session else item.category
+        by_category.setdefault(category, []).append(item)
     chosen: set[str] = set()
     queues = [_spread(some) for some in by_category.values()]
     while queues and len(chosen) < n:
@@ -137,10 +140,11 @@ def _spread(items: Sequence[Item]) -> Iterator[Item]:
     units: dict[str, list[Item]] = {}
     for item in items:
         units.setdefault(item.session or f"\0{item.id}", []).append(item)
-    order = list(units)
-    half = (len(order) + 1) // 2
-    for name in [*order[:half:2], *order[half::2], *order[1:half:2], *order[half + 1 :: 2]]:
-        yield from units[name]
+    # By the index with its bits reversed (van der Corput): 0, 4, 2, 6, 1, 5, 3, 7.
+    width = len(units).bit_length()
+    order = sorted(enumerate(units.values()), key=lambda unit: f"{unit[0]:0{width}b}"[::-1])
+    for _, unit in order:
+        yield from unit
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -165,7 +169,7 @@ def _item(said: dict[str, Any], category: str, number: str, where: str) -> Item:
         kind = int if kinds[name] == "int" else str
         if name != "messages" and (not isinstance(value, kind) or isinstance(value, bool)):
             raise UsageError(
-                f"{where}: its {name} is {value!r}; write {'a number' if kind is int else 'text'}"
+                f"{where}: its {name} is {value!r}; write {'a whole number' if kind is int else 'text'}"
             )
         if isinstance(value, str):
             _text(value, name, where)
@@ -188,7 +192,9 @@ def _messages(said: Any, where: str) -> tuple[Message, ...]:
         raise UsageError(f"{where}: its messages are no list of objects with role and content")
     out: list[Message] = []
     for one in said:
-        role, content = (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
+        if not isinstance(one, dict) or one.keys() - {"role", "content"}:
+            raise UsageError(f"{where}: a message is no object with role and content alone")
+        role, content = one.get("role"), one.get("content")
         if role not in ROLES:
             raise UsageError(f"{where}: a message's role is {role!r}; choose from {', '.join(ROLES)}")
         if content is None and role == "assistant":
@@ -221,7 +227,9 @@ def _questions(said: dict[str, Any], where: str) -> Iterator[Item]:
     id_, category, turns = (said[name] for name in ("question_id", "category", "turns"))
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
         raise UsageError(f"{where}: its turns are no list of texts")
-    if not isinstance(category, str) or not category or not str(id_):
+    if not isinstance(id_, int | str) or isinstance(id_, bool) or not isinstance(category, str):
+        raise UsageError(f"{where}: its question_id is no text or number, or its category no text")
+    if not _text(category, "category", where) or not _text(str(id_), "question_id", where):
         raise UsageError(f"{where}: its question_id or category is empty")
     messages: list[Message] = []
     for number, turn in enumerate(turns, 1):

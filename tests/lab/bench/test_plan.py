@@ -31,7 +31,12 @@ def test_a_path_is_stored_as_text() -> None:
 
 @pytest.mark.parametrize(
     ("values", "said"),
-    [({"rounds": 0}, "rounds 0"), ({"items": -1}, "items -1"), ({"n": 1}, "from the second on"), ({"seed": -1}, "seed")],
+    [
+        ({"rounds": 0}, "rounds 0"),
+        ({"items": -1}, "items -1"),
+        ({"n": 1}, "from the second on"),
+        ({"seed": -1}, "seed"),
+    ],
 )
 def test_numbers_out_of_range_are_refused(values: dict[str, int], said: str) -> None:
     with pytest.raises(UsageError, match=said):

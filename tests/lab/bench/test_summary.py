@@ -41,7 +41,9 @@ def test_a_speed_is_that_of_all_items_together_not_the_mean_of_theirs() -> None:
 
 
 def test_requests_at_once_share_their_time() -> None:
-    together = Measurement.of("plain", [answer(11, 2.0), Answer("", None, 11, 5, first=1.5, n_first=1, rest=1.0)])
+    together = Measurement.of(
+        "plain", [answer(11, 2.0), Answer("", None, 11, 5, first=1.5, n_first=1, rest=1.0)]
+    )
     assert (together.tokens, together.seconds, together.answers) == (20, 2.0, 2)
 
 
@@ -54,7 +56,9 @@ def test_what_one_answer_does_not_tell_the_sum_does_not_know() -> None:
 def test_a_method_that_failed_the_gate_has_acceptance_but_no_speed() -> None:
     more = {"steps": 5, "drafted": 10, "accepted": 5, "rejected": 5, "draft_seconds": 0.1}
     groups = [
-        Group(0, "a", "code", {"plain": measured("plain", 11, 2.0), "model": measured("model", 11, 1.0, **more)})
+        Group(
+            0, "a", "code", {"plain": measured("plain", 11, 2.0), "model": measured("model", 11, 1.0, **more)}
+        )
     ]
     _, bad = summarize({"k": 3}, rows(("plain", True, None), ("model", False, 3)), groups, "plain")
     assert (bad.speed, bad.speedup, bad.ttft, bad.own_speed, bad.theory) == (None, None, None, None, {})
@@ -115,7 +119,9 @@ def test_where_nothing_was_decoded_there_is_no_ratio() -> None:
 
 def test_theory_stands_beside_what_it_was_computed_from() -> None:
     told = {"steps": 4, "drafted": 16, "accepted": 8, "rejected": 2, "draft_seconds": 0.4}
-    ours = Measurement.of("model", [answer(12, 1.0, **told, extra={"forward_seconds": 0.8, "decode_seconds": 1.25})])
+    ours = Measurement.of(
+        "model", [answer(12, 1.0, **told, extra={"forward_seconds": 0.8, "decode_seconds": 1.25})]
+    )
     plain_told = {"steps": 12, "drafted": 0, "accepted": 0, "rejected": 0, "draft_seconds": 0.0}
     its = Measurement.of(
         "plain", [answer(12, 1.2, **plain_told, extra={"forward_seconds": 1.1, "decode_seconds": 1.2})]

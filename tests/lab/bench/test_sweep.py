@@ -15,7 +15,9 @@ def result(rate: float | None) -> Result:
 
 def walk(text: str, rates: list[float | None]) -> list[object]:
     """What was varied at each point, where drafts were accepted at these rates."""
-    sweep, done, seen = parse(text), [], []
+    sweep = parse(text)
+    done: list[tuple[Point, list[Result]]] = []
+    seen: list[object] = []
     while (point := sweep.after(done)) is not None:
         seen.append(next(iter(point.at.values()), None))
         done.append((point, [result(None), result(rates[len(done)])]))

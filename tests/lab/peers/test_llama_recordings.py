@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from paceline.lab.peers.llama_flags import Flags
-from paceline.lab.peers.llama_flags import Flags
 from paceline.lab.peers.llama_log import cause_of_silence
 from paceline.lab.peers.llama_timings import drafts, own_speed
 from paceline.lab.peers.prometheus import Drafts, drafts_between, read_metrics

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.assemble import choose
-from paceline.core.errors import HistoryError, UsageError
+from paceline.core.errors import HistoryError, PacelineError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.lab.bench import peers
 from paceline.lab.bench.history import History, Status
@@ -42,7 +42,8 @@ def unwatched(_: Mapping[str, int]) -> Iterator[Tick]:
 @dataclass
 class Record:
     """What a bench came to. groups: all measurements, by point. run: its number in the history. skipped:
-    why which items were not asked. lost: why the history could not be written any more."""
+    why which items were not asked. lost: why the history could not be written any more. broken: what ended a
+    sweep after its first points."""
 
     plan: Plan
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class Record:
     groups: list[list[Group]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     lost: str = ""
+    broken: PacelineError | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -89,6 +91,7 @@ class Bench:
         self._stack = ExitStack()
         self._models: Models | None = None
         self._given: dict[str, Any] = {}
+        self._begun = False  # until then a run to go on with stays as it was
 
     def _files(self) -> tuple[Path, Path | None]:
         needed = any(method.needs_draft for method in self._methods)
@@ -110,16 +113,19 @@ class Bench:
         return sampling if point.temperature is None else replace(sampling, temperature=point.temperature)
 
     def measure(self) -> Record:
-        """Measure all there is; after Ctrl-C, what there is so far, with the status "interrupted"."""
+        """Measure all there is; after Ctrl-C, what there is so far, with the status "interrupted"; after an
+        error at a later point of a sweep the points before it, with the status "failed"."""
         record = self.record
         try:
             with self._stack:
                 self._measure()
-        except BaseException:
+        except BaseException as error:
             record.status = "failed"
-            raise
+            if not (self._begun and record.results and isinstance(error, PacelineError)):
+                raise
+            record.broken = error
         finally:
-            if self._history is not None and record.run is not None:
+            if self._history is not None and record.run is not None and self._begun:
                 with self._keeping():
                     self._history.finish(record.run, record.status, record.results)
         return record
@@ -143,6 +149,7 @@ class Bench:
             done.append((point, results))
         if self.record.status == "running":
             self.record.status = "done"
+            self._begun = True
         if not self.record.provenance and self._history is not None and self.record.run is not None:
             self.record.provenance = dict(self._history.run(self.record.run).provenance)  # all was stored
 
@@ -174,11 +181,12 @@ class Bench:
         with ExitStack() as turn:
             turns: Turns | None = None
             try:
-                models, items = self._load(point), self._chosen(self._load(point))
+                models = self._load(point)
+                items = self._chosen(models)
                 turns = Turns(models, self._methods[0], self._prompts(models, items, point), self._watch)
                 turn.callback(turns.close)
                 turns.ask_plainly(items, point.batch)
-                record.skipped = turns.skipped
+                record.skipped = list(dict.fromkeys([*record.skipped, *turns.skipped]))
                 self._join(turns, point, models)
                 self._begin(turns.llm)
                 turns.check(self._sampling(point), self._plan.seed)
@@ -258,19 +266,22 @@ class Bench:
         asked = {"size": plan.size, "items": plan.items, "n": plan.n, "ignore_eos": plan.ignore_eos}
         request = asked | {"seed": plan.seed, "questions": digest(self._items), **asdict(plan.sampling)}
         record.provenance = provenance(llm, request) | {"suite": plan.suite}
-        if self._history is None:
-            return
-        if record.run is None:
+        if self._history is not None and record.run is not None:
+            self._go_on(self._history, record.run)
+        elif self._history is not None:
             record.run = self._history.begin(record.plan.as_dict(), record.provenance)
-            return
-        earlier = self._history.run(record.run).provenance
-        now = json.loads(json.dumps(record.provenance))
+        self._begun = True
+
+    def _go_on(self, history: History, run: int) -> None:
+        """Raises UsageError where what was measured cannot stand beside what would be."""
+        earlier = history.run(run).provenance
+        now = json.loads(json.dumps(self.record.provenance))
         varying = (*VARYING, "draft") if self._sweep.name == "draft-type" else VARYING
         if unlike := [name for name in now if name not in varying and now[name] != earlier.get(name)]:
             raise UsageError(
-                f"run {record.run} cannot be gone on with, its {', '.join(unlike)} differed: measure anew"
+                f"run {run} cannot be gone on with, its {', '.join(unlike)} differed: measure anew"
             )
-        self._history.resume(record.run)
+        history.resume(run)
 
     def _keep(self, at: int, group: Group) -> None:
         if self._history is not None and self.record.run is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -43,10 +42,13 @@ class Entry:
         """Take in a greedy answer. llm: the target, whose logits tell a near-tie from a defect."""
         tokens = tokens_of(llm, answer)[: ask.max_tokens]  # some programs say a few more
         self.said.setdefault(item, tokens)
-        if self.reference is not None and (item, tokens) not in self._judged:
+        reference = self.reference
+        while reference is not None and item not in reference.said:  # it failed before it came to that
+            reference = reference.reference
+        if reference is not None and (item, tokens) not in self._judged:
             self._judged.add((item, tokens))
-            budget = self.budget or self.reference.budget or USUAL
-            self._greedy.add(item, explain(llm.target, ask.tokens, self.reference.said[item], tokens, budget))
+            budget = self.budget or reference.budget or USUAL
+            self._greedy.add(item, explain(llm.target, ask.tokens, reference.said[item], tokens, budget))
 
     @property
     def row(self) -> Row:
@@ -72,8 +74,3 @@ class Entry:
 def tokens_of(llm: LLM, answer: Answer) -> tuple[int, ...]:
     """The answer in the target's tokens; of a program that tells none, what its text comes to."""
     return answer.tokens if answer.tokens is not None else tuple(llm.target.text.encode_within(answer.text))
-
-
-def texts(entry: Entry, asks: Sequence[tuple[str, Ask]]) -> list[list[int]]:
-    """Prompts, with what the entry said to them."""
-    return [[*ask.tokens, *entry.said[item]] for item, ask in asks if item in entry.said]

@@ -53,8 +53,8 @@ class Turns:
                     self.skipped.append(str(error))
                 else:
                     self._asks[item.id] = ask
-                    answers[item.id] = self._answers(self.plain, [item], GREEDY)[0].text
-                    self._cut(item)
+                    self._answers(self.plain, [item], GREEDY)
+                    answers[item.id] = self._cut(item)
                 tick("plain")
         asked = [item for item in items if item.id in self._asks]
         if not asked:
@@ -62,14 +62,15 @@ class Turns:
         self._models.memory = self._models.memory or resident()
         self.batches = together(asked, batch)
 
-    def _cut(self, item: Item) -> None:
-        """Ask for no more than the model has to say: beyond its end some programs forbid the token that
-        ends a text, others go on after it, and no two texts would be alike."""
-        eos, said = self._models.plain.target.vocab.eos, self.plain.said[item.id]
-        end = next((i for i, token in enumerate(said) if token in eos), len(said))
+    def _cut(self, item: Item) -> str:
+        """Ask for no more than the model has to say, which is returned: beyond its end some programs forbid
+        the token that ends a text, others go on after it, and no two texts would be alike."""
+        target, said = self._models.plain.target, self.plain.said[item.id]
+        end = next((i for i, token in enumerate(said) if token in target.vocab.eos), len(said))
         n = max(end, SHORTEST)
         self._asks[item.id] = replace(self._asks[item.id], max_tokens=min(n, self._asks[item.id].max_tokens))
         self.plain.said[item.id] = said[:n]
+        return b"".join(map(target.text.piece, said[:end])).decode(errors="replace")
 
     def add(self, methods: Sequence[Method], draft: Path | None) -> None:
         for method in methods:
@@ -78,8 +79,9 @@ class Turns:
 
     @property
     def llm(self) -> LLM:
-        """The last method's target and drafter: what there is most of."""
-        return [entry.system.llm for entry in self.entries if isinstance(entry.system, Paceline)][-1]
+        """The last method's target and drafter, of those with a draft model if there are any."""
+        ours = [entry.system.llm for entry in self.entries if isinstance(entry.system, Paceline)]
+        return next((llm for llm in reversed(ours) if llm.draft is not None), ours[-1])
 
     def check(self, sampling: Sampling, seed: int) -> None:
         """The gate: every system repeats plain greedy output, and is warm after it; where the bench samples,
@@ -103,9 +105,8 @@ class Turns:
         with self._watch({"measure": len(todo) * len(self.entries)}) as tick:
             for number, (round_, name) in enumerate(todo):
                 items = self.batches[name]
-                first = number % len(self.entries)
                 measured = {}
-                for entry in [*self.entries[first:], *self.entries[:first]]:
+                for entry in in_turn(self.entries, number):
                     answers = self._answers(entry, items)
                     if answers:
                         measured[entry.name] = Measurement.of(entry.name, answers)
@@ -135,9 +136,20 @@ class Turns:
             entry.system.close()
 
 
+def in_turn(entries: Sequence[Entry], number: int) -> list[Entry]:
+    """Each comes first as often as any other, and as often before its neighbour as after it."""
+    cycles, first = divmod(number, len(entries))
+    order = [*entries[first:], *entries[:first]]
+    return order[::-1] if cycles % 2 else order
+
+
 def together(items: Sequence[Item], batch: int) -> dict[str, list[Item]]:
-    """Items in batches, the last one filled up with the first items."""
-    n = -(-len(items) // batch)
-    endless = cycle(items)
-    some = [list(islice(endless, batch)) for _ in range(n)]
-    return {"+".join(item.id for item in one): one for one in some}
+    """Items in batches, each of one category, whose last batch is filled up with its first items."""
+    by_category: dict[str, list[Item]] = {}
+    for item in items:
+        by_category.setdefault(item.category, []).append(item)
+    batches: list[list[Item]] = []
+    for some in by_category.values():
+        endless = cycle(some)
+        batches += [list(islice(endless, batch)) for _ in range(-(-len(some) // batch))]
+    return {"+".join(item.id for item in one): one for one in batches}

@@ -10,8 +10,9 @@ import argparse
 import ast
 import json
 import re
+import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,22 @@ SUITES = {
     "code": ("go on with a held-out module of the standard library, at the start of a function", PSF),
     "edit": ("rename a parameter: most of the answer is the question's code", PSF),
     "json": ("records told in sentences, to be written as JSON", OURS),
-    "agent": ("tool calls over one schema, several requests a session, with retries", OURS),
-    "quote": ("sum a text up in its own words", PSF),
+    "agent": ("tool calls and SQL over one schema, several requests a session, with retries", OURS),
+    "quote": ("say a text again, or sum it up in its own sentences", PSF),
     "prose": ("go on with documentation", PSF),
     "chat": ("short questions of a user", OURS),
 }
 TOKENS = {"tiny": 96, "full": 256}
+ROWS = {"tiny": 2, "full": 5}  # most that a tool call finds
+RESULT = "Tool: "
+RUN_SQL = {
+    "type": "function",
+    "function": {
+        "name": "run_sql",
+        "description": "Run one query",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    },
+}
 CONTEXT = {"tiny": 1_500, "full": 7_000}  # characters of source or text before the answer
 
 
@@ -90,45 +101,72 @@ def agent() -> Iterator[Item]:
     for size in TOKENS:
         for session in range(3):
             entity = records.entity()
-            schema = records.tool_schema(entity, "find")
+            find = records.tool_schema(entity, "find")
+            # One session in three asks the database instead.
+            turns = [_turn(records, entity, find, sql=session == 1, most=ROWS[size]) for _ in range(3)]
             past: list[tuple[str, str]] = []
-            turn = records.turn(entity)
-            for request in range(4):
-                ask = turn[0] if request != 2 else "That failed with a timeout. Please try again."
-                yield _agent(size, f"{session}-{request}", f"{size}-{session}", schema, past, ask)
-                past += [("user", ask), *_answered(turn, failed=request == 1, few=size == "tiny")]
-                turn = turn if request == 1 else records.turn(entity)
+            for request, turn in enumerate((turns[0], turns[1], turns[1], turns[2])):
+                ask = turn.ask if request != 2 else "That failed with a timeout. Please try again."
+                yield _agent(size, f"{session}-{request}", f"{size}-{session}", [find, RUN_SQL], past, ask)
+                past += [("user", ask), *_answered(turn, failed=request == 1)]
 
 
-def _agent(size: str, number: str, session: str, schema: Any, past: list[tuple[str, str]], ask: str) -> Item:
-    tools = f"Tools: {json.dumps([schema])}"
+@dataclass(frozen=True)
+class Turn:
+    """A question, the tool call that answers it, the rows it finds, and what is said then."""
+
+    ask: str
+    call: Any
+    rows: list[Any]
+    answer: str
+
+
+def _turn(records: Records, entity: Entity, find: Any, *, sql: bool, most: int) -> Turn:
+    """By the field that the tool asks for; from turn to turn the literal changes."""
+    (key,) = find["function"]["parameters"]["required"]
+    found = records.rows(entity, 1, most)
+    value = found[0][key]
+    rows: list[dict[str, Any]] = [row | {key: value} for row in found]
+    call = {"name": find["function"]["name"], "arguments": {key: value}}
+    if sql:
+        query = f"SELECT * FROM {entity.table} WHERE {key} = {records.literal(value)}"
+        call = {"name": "run_sql", "arguments": {"query": query}}
+    other = records.r.choice([name for name in entity.fields if name != key])
+    asks = (f"Which {entity.table} have {key} {value}?", f"Show me {entity.table} where {key} is {value}.")
+    answer = f"{entity.noun.capitalize()} {rows[0]['id']} has {other} {rows[0][other]}."
+    return Turn(records.r.choice(asks), call, rows, answer)
+
+
+def _agent(size: str, number: str, session: str, schemas: Any, past: list[tuple[str, str]], ask: str) -> Item:
+    tools = f"Tools: {json.dumps(schemas)}"
     conversation = [*past, ("user", ask)]
     if size == "full":
         system = (
             f"You answer with one tool call as JSON, and with a sentence once its result is there.\n{tools}"
         )
         return _item("agent", size, number, session=session, messages=(("system", system), *conversation))
-    names = {"user": "User", "assistant": "Assistant"}
-    lines = [f"{names[role]}: {content}" for role, content in conversation]
+    lines = [
+        content if content.startswith(RESULT) else f"{role.capitalize()}: {content}"
+        for role, content in conversation
+    ]
     prompt = "\n".join([tools, *lines, "Assistant: <tool_call>"])
     return _item("agent", size, number, session=session, prompt=prompt)
 
 
-def _answered(turn: tuple[Any, ...], *, failed: bool, few: bool) -> list[tuple[str, str]]:
+def _answered(turn: Turn, *, failed: bool) -> list[tuple[str, str]]:
     """What was said after a question: a call, its result as the next message of the user, and the answer."""
-    _, name, arguments, rows, answer, _ = turn
-    call = f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-    result = '{"error": "timeout"}' if failed else json.dumps(rows[:2] if few else rows)
-    after = "The call failed." if failed else answer
-    return [("assistant", call), ("user", f"Tool: {result}"), ("assistant", after)]
+    call = f"<tool_call>\n{json.dumps(turn.call)}\n</tool_call>"
+    result = '{"error": "timeout"}' if failed else json.dumps(turn.rows)
+    after = "The call failed." if failed else turn.answer
+    return [("assistant", call), ("user", f"{RESULT}{result}"), ("assistant", after)]
 
 
 def quote() -> Iterator[Item]:
     for size in TOKENS:
         for number, text in enumerate(_texts(size)):
             if size == "tiny":
-                opening = " ".join(text.split()[:4])
-                prompt = f"{text}\n\nThe same again, word for word:\n\n{opening}"
+                words = list(re.finditer(r"\S+", text))
+                prompt = f"{text}\n\nThe same again, word for word:\n\n{text[: words[3].end()]}"
                 yield _item("quote", size, number, prompt=prompt)
             else:
                 yield _item("quote", size, number, messages=_user(
@@ -179,9 +217,24 @@ def _renamings(text: str, shortest: int, longest: int) -> Iterator[tuple[str, st
             continue
         for argument in node.args.args:
             old, new = argument.arg, f"the_{argument.arg}"
-            if old != "self" and len(re.findall(rf"\b{old}\b", before)) >= 4:
-                yield node.name, before, re.sub(rf"\b{old}\b", new, before), old, new
+            after = re.sub(rf"\b{old}\b", new, before)
+            if old != "self" and after.count(new) >= 4 and _renames(before, after, old, new):
+                yield node.name, before, after, old, new
                 break
+
+
+def _renames(before: str, after: str, old: str, new: str) -> bool:
+    """Whether names alone differ: no attribute, no keyword of a call, and no word of a sentence."""
+    try:
+        tree, expected = (ast.parse(textwrap.dedent(code)) for code in (before, after))
+    except SyntaxError:  # a parameter b, where there is a b"..." too
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == old:
+            node.id = new
+        elif isinstance(node, ast.arg) and node.arg == old:
+            node.arg = new
+    return ast.dump(tree) == ast.dump(expected)
 
 
 def _sentence(entity: Entity, row: dict[str, Any]) -> str:
