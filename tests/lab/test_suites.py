@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import io
 import platform
 import re
 import textwrap
-import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
+from types import CodeType
 
 import pytest
 
@@ -86,7 +85,7 @@ def test_tiny_items_are_raw_text_but_for_the_questions_of_chat() -> None:
 def test_an_agents_session_repeats_what_came_before(size: str) -> None:
     items = of("agent", size)
     assert Counter(item.session for item in items) == {f"{size}-{i}": 4 for i in range(3)}
-    for before, item in zip(items, items[1:], strict=False):
+    for before, item in pairwise(items):
         if before.session == item.session:
             # All of it in messages; as text all up to the opening of the call.
             assert item.messages[: len(before.messages)] == before.messages
@@ -121,53 +120,55 @@ def test_code_is_from_modules_that_were_held_out_and_stops_at_the_start_of_a_fun
         assert all(re.match(r" *def \w+\(", item.prompt.splitlines()[-1]) for item in of("code", size))
 
 
-def renamed(code: str, old: str, new: str) -> str:
-    """Token by token: names, and words of comments."""
-    lines = code.splitlines(keepends=True)
-    found = list(tokenize.generate_tokens(io.StringIO(textwrap.dedent(code)).readline))
-    margin = len(lines[0]) - len(textwrap.dedent(code).splitlines(keepends=True)[0])
-    for token in reversed(found):
-        if token.type == tokenize.COMMENT or (token.type == tokenize.NAME and token.string == old):
-            row, start, end = token.start[0] - 1, token.start[1] + margin, token.end[1] + margin
-            words = re.sub(rf"\b{old}\b", new, token.string)
-            lines[row] = lines[row][:start] + words + lines[row][end:]
-    return "".join(lines)
+def renamings() -> Iterator[tuple[str, str, str, str, str]]:
+    for source in held_out().values():
+        yield from make._renamings(source, 300, 6_000)
+
+
+def names(code: str) -> list[tuple[set[str], tuple[str, ...], list[object]]]:
+    """Of each function in a function, compiled: its variables, the globals and attributes, the constants."""
+    out, left = [], [compile(textwrap.dedent(code), "", "exec")]
+    while left:
+        one = left.pop()
+        left += [const for const in one.co_consts if isinstance(const, CodeType)]
+        consts: list[object] = [const for const in one.co_consts if not isinstance(const, CodeType)]
+        out.append(({*one.co_varnames, *one.co_cellvars, *one.co_freevars}, one.co_names, consts))
+    return out
 
 
 @made_of
-@pytest.mark.parametrize("number", range(8))
-def test_a_tiny_edit_shows_the_first_lines_of_the_renamed_code(number: int) -> None:
-    prompt = of("edit", "tiny")[number].prompt
-    parts = re.fullmatch(r"# Before\n(.*)\n\n# After: `(\w+)` is called `(\w+)`\n(.*)", prompt, re.S)
-    assert parts
-    before, old, new, head = parts.groups()
-    assert any(before in source for source in held_out().values())
-    assert head == "\n".join(renamed(before, old, new).splitlines()[:2])
-    assert new in head
-
-
-@made_of
-@pytest.mark.parametrize(("shortest", "longest"), [(300, 1_200), (1_000, 6_000)])
-def test_every_renaming_renames_the_parameter_and_nothing_else(shortest: int, longest: int) -> None:
-    found = [one for source in held_out().values() for one in make._renamings(source, shortest, longest)]
-    assert len(found) >= 30
+def test_a_renaming_changes_a_variable_and_no_attribute_keyword_or_text() -> None:
+    found = list(renamings())
+    assert len(found) >= 50
     for _, before, after, old, new in found:
-        assert after == renamed(before, old, new)
+        expected = [
+            ({new if name == old else name for name in variables}, others, consts)
+            for variables, others, consts in names(before)
+        ]
+        assert names(after) == expected
+        assert names(after) != names(before)
 
 
 @made_of
-@pytest.mark.parametrize("number", range(8))
-def test_a_full_edit_holds_a_whole_function_with_the_parameter_to_rename(number: int) -> None:
-    ((role, asked),) = of("edit", "full")[number].messages
-    parts = re.fullmatch(r".* parameter `(\w+)` of `(\w+)` to .*?```python\n(.*)\n```", asked or "", re.S)
-    assert role == "user"
-    assert parts
-    old, name, code = parts.groups()
-    assert any(code in source for source in held_out().values())
-    (function,) = ast.parse(textwrap.dedent(code)).body
-    assert isinstance(function, ast.FunctionDef)
-    assert function.name == name
-    assert old in [argument.arg for argument in function.args.args]
+def test_a_tiny_edit_shows_the_first_lines_of_the_renamed_code() -> None:
+    heads = {
+        (before, old, new, "\n".join(after.splitlines()[:2])) for _, before, after, old, new in renamings()
+    }
+    for item in of("edit", "tiny"):
+        form = r"# Before\n(.*)\n\n# After: `(\w+)` is called `(\w+)`\n(.*)"
+        parts = re.fullmatch(form, item.prompt, re.S)
+        assert parts, item.id
+        assert parts.groups() in heads, item.id
+
+
+@made_of
+def test_a_full_edit_holds_a_whole_function_and_the_parameter_to_rename() -> None:
+    known = {(old, name, new, before) for name, before, _, old, new in renamings()}
+    for item in of("edit", "full"):
+        form = r".* parameter `(\w+)` of `(\w+)` to `(\w+)`.*?```python\n(.*)\n```"
+        parts = re.fullmatch(form, text(item), re.S)
+        assert parts, item.id
+        assert parts.groups() in known, item.id
 
 
 @made_of

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.errors import UsageError
-from paceline.lab.workload import ANSWER, Item, load, of_size, read, sampled
+from paceline.lab.workload import ANSWER, TO_BE_FETCHED, Item, load, of_size, read, sampled
 
 SPEC_BENCH = Path(__file__).parents[3] / "shared/data/spec_bench_question.jsonl"
 GOOD = {"prompt": "def f("}
@@ -122,7 +122,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "turns that are text": (QUESTION | {"turns": "Write."}, "its turns are no list of texts"),
     "no turns": (QUESTION | {"turns": []}, "its turns are no list of texts"),
     "a turn that is none": (QUESTION | {"turns": ["Write.", 2]}, "its turns are no list of texts"),
-    "a turn to be filled in": (QUESTION | {"turns": ["Write.", " "]}, "turn 2 is empty; SPEED-Bench has to"),
+    "an empty turn": (QUESTION | {"turns": ["Write.", " "]}, "turn 2 is empty; write what is asked"),
+    "a turn to be fetched": (
+        QUESTION | {"turns": [TO_BE_FETCHED]},
+        "turn 1 is still to be fetched; run prepare_data.py of SPEED-Bench first",
+    ),
+    "a turn whose template is to be filled in": (
+        QUESTION | {"turns": [TO_BE_FETCHED + "\n\nSum up: {article}"]},
+        "turn 1 is still to be fetched; run prepare_data.py of SPEED-Bench first",
+    ),
     "half a character in a turn": (
         json.dumps(QUESTION | {"turns": ["\ud83d"]}),
         "its turn is no UTF-8 text (character 0)",

@@ -21,6 +21,9 @@ SIZES = ("", "tiny", "full")
 # together by its own script first). Both hold the user's turns only.
 QUESTION = {"question_id", "category", "turns"}
 SPEED_BENCH = {"sub_category", "source", "src_id", "difficulty", "multiturn"}
+# What stands, alone or before a template, where SPEED-Bench may not pass a text on: TURNS_PLACEHOLDER
+# in examples/specdec_bench of github.com/NVIDIA/Model-Optimizer, read there.
+TO_BE_FETCHED = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
 ANSWER = 256  # tokens; their files name no length
 
 
@@ -234,8 +237,10 @@ def _questions(said: dict[str, Any], where: str) -> Iterator[Item]:
     messages: list[Message] = []
     for number, turn in enumerate(turns, 1):
         if not turn.strip():
+            raise UsageError(f"{where}: turn {number} is empty; write what is asked")
+        if turn.startswith(TO_BE_FETCHED):
             raise UsageError(
-                f"{where}: turn {number} is empty; SPEED-Bench has to be put together by its own script first"
+                f"{where}: turn {number} is still to be fetched; run prepare_data.py of SPEED-Bench first"
             )
         messages.append(("user", _text(turn, "turn", where)))
         name = str(id_) if len(turns) == 1 else f"{id_}.{number}"
