@@ -17,7 +17,22 @@ def help_of(capsys: Capture, *args: str) -> list[str]:
     return done.out.splitlines()
 
 
-@pytest.mark.parametrize("args", [[], ["run"], ["zoo"], ["zoo", "list"], ["zoo", "path"], ["zoo", "inflate"]])
+BENCH = ["suites", "list", "show", "compare", "resume", "rm"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["run"],
+        ["bench"],
+        *(["bench", name] for name in BENCH),
+        ["zoo"],
+        ["zoo", "list"],
+        ["zoo", "path"],
+        ["zoo", "inflate"],
+    ],
+)
 def test_help_fits_80_columns_and_names_no_python_types(capsys: Capture, args: list[str]) -> None:
     lines = help_of(capsys, *args)
     assert lines[0].startswith(f"Usage: paceline {' '.join(args)}".rstrip())
@@ -40,6 +55,23 @@ def test_help_of_run_groups_its_options(capsys: Capture) -> None:
     ]
     assert "  -n, --n-predict N  Most tokens to generate.  [default: 256]" in lines
     assert "  --top-p X              The likeliest that sum to X; 1: off.  [default: 1]" in lines
+
+
+def test_help_of_bench_groups_its_options_and_names_its_subcommands_in_full(capsys: Capture) -> None:
+    lines = help_of(capsys, "bench")
+    headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [
+        "What is measured:",
+        "Models:",
+        "Drafting:",
+        "Sampling:",
+        "Output:",
+        "Options:",
+        "Commands:",
+    ]
+    commands = lines[lines.index("Commands:") + 1 :][: len(BENCH)]
+    assert [line.split()[0] for line in commands] == BENCH
+    assert all(line.endswith(".") and not line.endswith("...") for line in commands)
 
 
 def test_both_forms_of_the_help_flag_say_the_same(capsys: Capture) -> None:

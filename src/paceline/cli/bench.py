@@ -317,7 +317,10 @@ def compare(
     history: HistoryFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two runs: what became faster or slower, and whether they can be compared at all."""
+    """Compare two runs: what became faster or slower.
+
+    Where they did not measure the same work, or not on the same machine, it says so.
+    """
     from paceline.report import comparison
 
     with opened(history) as kept:
@@ -338,7 +341,10 @@ def resume(
     history: HistoryFile = None,
     as_json: AsJson = False,
 ) -> int:
-    """Go on with a run that was cut short; what it had measured is kept."""
+    """Go on with a run that was cut short.
+
+    What it had measured is kept.
+    """
     from paceline.lab.bench.plan import Plan
 
     with opened(history) as kept:

@@ -26,7 +26,7 @@ from paceline.lab.bench.summary import Group, Measurement, Row, summarize
 from paceline.lab.bench.sweep import DRAFTER, Point, every_drafter, parse
 from paceline.lab.bench.turns import Tick, Turns, Watch
 from paceline.lab.provenance import provenance
-from paceline.lab.workload import Item, load, sampled
+from paceline.lab.workload import Item, load, of_size, sampled
 from paceline.llm import LLM
 from paceline.zoo.quantize import quantize
 
@@ -69,7 +69,8 @@ class Record:
 class Bench:
     """One bench over all points of its sweep. history: where measurements are kept as they come. run: one of
     its runs, to go on with. watch: told how much work each phase is, and of each piece of it that is done.
-    Raises UsageError for a plan that cannot be carried out, before anything is loaded."""
+    Raises UsageError for a plan that cannot be carried out and PeerError for a program that is not there,
+    before anything is loaded."""
 
     def __init__(
         self, plan: Plan, *, history: History | None = None, run: int | None = None, watch: Watch = unwatched
@@ -82,6 +83,7 @@ class Bench:
             text = every_drafter("draft" in plan.models or plan.models.get("target") is None)
         self._methods = parse_all(text, plan.drafting)
         self._peers = peers.parse(plan.peers)
+        peers.require(self._peers)
         self._target, self._draft = self._files()
         for point in self._sweep.points:
             self._sampling(point)
@@ -254,7 +256,7 @@ class Bench:
         plan = self._plan
         n_ctx = models.plain.target.caps.n_ctx
         size = plan.size or ("tiny" if n_ctx < FULL_CONTEXT else "full")
-        fitting = [item for item in self._items if item.size in ("", size)]
+        fitting = of_size(self._items, size)
         if not fitting:
             raise UsageError(f"suite {plan.suite}: has no {size} items; choose another --size")
         return sampled(fitting, plan.items) if plan.items else fitting

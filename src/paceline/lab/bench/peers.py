@@ -19,10 +19,11 @@ DRAFTED_BY = ("lookup", "model")  # what other programs have too
 
 @dataclass(frozen=True)
 class Place:
-    """What a program is given. where: the text after `=` in --peer, "" without. parallel: requests at
-    once."""
+    """What a program is given. where: the text after `=` in --peer, "" without. label: what its rows are
+    called. parallel: requests at once."""
 
     where: str
+    label: str
     target: Path
     draft: Path | None
     engine: Mapping[str, Any]
@@ -31,6 +32,9 @@ class Place:
     @property
     def path(self) -> str | None:
         return self.where or None
+
+    def named(self, method: Method) -> str:
+        return self.label if method.plain else f"{self.label} {method.name}"
 
     def settings(self) -> dict[str, Any]:
         """What llama.cpp's programs take."""
@@ -53,7 +57,7 @@ def llama_server(place: Place, methods: Sequence[Method]) -> Iterator[tuple[Syst
                 command,
                 place.target,
                 place.draft if method.needs_draft else None,
-                name=named("llama-server", method),
+                name=place.named(method),
                 method="plain" if method.plain else ",".join(drafting.drafters),
                 n_draft=None if method.plain else drafting.n_draft,
                 p_min=drafting.p_min if method.needs_draft else None,
@@ -74,7 +78,7 @@ def llama_speculative(place: Place, methods: Sequence[Method]) -> Iterator[tuple
                     place.path,
                     place.target,
                     place.draft,
-                    name=named("llama-speculative", method),
+                    name=place.named(method),
                     n_draft=method.drafting.n_draft,
                     **place.settings(),
                 ),
@@ -91,7 +95,7 @@ def llama_lookup(place: Place, methods: Sequence[Method]) -> Iterator[tuple[Syst
                 LlamaLookup(
                     place.path,
                     place.target,
-                    name=named("llama-lookup", method),
+                    name=place.named(method),
                     n_draft=method.drafting.n_draft,
                     **place.settings(),
                 ),
@@ -111,7 +115,7 @@ def transformers(place: Place, methods: Sequence[Method]) -> Iterator[tuple[Syst
             Transformers(
                 place.target,
                 place.draft if method.needs_draft else None,
-                name=named("transformers", method),
+                name=place.named(method),
                 drafting=drafting.drafters[0],
                 n_draft=drafting.n_draft,
                 p_min=drafting.p_min if method.needs_draft else 0.0,
@@ -124,9 +128,7 @@ def transformers(place: Place, methods: Sequence[Method]) -> Iterator[tuple[Syst
 def openai(place: Place, _: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.lab.peers.openai import OpenAI
 
-    if not place.where:
-        raise UsageError("--peer openai: give its address, as in openai=http://127.0.0.1:8000")
-    yield OpenAI(place.where, name="openai"), None
+    yield OpenAI(place.where, name=place.label), None
 
 
 KINDS: dict[str, Callable[[Place, Sequence[Method]], Iterator[tuple[System, Drafting | None]]]] = {
@@ -140,27 +142,47 @@ KINDS: dict[str, Callable[[Place, Sequence[Method]], Iterator[tuple[System, Draf
 
 def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
     """KIND or KIND=WHERE, each as (kind, where). Raises UsageError."""
-    out = []
+    out: list[tuple[str, str]] = []
     for text in texts:
         kind, _, where = text.partition("=")
         if kind not in KINDS:
             raise UsageError(f"--peer {text}: unknown; choose from {', '.join(KINDS)}")
+        if (kind, where) in out:
+            raise UsageError(f"--peer {text}: given twice")
         out.append((kind, where))
     return out
+
+
+def require(given: Sequence[tuple[str, str]]) -> None:
+    """Raises PeerError or UsageError where a program is nowhere to be found: all this may be asked before
+    anything is loaded."""
+    from paceline.lab.peers.llama_cli import find
+    from paceline.lab.peers.llama_server import find_server
+
+    for kind, where in given:
+        if kind == "llama-server":
+            find_server(where or None)
+        elif kind in ("llama-speculative", "llama-lookup"):
+            find(where or kind)
+        elif kind == "openai" and not where:
+            raise UsageError("--peer openai: give its address, as in openai=http://127.0.0.1:8000")
 
 
 def join(
     entries: list[Entry],
     given: Sequence[tuple[str, str]],
     methods: Sequence[Method],
-    place: Callable[[str], Place],
+    place: Callable[[str, str], Place],
 ) -> None:
-    """Start the programs and add them to `entries` one by one, whose owner closes them. A program's drafted
-    output has to repeat its own plain output where there is one; whether that is the target's is told too."""
+    """Start the programs and add them to `entries` one by one, whose owner closes them. place: of `where` and
+    the label. A program's drafted output has to repeat its own plain output where there is one; whether that
+    is the target's is told too."""
     ours = entries[0]
+    kinds = [kind for kind, _ in given]
     for kind, where in given:
+        label = kind if kinds.count(kind) == 1 else f"{kind}={where}".rstrip("=")
         before, plain = len(entries), None
-        for system, drafting in KINDS[kind](place(where), methods):
+        for system, drafting in KINDS[kind](place(where, label), methods):
             budget = None if drafting is None else drafting.budget
             entry = Entry(system, budget, reference=plain or ours, own_plain=plain is None and budget is None)
             entries.append(entry)
@@ -169,7 +191,3 @@ def join(
             raise UsageError(
                 f"--peer {kind}: has none of the methods {', '.join(method.name for method in methods)}"
             )
-
-
-def named(kind: str, method: Method) -> str:
-    return kind if method.plain else f"{kind} {method.name}"

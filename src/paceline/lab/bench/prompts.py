@@ -33,10 +33,22 @@ class Prompts:
         texts = [item.prompt or " ".join(content or "" for _, content in item.messages) for item in items]
         self._filler = [llm.target.text.encode(text, add_bos=False) for text in texts] if depth else []
 
-    def ask(self, item: Item, answers: Mapping[str, str], before: Item | None) -> Ask:
-        """The request of `item`. answers: item id -> what the target said. before: the item before it in its
-        session, whose answer it may refer to. Raises UsageError where it does not fit the context."""
-        tokens = self._tokens(item, "" if before is None else answers.get(before.id, ""))
+    def ask(self, item: Item, answers: Mapping[str, str], before: Sequence[Item]) -> Ask:
+        """The request of `item`. answers: item id -> what the target said. before: the items before it in its
+        session, whose answers it may refer to. Raises UsageError where it does not fit the context, or goes
+        on from what was not asked."""
+        open_ = sum(content is None for _, content in item.messages)
+        if open_ > len(before):
+            raise UsageError(
+                f"item {item.id}: it leaves {open_} answers open, and its session has {len(before)} items "
+                "before it"
+            )
+        referred = before[len(before) - open_ :]
+        if missing := [one.id for one in referred if one.id not in answers]:
+            raise UsageError(
+                f"item {item.id}: it goes on from the answer to {missing[0]}, which was not asked"
+            )
+        tokens = self._tokens(item, [answers[one.id] for one in referred])
         target = self._llm.target
         if self._depth > len(tokens):
             tokens = self._filled(item, tokens)
@@ -49,11 +61,12 @@ class Prompts:
         text = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
         return Ask(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
 
-    def _tokens(self, item: Item, answer: str) -> list[int]:
+    def _tokens(self, item: Item, answers: Sequence[str]) -> list[int]:
         if not item.messages:
             return self._llm.tokens(item.prompt)
+        following = iter(answers)
         messages = [
-            {"role": role, "content": answer if content is None else content}
+            {"role": role, "content": next(following) if content is None else content}
             for role, content in item.messages
         ]
         try:
@@ -72,13 +85,12 @@ class Prompts:
         return [*head, *islice(endless, self._depth - len(tokens)), *body]
 
 
-def previous(items: Sequence[Item]) -> dict[str, Item]:
-    """Item id -> the item before it in its session."""
-    last: dict[str, Item] = {}
-    out: dict[str, Item] = {}
+def earlier(items: Sequence[Item]) -> dict[str, list[Item]]:
+    """Item id -> the items before it in its session, in order."""
+    sessions: dict[str, list[Item]] = {}
+    out: dict[str, list[Item]] = {}
     for item in items:
-        if item.session:
-            if item.session in last:
-                out[item.id] = last[item.session]
-            last[item.session] = item
+        session = sessions.setdefault(item.session, []) if item.session else []
+        out[item.id] = list(session)
+        session.append(item)
     return out

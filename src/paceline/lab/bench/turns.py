@@ -15,7 +15,7 @@ from paceline.lab.bench.gate import sampled_verdict
 from paceline.lab.bench.method import Method
 from paceline.lab.bench.models import Models, resident
 from paceline.lab.bench.own import Paceline
-from paceline.lab.bench.prompts import Prompts, previous
+from paceline.lab.bench.prompts import Prompts, earlier
 from paceline.lab.bench.summary import Group, Measurement
 from paceline.lab.system import Answer, Ask
 from paceline.lab.workload import Item
@@ -44,11 +44,11 @@ class Turns:
         """Decode every item greedily and plainly, one by one: what the others have to repeat, and what later
         items of a session refer to. Raises UsageError where no item fits the context."""
         answers: dict[str, str] = {}
-        before = previous(items)
+        before = earlier(items)
         with self._watch({"plain": len(items)}) as tick:
             for item in items:
                 try:
-                    ask = self._prompts.ask(item, answers, before.get(item.id))
+                    ask = self._prompts.ask(item, answers, before[item.id])
                 except UsageError as error:
                     self.skipped.append(str(error))
                 else:

@@ -17,14 +17,17 @@ from typing import Any
 
 import psutil
 import pytest
+from gguf import GGUFReader
 
 import broken
+import paceline
 from command_line import PROGRAM, Done, command, environment
 from fake_llama_server import write_fake_server
 from gguf_files import write_llama
 from paceline.core.ports import Forward
-from paceline.core.tree import ROOT
-from paceline.core.verify import Rows, Verdict
+from paceline.core.tree import ROOT, DraftTree
+from paceline.core.verify import Rows, Verdict, verify
+from paceline.lab.bench import gate
 from paceline.lab.bench.history import History
 from paceline.lab.certify import frequencies
 from paceline.lab.peers.llama_server import LlamaServer
@@ -323,6 +326,18 @@ def test_prompts_beyond_the_context_are_skipped_with_a_note_and_one_is_enough(
     command(capsys, *args).refused(2, "nothing to ask: item long: its 600 tokens and 6 more", "larger one")
 
 
+def test_a_point_that_cannot_be_measured_leaves_those_before_it_on_stdout(
+    capsys: Capture, alone: tuple[str, ...], kept: Path
+) -> None:
+    done = command(capsys, *alone, "-c", "128", "--sweep", "depth=20,300", "--json")
+    assert done.code == 2
+    assert done.err.splitlines()[-1].startswith("paceline: nothing to ask: item a: its 300 tokens")
+    record = json.loads(done.out)
+    assert {one["point"]["depth"] for one in record["results"]} == {20}
+    assert (record["status"], len(record["results"])) == ("failed", 6)
+    assert json.loads(stored(capsys, kept, "show", "--json").out)["results"] == record["results"]
+
+
 # The lossless gate.
 
 
@@ -358,7 +373,8 @@ def test_a_method_that_is_not_lossless_shows_no_speed_and_the_exit_code_is_3(
 def test_a_sampled_method_that_is_biased_is_caught(
     capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frequencies, "SIMULATED", 8_000)
+    monkeypatch.setattr(frequencies, "SIMULATED", 12_000)  # enough for the level of four contexts
+    monkeypatch.setattr(gate, "RUNS", 300)
     drawn = ("--temp", "1", "--draft-temp", "1", "--p-min", "0", "--n-draft", "2", "--methods", "model")
     honest = command(capsys, *args, *drawn, "--json")
     assert honest.code == 0
@@ -375,22 +391,31 @@ def test_a_sampled_method_that_is_biased_is_caught(
 
 def biased(tree: Any, out: Forward, sampling: Any, *more: Any, **named: Any) -> Verdict:
     """Right where it is greedy."""
-    from paceline.core.verify import verify
-
     judge: Callable[..., Verdict] = broken.VERIFICATIONS["residual p without the rejected token"]
     return (verify if sampling.greedy else judge)(tree, out, sampling, *more, **named)
 
 
-def test_a_near_tie_is_told_and_has_a_speed(capsys: Capture, tmp_path: Path, kept: Path) -> None:
-    """A model whose output weights are all but equal: rounding decides."""
-    write_llama(tmp_path / "flat.gguf", spread=1e-5)
-    suite = write_suite(tmp_path / "suite.jsonl", *ITEMS)
-    done = command(
-        capsys, "bench", "-m", tmp_path / "flat.gguf", "-t", "1", "--methods", "lookup:ngram_min=1",
-        "--suite", suite, "--history", kept, "--n", "1", "-n", "24", "--json",
-    )  # fmt: skip
+def test_a_near_tie_is_told_and_has_a_speed(
+    capsys: Capture, args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tokens are exactly as likely, and drafted passes choose the other one."""
+    model = write_llama(tmp_path / "tied.gguf")
+    with paceline.load(model, drafters="none", threads=1, cache_type="f32", flash_attention=False) as llm:
+        said = llm.generate(ITEMS[0]["prompt"], max_tokens=6, ignore_eos=True).tokens
+    output = next(t for t in GGUFReader(model, "r+").tensors if t.name == "output.weight")
+    output.data[255] = output.data[said[3]]
+    output.data.base.flush()
+
+    def other(tree: DraftTree, out: Forward, *more: Any, **named: Any) -> Verdict:
+        judge = broken.judged_by(broken.highest_of_equals) if len(tree) else verify
+        return judge(tree, out, *more, **named)
+
+    monkeypatch.setattr("paceline.core.decode.verify", other)
+    done = command(capsys, *args, "-m", model, "--methods", "model", "--p-min", "0", "--json")
     assert done.code == 0
-    assert all(one["speed"] for one in done.json["results"])
+    one = next(one for one in done.json["results"] if one["system"] == "model")
+    assert (one["category"], one["verdict"]) == ("one", "1 near-tie")
+    assert one["speed"] > 0
 
 
 # Ctrl-C, kill, and going on.
@@ -503,9 +528,11 @@ def test_a_run_of_another_model_is_not_gone_on_with_and_stays_as_it_was(
 def test_ctrl_c_before_anything_is_measured_leaves_nothing_to_go_on_with(
     capsys: Capture, args: tuple[str, ...], kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "paceline.lab.bench.turns.Turns._cut", lambda *_: signal.raise_signal(signal.SIGINT) or ""
-    )
+    def presses(*_: object) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return ""
+
+    monkeypatch.setattr("paceline.lab.bench.turns.Turns._cut", presses)
     done = command(capsys, *args, "--json")
     assert (done.code, done.err) == (130, "")
     assert (done.json["status"], done.json["results"], done.json["run"]) == ("interrupted", [], None)
@@ -528,7 +555,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         pids.append(program.pid)
 
     monkeypatch.setattr(Program, "__init__", starts)
-    monkeypatch.setitem(LlamaServer.__init__.__kwdefaults__, "timeout", 0.5)
+    defaults = LlamaServer.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout", 0.5)
     return pids
 
 
@@ -565,7 +594,10 @@ def with_lookup(server: Path) -> Path:
     return path
 
 
-def test_a_program_that_is_not_there_is_refused(capsys: Capture, args: tuple[str, ...]) -> None:
+def test_a_program_that_is_not_there_is_refused_before_anything_is_loaded(
+    capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.lab.bench.bench.Models", lambda *_: pytest.fail("a model was loaded"))
     command(capsys, *args, "--peer", "llama-server=/nowhere/server").refused(
         1, "/nowhere/server is no program: give the path of a llama-server"
     )

@@ -1,0 +1,248 @@
+"""A bench from its plan to its record: sweeps, turns, batches, sessions, and what ends too early."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.core.errors import UsageError
+from paceline.core.sampling import Sampling
+from paceline.engines.llama import LlamaTarget
+from paceline.lab.bench.bench import Bench, Record, unwatched
+from paceline.lab.bench.entry import Entry
+from paceline.lab.bench.history import History
+from paceline.lab.bench.method import parse_all
+from paceline.lab.bench.models import Models
+from paceline.lab.bench.own import Paceline
+from paceline.lab.bench.plan import Plan
+from paceline.lab.bench.prompts import Prompts
+from paceline.lab.bench.turns import Turns, in_turn, together
+from paceline.lab.system import Answer, Ask
+from paceline.lab.workload import Item
+
+EXACT: dict[str, Any] = {"threads": 1, "cache_type": "f32", "flash_attention": False}
+ITEMS = (
+    Item("a", "one", prompt="ab ab ab ab", max_tokens=6),
+    Item("b", "two", prompt="hello hello", max_tokens=6),
+    Item("c", "two", prompt="the end the", max_tokens=6),
+)
+
+
+@dataclass
+class Named:
+    name: str
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        raise NotImplementedError
+
+    def memory(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    lines = [{"id": i.id, "category": i.category, "prompt": i.prompt, "max_tokens": 6} for i in ITEMS]
+    path = tmp_path / "suite.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+@pytest.fixture
+def asked(models: Path, suite: Path) -> dict[str, Any]:
+    """What a plan is made of."""
+    files = {"target": f"{models}/target.gguf", "draft": f"{models}/draft.gguf"}
+    return {"models": files | EXACT, "methods": "lookup,model", "suite": str(suite), "rounds": 1}
+
+
+def overall(record: Record) -> list[tuple[dict[str, Any], str]]:
+    assert all(result.lossless and result.speed for result in record.results)
+    return [(dict(one.point), one.system) for one in record.results if not one.category]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "values"),
+    [
+        ("k=1,4", [("n_draft", 1), ("n_draft", 4)]),
+        ("draft-temp=0,0.5", [("draft_temp", 0.0), ("draft_temp", 0.5)]),
+        ("draft-type=F16,Q8_0", [("draft_type", "F16"), ("draft_type", "Q8_0")]),
+        ("threads=1", [("threads", 1)]),  # two that wait for each other are slow on a busy machine
+        ("depth=20,60", [("depth", 20), ("depth", 60)]),
+        ("batch=1,2", [("batch", 1), ("batch", 2)]),
+    ],
+)
+def test_a_sweep_has_every_system_at_every_point(
+    asked: dict[str, Any], sweep: str, values: list[tuple[str, Any]]
+) -> None:
+    record = Bench(Plan(**asked, sweep=sweep)).measure()
+    assert record.status == "done"
+    systems = ("plain", "lookup", "model")
+    assert overall(record) == [({name: value}, system) for name, value in values for system in systems]
+
+
+def test_a_sweep_over_temperatures_checks_sampling_where_it_samples(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.lab.bench.gate.RUNS", 20)
+    record = Bench(Plan(**asked | {"methods": "model"}, sweep="temp=0,0.7")).measure()
+    verdicts = [(one.point["temp"], one.verdict) for one in record.results if one.system == "model"]
+    assert sorted(set(verdicts)) == [(0.0, "identical"), (0.7, "identical, unbiased")]
+
+
+def test_the_sweep_over_drafters_names_each_and_all(asked: dict[str, Any]) -> None:
+    record = Bench(Plan(**asked, sweep="drafter")).measure()
+    assert overall(record) == [({}, name) for name in ("plain", "lookup", "model", "lookup+model")]
+
+
+def test_what_ends_a_sweep_leaves_the_points_before_it(asked: dict[str, Any], tmp_path: Path) -> None:
+    models = asked["models"] | {"n_ctx": 128}
+    plan = Plan(**asked | {"models": models, "methods": "model"}, sweep="depth=40,500")
+    with History(tmp_path / "bench.sqlite") as history:
+        record = Bench(plan, history=history).measure()
+        assert history.run(1).status == "failed"
+        assert len(history.run(1).results) == 6
+    assert isinstance(record.broken, UsageError)
+    assert "nothing to ask: item a: its 500 tokens" in str(record.broken)
+    assert overall(record) == [({"depth": 40}, "plain"), ({"depth": 40}, "model")]
+    with pytest.raises(UsageError, match="nothing to ask"):
+        Bench(Plan(**asked | {"models": models}, sweep="depth=500")).measure()
+
+
+def test_models_are_loaded_again_only_where_a_point_wants_them_otherwise(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    start = LlamaTarget.__init__
+
+    def starts(target: LlamaTarget, path: Path, *args: Any, **named: Any) -> None:
+        loaded.append(Path(path).name)
+        start(target, path, *args, **named)
+
+    monkeypatch.setattr(LlamaTarget, "__init__", starts)
+    Bench(Plan(**asked, sweep="draft-temp=0,0.5")).measure()
+    assert loaded == ["target.gguf", "draft.gguf"]
+    loaded.clear()
+    Bench(Plan(**asked, sweep="batch=1,2")).measure()
+    assert loaded == ["target.gguf", "draft.gguf"] * 2
+
+
+def test_systems_take_turns_so_that_none_has_a_place_or_a_neighbour_of_its_own() -> None:
+    entries = [Entry(Named(name)) for name in "abc"]
+    turns = ["".join(entry.name for entry in in_turn(entries, number)) for number in range(6)]
+    assert turns == ["abc", "bca", "cab", "cba", "acb", "bac"]
+
+
+def test_a_batch_is_of_one_category_and_the_last_one_is_filled_up() -> None:
+    assert list(together(ITEMS, 1)) == ["a", "b", "c"]
+    assert list(together(ITEMS, 2)) == ["a+a", "b+c"]
+    assert list(together(ITEMS, 3)) == ["a+a+a", "b+c+b"]
+
+
+def ending(target: Models, token: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on `token` ends a text."""
+    vocab = replace(target.plain.target.vocab, eos=frozenset({token}))
+    monkeypatch.setattr(target.plain.target, "vocab", vocab)
+
+
+@pytest.fixture
+def target(models: Path) -> Iterator[Models]:
+    with Models({"target": models / "target.gguf", "sessions": 2, **EXACT}) as loaded:
+        yield loaded
+
+
+def turns(target: Models, items: Sequence[Item], **settings: Any) -> Turns:
+    defaults: dict[str, Any] = {"n": None, "depth": 0, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
+    prompts = Prompts(target.plain, items, **defaults | settings)
+    return Turns(target, parse_all("plain", {})[0], prompts, unwatched)
+
+
+def test_requests_at_once_say_what_each_says_alone(target: Models, models: Path) -> None:
+    one = turns(target, ITEMS)
+    one.ask_plainly(ITEMS, 2)
+    one.add(parse_all("lookup,model", {})[1:], models / "draft.gguf")
+    one.check(Sampling(), 0)
+    assert [entry.said for entry in one.entries[1:]] == [one.plain.said] * 2
+    (group,) = [group for group in one.rounds(1, ()) if group.item == "b+c"]
+    plain = group.measurements["plain"]
+    assert (plain.answers, plain.n_tokens, plain.tokens) == (2, 12, 10)
+    assert group.category == "two"
+    assert [entry.verdict.said for entry in one.entries] == ["reference", "identical", "identical"]
+
+
+def test_an_answer_that_ends_is_cut_there_for_every_system(
+    target: Models, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = turns(target, ITEMS)
+    one.ask_plainly(ITEMS, 1)
+    said = one.plain.said["a"]
+    assert len(said) == 6
+    end = said[3]
+    assert end not in said[:3]
+    ending(target, end, monkeypatch)
+    cut = turns(target, ITEMS)
+    cut.ask_plainly(ITEMS, 1)
+    assert cut.plain.said["a"] == said[:3]
+    cut.add(parse_all("lookup", {})[1:], None)
+    cut.check(Sampling(), 0)
+    group = next(cut.rounds(1, ()))
+    assert {name: m.n_tokens for name, m in group.measurements.items()} == {"plain": 3, "lookup": 3}
+    assert cut.entries[1].verdict.said == "identical"
+
+
+def test_a_session_goes_on_with_what_the_model_said_until_its_end(
+    target: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Item("s.1", "one", messages=(("user", "ab"),), max_tokens=6, session="s")
+    second = Item(
+        "s.2", "one", messages=(("user", "ab"), ("assistant", None), ("user", "c")), max_tokens=6, session="s"
+    )
+    one = turns(target, [first])
+    one.ask_plainly([first], 1)
+    said = one.plain.said["s.1"]
+    ending(target, said[2], monkeypatch)
+    both = turns(target, [first, second])
+    both.ask_plainly([first, second], 1)
+    answer = b"".join(map(target.plain.target.text.piece, said[:2])).decode(errors="replace")
+    assert both._asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
+
+
+def test_rounds_go_on_where_they_were_left(target: Models) -> None:
+    one = turns(target, ITEMS)
+    one.ask_plainly(ITEMS, 1)
+    groups = one.rounds(2, {(0, "a"), (1, "c")})
+    assert [(group.round, group.item) for group in groups] == [(0, "b"), (0, "c"), (1, "a"), (1, "b")]
+
+
+def test_memory_of_a_draft_is_told_apart_from_the_targets(target: Models, models: Path) -> None:
+    one = turns(target, ITEMS)
+    one.ask_plainly(ITEMS, 1)
+    one.add(parse_all("lookup,model", {})[1:], models / "draft.gguf")
+    plain, lookup, model = (entry.system.memory() for entry in one.entries)
+    assert plain == lookup == target.memory
+    assert model == target.memory + target.added[models / "draft.gguf"]
+    assert isinstance(one.llm, type(target.plain))
+    assert one.llm.draft is not None
+
+
+def test_an_answer_tells_its_times_and_counts(target: Models, models: Path) -> None:
+    method = parse_all("model:n_draft=2:p_min=0", {})[1]
+    system = Paceline(method, target, models / "draft.gguf")
+    tokens = tuple(target.plain.tokens("ab ab ab ab"))
+    (answer,) = system.answer([Ask("ab ab ab ab", tokens, 8)])
+    assert (answer.n_tokens, len(answer.tokens or ()), answer.n_prompt) == (8, 8, 11)
+    assert answer.drafted is not None
+    assert answer.accepted is not None
+    assert answer.steps == 8 - answer.accepted
+    assert answer.drafted >= answer.accepted
+    assert answer.first > 0
+    assert answer.rest > 0
+    assert 0 < answer.extra["forward_seconds"] < answer.extra["decode_seconds"]
+    again = system.answer([Ask("", tokens, 8)])[0]
+    assert again.tokens == answer.tokens
