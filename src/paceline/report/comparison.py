@@ -94,6 +94,8 @@ def write_runs(records: Sequence[Record], file: IO[str]) -> None:
         known, best = record["provenance"], best_of(record)
         target = printable((known.get("target") or {}).get("name", NONE))
         fastest = f"{printable(best['system'])} {interval(best['speedup'])}" if best else NONE
+        if best and best["speedup"]["high"] < 1:
+            fastest = PLAIN
         suite = printable(str(known.get("suite") or NONE))
         number, version = str(record["id"]), record["paceline"]
         rows.append((number, record["started"], record["status"], version, target, suite, fastest))

@@ -138,9 +138,24 @@ def _picture(
             speed = [line.speed[line.x.index(line.knee)]]
             figure.draw(figure.signal([at[line.knee]], speed, marker=plotext.marker(KNEE_MARK, pixel=pixel)))
     figure.ruler("x").ticks(list(at.values()), [printable(str(value)) for value in at])
+    speeds = _ticks([speed for line in drawn for speed in line.speed])
+    figure.ruler("y").ticks(speeds, [f"{speed:g}" for speed in speeds])
     figure.title("tokens/s")
     figure.label(printable(name), axis="x")
     return figure.build()
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """About five round numbers over the range of the values."""
+    low, high = min(values), max(values)
+    rough = (high - low) / 4 or abs(high) or 1.0
+    step = next(
+        scale * 10.0 ** math.floor(math.log10(rough))
+        for scale in (1, 2, 5, 10)
+        if scale * 10.0 ** math.floor(math.log10(rough)) >= rough * 0.99
+    )
+    first = math.ceil(low / step)
+    return [round(n * step, 10) for n in range(first, math.floor(high / step) + 1)] or [low]
 
 
 def _places(drawn: Sequence[Line]) -> dict[Any, float]:

@@ -63,8 +63,8 @@ def test_groups_and_gates_of_one_run_are_not_those_of_another(history: History) 
     history.add_group(first, 0, 1, "code/1", [{"n_tokens": 64, "rest": 0.5}, {"n_tokens": 64, "rest": 0.25}])
     history.add_group(first, 1, 0, "code/1", [{"rest": math.inf}])
     history.add_group(second, 0, 1, "code/1", [])
-    history.add_gate(first, 0, "lookup", {"lossless": False})
-    history.add_gate(first, 0, "lookup", {"lossless": True})
+    history.add_gates(first, 0, {"lookup": {"lossless": False}})
+    history.add_gates(first, 0, {"lookup": {"lossless": True}})
     assert history.groups(first) == {
         (0, 1, "code/1"): [{"n_tokens": 64, "rest": 0.5}, {"n_tokens": 64, "rest": 0.25}],
         (1, 0, "code/1"): [{"rest": math.inf}],
@@ -95,7 +95,7 @@ def test_runs_come_newest_first_and_no_more_than_asked_for(history: History) -> 
 def test_a_deleted_run_takes_all_of_it_along_and_its_number_is_not_used_again(history: History) -> None:
     kept, gone = history.begin({}, {}), history.begin({}, {})
     history.add_group(gone, 0, 0, "a", [])
-    history.add_gate(gone, 0, "lookup", {})
+    history.add_gates(gone, 0, {"lookup": {}})
     history.finish(gone, "done", [PLAIN])
     history.delete(gone)
     assert [run.id for run in history.runs()] == [kept]
@@ -115,7 +115,7 @@ def test_a_run_that_is_not_there_is_a_wrong_argument(history: History) -> None:
         lambda: history.delete(7),
         lambda: history.finish(7, "done", [PLAIN]),
         lambda: history.add_group(7, 0, 0, "a", []),
-        lambda: history.add_gate(7, 0, "lookup", {}),
+        lambda: history.add_gates(7, 0, {"lookup": {}}),
     ):
         with pytest.raises(UsageError, match="has no run 7: `paceline bench list`"):
             use()

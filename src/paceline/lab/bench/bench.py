@@ -185,7 +185,8 @@ class Bench:
             try:
                 models = self._load(point)
                 items = self._chosen(models)
-                turns = Turns(models, self._methods[0], self._prompts(models, items, point), self._watch)
+                prompts = self._prompts(models, items, point)
+                turns = Turns(models, self._methods[0], prompts, self._watch_at(point))
                 turn.callback(turns.close)
                 turns.ask_plainly(items, point.batch)
                 record.skipped = list(dict.fromkeys([*record.skipped, *turns.skipped]))
@@ -202,10 +203,22 @@ class Bench:
             rows = [] if turns is None else [entry.row for entry in turns.entries]
         if record.status == "running" and self._history is not None and record.run is not None:
             with self._keeping():
-                for row in rows:
-                    self._history.add_gate(record.run, at, row.system, asdict(row))
+                self._history.add_gates(record.run, at, {row.system: asdict(row) for row in rows})
         self.record.groups.append(groups)
         return summarize(point.at, rows, groups, PLAIN) if groups else []
+
+    def _watch_at(self, point: Point) -> Watch:
+        """Says where in a sweep the work is."""
+        label = ", ".join(f"{name} {value}" for name, value in point.at.items())
+        if not label:
+            return self._watch
+
+        @contextmanager
+        def watch(work: Mapping[str, int]) -> Iterator[Tick]:
+            with self._watch({f"{label}: {kind}": steps for kind, steps in work.items()}) as tick:
+                yield lambda kind: tick(f"{label}: {kind}")
+
+        return watch
 
     def _prompts(self, models: Models, items: Sequence[Item], point: Point) -> Prompts:
         plan = self._plan

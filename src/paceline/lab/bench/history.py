@@ -125,12 +125,13 @@ class History:
         rows = self._rows("SELECT point, round, item, measurements FROM groups WHERE run = ?", (run,))
         return {(point, round_, item): self._parsed(said) for point, round_, item, said in rows}
 
-    def add_gate(self, run: int, point: int, system: str, verdict: Mapping[str, Any]) -> None:
-        """A later verdict on the same system takes the place of the one before."""
+    def add_gates(self, run: int, point: int, verdicts: Mapping[str, Mapping[str, Any]]) -> None:
+        """All of a point, by system, at once: a point that has some is complete. Later ones take the place of
+        those before."""
+        rows = [(run, point, system, json.dumps(verdict)) for system, verdict in verdicts.items()]
         try:
-            self._execute(
-                "INSERT OR REPLACE INTO gates VALUES (?, ?, ?, ?)", (run, point, system, json.dumps(verdict))
-            )
+            with self._explained(), self._transaction():
+                self._connection.executemany("INSERT OR REPLACE INTO gates VALUES (?, ?, ?, ?)", rows)
         except sqlite3.IntegrityError:
             self.run(run)  # says that it is gone
             raise

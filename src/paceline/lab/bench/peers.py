@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import UsageError
 from paceline.core.settings import Drafting
@@ -13,6 +13,9 @@ from paceline.lab.bench.entry import Entry
 from paceline.lab.bench.method import Method
 from paceline.lab.system import System
 from paceline.machine.threads import choose_threads
+
+if TYPE_CHECKING:
+    from paceline.lab.peers.llama_cli import LlamaProgram
 
 DRAFTED_BY = ("lookup", "model")  # what other programs have too
 
@@ -71,36 +74,25 @@ def llama_server(place: Place, methods: Sequence[Method]) -> Iterator[tuple[Syst
 def llama_speculative(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.lab.peers.llama_cli import LlamaSpeculative
 
-    for method in methods:
-        if method.drafting.drafters == ("model",):
-            yield (
-                LlamaSpeculative(
-                    place.path,
-                    place.target,
-                    place.draft,
-                    name=place.named(method),
-                    n_draft=method.drafting.n_draft,
-                    **place.settings(),
-                ),
-                method.drafting,
-            )
+    return _programs(LlamaSpeculative, "model", place, methods)
 
 
 def llama_lookup(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.lab.peers.llama_cli import LlamaLookup
 
+    return _programs(LlamaLookup, "lookup", place, methods)
+
+
+def _programs(
+    kind: type[LlamaProgram], drafter: str, place: Place, methods: Sequence[Method]
+) -> Iterator[tuple[System, Drafting | None]]:
+    """They draft in one way each."""
     for method in methods:
-        if method.drafting.drafters == ("lookup",):
-            yield (
-                LlamaLookup(
-                    place.path,
-                    place.target,
-                    name=place.named(method),
-                    n_draft=method.drafting.n_draft,
-                    **place.settings(),
-                ),
-                method.drafting,
-            )
+        if method.drafting.drafters == (drafter,):
+            draft = place.draft if method.needs_draft else None
+            name, n_draft = place.named(method), method.drafting.n_draft
+            system = kind(place.path, place.target, draft, name=name, n_draft=n_draft, **place.settings())
+            yield system, method.drafting
 
 
 def transformers(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:

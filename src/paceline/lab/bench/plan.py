@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
@@ -41,10 +42,17 @@ class Plan:
             raise UsageError("1 token an answer: the speed of decoding shows from the second on")
 
     def as_dict(self) -> dict[str, Any]:
+        """With whole paths: it may be read again in another folder."""
         models = {
-            name: str(value) if name in FILES and value else value for name, value in self.models.items()
+            name: _whole(str(value)) if name in FILES and value else value
+            for name, value in self.models.items()
         }
-        return asdict(self) | {"models": models, "drafting": dict(self.drafting), "peers": list(self.peers)}
+        peers = []
+        for peer in self.peers:
+            kind, equals, where = peer.partition("=")
+            peers.append(f"{kind}={_whole(where)}" if equals else kind)
+        changed = {"models": models, "drafting": dict(self.drafting), "peers": peers}
+        return asdict(self) | changed | {"suite": _whole(self.suite)}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Plan:
@@ -57,3 +65,8 @@ class Plan:
 
 
 FILES = ("target", "draft")
+
+
+def _whole(text: str) -> str:
+    """A path from the root, where the text names a file; itself elsewhere."""
+    return str(Path(text).resolve()) if text and Path(text).is_file() else text

@@ -56,7 +56,7 @@ class Prompts:
         if len(tokens) + n > target.caps.n_ctx:
             raise UsageError(
                 f"item {item.id}: its {len(tokens):,} tokens and {n:,} more do not fit the context of "
-                f"{target.caps.n_ctx:,}: ask for a larger one (-c), for fewer tokens (-n), or use --size tiny"
+                f"{target.caps.n_ctx:,}: ask for a larger one (-c) or for fewer tokens (-n)"
             )
         text = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
         return Ask(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
