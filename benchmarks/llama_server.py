@@ -58,16 +58,19 @@ def compare(target: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     )
     record = Bench(plan).measure()
     groups, own = record.groups[0], by_own_word(record.groups[0])
-    out: dict[str, Any] = {
-        result.system: {"speed": result.speed, "verdict": result.verdict, "own_speed": result.own_speed}
-        for result in record.results
-        if not result.category or len(record.results) == 4
-    }
+    categories = {result.category for result in record.results}
+    whole = [result for result in record.results if not result.category or len(categories) == 1]
+    out: dict[str, Any] = {"systems": {r.system: asdict(r) for r in whole}}
+    proved = {r.system for r in whole if r.lossless}
     for what, ours, theirs in (
         ("plain", "plain", "llama-server"),
         ("drafted", drafted, f"llama-server {drafted}"),
     ):
-        out[what] = {"clock": ratio(groups, ours, theirs), "own word": ratio(own, ours, theirs)}
+        both = {ours, theirs} <= proved
+        out[what] = {
+            "clock": ratio(groups, ours, theirs) if both else None,
+            "own word": ratio(own, ours, theirs) if both else None,
+        }
     return out
 
 
@@ -99,13 +102,8 @@ def main() -> None:
                 inflate(zoo.target_path(), target, parse_count(size), ftype)
                 found = compare(target, arguments)
             if arguments.json:
-                flat = {
-                    key: {
-                        name: asdict(one) if isinstance(one, Interval) else one for name, one in value.items()
-                    }
-                    for key, value in found.items()
-                }
-                print(json.dumps({"size": size, "type": ftype, **flat}), flush=True)
+                told = json.dumps({"size": size, "type": ftype, **found}, default=asdict)
+                print(told, flush=True)
                 continue
             for what, least in (("plain", PLAIN_TARGET.get(size, 0.98)), ("drafted", DRAFTED_TARGET)):
                 clock, own = found[what]["clock"], found[what]["own word"]

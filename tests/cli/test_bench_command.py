@@ -275,7 +275,7 @@ def test_a_history_that_fails_in_mid_run_costs_no_measurement(
     [
         (["--json", "--csv"], "--json, --csv: choose one"),
         (["--size", "huge"], "--size huge: choose tiny or full"),
-        (["--plot", "/nowhere/x.html"], "there is no folder /nowhere"),
+        (["--plot", "/nowhere/x.html"], "name a file in a folder that is there"),
         (["--n", "0"], "rounds 0: must be at least 1"),
         (["-n", "1"], "the speed of decoding shows from the second on"),
         (["--methods", "plain,medusa"], "medusa"),
@@ -374,7 +374,7 @@ def test_a_sampled_method_that_is_biased_is_caught(
     capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frequencies, "SIMULATED", 12_000)  # enough for the level of four contexts
-    monkeypatch.setattr(gate, "RUNS", 300)
+    monkeypatch.setattr(gate, "SIZES", ((4, 300),))
     drawn = ("--temp", "1", "--draft-temp", "1", "--p-min", "0", "--n-draft", "2", "--methods", "model")
     honest = command(capsys, *args, *drawn, "--json")
     assert honest.code == 0

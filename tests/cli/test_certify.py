@@ -211,10 +211,13 @@ def test_every_rule_for_sampled_drafts_is_certified(
 
 @pytest.mark.parametrize("mode", ["tli", "slem"])
 def test_a_draft_of_another_vocabulary_is_certified(
-    capsys: Capture, pair: tuple[str, ...], foreign_draft: Path, mode: str
+    capsys: Capture, foreign_draft: Path, mode: str, tmp_path: Path
 ) -> None:
+    prompts = tmp_path / "sure.txt"  # what comes next both models know
+    prompts.write_text('if __name__ == "__main\nfor i in range(len(\n')
     models = ("-m", zoo.target_path(), "-md", foreign_draft, "--cross-vocab", mode, "-c", "64")
-    done = certify(capsys, *models, *pair[4:], "-n", "6", "--p-min", "0.1", "--n-draft", "3", "--json")
+    drafting = ("-n", "6", "--p-min", "0.1", "--n-draft", "3", "--prompts", prompts)
+    done = certify(capsys, *models, *EXACT, *drafting, "--json")
     assert (done.code, done.err) == (0, "")
     assert done.json["certified"]
     assert done.json["draft_state"]["passed"]

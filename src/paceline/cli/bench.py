@@ -64,7 +64,7 @@ def bench(
             metavar="NAME",
             help="One or more of `bench suites`, or a file of questions.",
         ),
-    ] = "code,edit,json,agent,quote,prose",
+    ] = "code,edit,json,agent,quote,prose,chat",
     size: Annotated[
         str, option("--size", panel=WHAT, metavar="SIZE", help="tiny or full. Default: what fits the model.")
     ] = "",
@@ -134,8 +134,7 @@ def bench(
     form = chosen_format({"json": as_json, "jsonl": as_jsonl, "md": as_md, "csv": as_csv})
     if size not in ("", "tiny", "full"):
         raise UsageError(f"--size {size}: choose tiny or full")
-    if plot is not None and not plot.parent.is_dir():
-        raise UsageError(f"--plot {plot}: there is no folder {plot.parent}")
+    check_plot(plot)
 
     from paceline.lab.bench.plan import Plan
 
@@ -163,6 +162,17 @@ def bench(
 def typed(context: typer.Context, name: str) -> bool:
     """Whether an option was on the command line, and not only in the environment."""
     return str(context.get_parameter_source(name)).endswith("COMMANDLINE")
+
+
+def check_plot(plot: Path | None) -> None:
+    """Before hours of measuring, not after."""
+    if plot is None:
+        return
+    if not plot.parent.is_dir() or plot.is_dir():
+        raise UsageError(f"--plot {plot}: name a file in a folder that is there")
+    from paceline.report.plot import require_plotly
+
+    require_plotly()
 
 
 def default_methods(models: Mapping[str, Any]) -> str:
@@ -229,7 +239,7 @@ def write(record: Mapping[str, Any], form: str) -> None:
     from paceline.cli.completion import strict
     from paceline.report import bench as tables
     from paceline.report import rows
-    from paceline.report.plot import write_plot
+    from paceline.report.plot import write_bars, write_plot
 
     if form == "json":
         sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
@@ -241,6 +251,8 @@ def write(record: Mapping[str, Any], form: str) -> None:
         sys.stdout.write(tables.markdown(record))
     else:
         tables.write(record, sys.stdout)
+        if record["plan"].get("sweep") == "drafter":
+            write_bars(record, sys.stdout)
         write_plot(record, sys.stdout)
 
 
@@ -284,6 +296,8 @@ def found(history: History, text: str) -> Any:
     """A run by its number, or the last."""
     if text != "last" and not text.isdecimal():
         raise UsageError(f"run {text!r}: give its number (`paceline bench list`), or last")
+    if text != "last" and int(text) >= 2**63:
+        raise UsageError(f"run {text}: there is no such run")
     return history.run("last" if text == "last" else int(text))
 
 
@@ -301,6 +315,7 @@ def show(
 ) -> None:
     """Print a run again."""
     form = chosen_format({"json": as_json, "jsonl": as_jsonl, "md": as_md, "csv": as_csv})
+    check_plot(plot)
     with opened(history) as kept:
         record = as_record(found(kept, which))
     write(record, form)
@@ -363,5 +378,5 @@ def remove(
 ) -> None:
     """Remove runs from the history."""
     with opened(history) as kept:
-        for number in [found(kept, one).id for one in which]:
+        for number in [found(kept, one).id for one in dict.fromkeys(which)]:
             kept.delete(number)

@@ -101,6 +101,10 @@ class Stats:
     def acceptance_length(self) -> float | None:
         return 1 + self.accepted / self.steps if self.steps else None
 
+    @property
+    def seconds(self) -> float:
+        return self.draft_seconds + self.forward_seconds + self.verify_seconds + self.keep_seconds
+
     def as_dict(self) -> dict[str, Any]:
         """The names `--json` prints; seconds by phase under "time"."""
         return {

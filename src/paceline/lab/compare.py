@@ -55,8 +55,10 @@ def explain(
     drafted: Sequence[int],
     budget: Budget,
     sampling: Sampling = GREEDY,
+    noise: float | None = None,
 ) -> Difference | None:
-    """The first difference of two greedy outputs, the second with drafts of `budget`; None without one."""
+    """The first difference of two greedy outputs, the second with drafts of `budget`; None without one.
+    noise: of that text, where it has been measured before."""
     index = first_difference(plain, drafted)
     if index is None:
         return None
@@ -70,8 +72,30 @@ def explain(
     a, b = tokens
     if a is not None and b is not None:
         gaps = [float(r[a] - r[b]) for r in (adjust(r, sampling, text[:place]) for r in (row, together))]
-    noise = 0.0 if target.caps.exact else batch_noise(target, text, rows_of(target, budget))
+    if noise is None:
+        noise = 0.0 if target.caps.exact else batch_noise(target, text, rows_of(target, budget))
     return Difference(index, gaps[0], noise, float(row.std()), tokens, gaps[1])
+
+
+def first_stray(
+    target: Target,
+    prompt: Sequence[int],
+    said: Sequence[int],
+    start: int,
+    noise: float,
+    sampling: Sampling = GREEDY,
+) -> int | None:
+    """The first token of a greedy output, from the one at `start` on, that plain decoding of the very text
+    before it would not say: another one leads it by more than `noise`. None where there is none."""
+    text = [*prompt, *said]
+    place = len(prompt) + start
+    if place >= len(text):
+        return None
+    for i, row in enumerate(teacher_forced(target, text, place, 1)):
+        logits = adjust(row, sampling, text[: place + i])
+        if logits.max() - logits[text[place + i]] > noise:
+            return start + i
+    return None
 
 
 def rows_of(target: Target, budget: Budget) -> int:

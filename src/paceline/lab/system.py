@@ -24,14 +24,25 @@ class Ask:
 
 
 @dataclass(frozen=True)
+class Later:
+    """Where the time of the steps after the first went, which alone is free of the prompts: s, and counts."""
+
+    steps: int
+    drafted: int
+    draft_seconds: float
+    forward_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Answer:
-    """What one request came to, timed by one clock, the asker's.
+    """What one request came to, timed by the asker's clock, or the program's own where a docstring says so.
 
     tokens: what was said, None where the system tells no token ids. n_tokens: how many.
     first: seconds from asking to the first token or the first few, which came together; n_first: how many.
     rest: seconds from then to the last token; so (n_tokens - n_first) / rest is the speed of decoding, free
-    of the prompt. steps, drafted, accepted, rejected, draft_seconds: None where the system does not tell;
-    rejected counts the steps that kept less than was drafted.
+    of the prompt. steps, drafted, accepted, rejected, later: None where the system does not tell; rejected
+    counts the steps that kept less than was drafted.
     own_speed: tokens/s in the system's own words, for comparison with what the clock says.
     """
 
@@ -46,7 +57,7 @@ class Answer:
     drafted: int | None = None
     accepted: int | None = None
     rejected: int | None = None
-    draft_seconds: float | None = None
+    later: Later | None = None
     own_speed: float | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 

@@ -75,7 +75,7 @@ def suites() -> tuple[Suite, ...]:
 def load(text: str) -> list[Item]:
     """The items of NAME, of NAME,NAME,..., or of a .jsonl file: our own fields (see Item; only `prompt` or
     `messages` has to be there), Spec-Bench's or SPEED-Bench's. Raises UsageError, with file and line."""
-    if text.endswith((".jsonl", ".json")) or "/" in text:
+    if is_file(text):
         return read(Path(text))
     known = json.loads((FOLDER / "suites.json").read_text("utf-8"))
     out: list[Item] = []
@@ -86,6 +86,11 @@ def load(text: str) -> list[Item]:
             )
         out += read(FOLDER / f"{name}.jsonl")
     return out
+
+
+def is_file(text: str) -> bool:
+    """Whether a suite's name is that of a file."""
+    return text.endswith((".jsonl", ".json")) or "/" in text
 
 
 def read(path: Path) -> list[Item]:

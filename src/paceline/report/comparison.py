@@ -14,17 +14,19 @@ Record = Mapping[str, Any]
 # What was asked: where it differs, nothing can be compared.
 WORK = ("target", "suite", "request")
 # What a bench may be about: where only these differ, speeds can be compared as well.
-SUBJECT = ("paceline", "draft", "drafting")
+SUBJECT = ("paceline", "draft", "drafting", "peers")
 REGRESSED, IMPROVED = "REGRESSED", "improved"
 
 
 def changes(a: Record, b: Record) -> list[dict[str, Any]]:
     """What both measured, over all categories first: point, system, category, results `a` and `b`, ratio of
     their speeds (B over A), and change: "REGRESSED" where B's speedup is below A's, interval and all, or B's
-    output is no longer the target's; "improved" the other way round; "" where neither can be said; None where
-    the two did not ask the same."""
+    output is no longer the target's, or plain decoding itself is slower by more than its spread on the same
+    machine; "improved" the other way round; "" where neither can be said; None where the two did not ask the
+    same."""
     before = {_key(result): result for result in a["results"]}
-    asked_alike = not _work(differences(a, b))
+    unlike = differences(a, b)
+    asked_alike, run_alike = not _work(unlike), not caution(unlike)
     out = []
     for result in b["results"]:
         if (old := before.get(_key(result))) is not None:
@@ -36,7 +38,7 @@ def changes(a: Record, b: Record) -> list[dict[str, Any]]:
                     "a": old,
                     "b": result,
                     "ratio": result["speed"] / old["speed"] if result["speed"] and old["speed"] else None,
-                    "change": _change(old, result) if asked_alike else None,
+                    "change": _change(old, result, run_alike) if asked_alike else None,
                 }
             )
     return sorted(out, key=lambda row: row["category"] != "")
@@ -134,14 +136,19 @@ def _gain(result: Record) -> str:
     return interval(result["speedup"])
 
 
-def _change(a: Record, b: Record) -> str:
+def _change(a: Record, b: Record, run_alike: bool) -> str:
+    """run_alike: on one machine with the same settings, so that speeds themselves can be compared."""
     if a["lossless"] != b["lossless"]:
         return IMPROVED if b["lossless"] else REGRESSED
-    if not (a["speedup"] and b["speedup"]):
+    if a["speedup"] and b["speedup"]:
+        (a_low, a_high), (b_low, b_high) = ((r["speedup"]["low"], r["speedup"]["high"]) for r in (a, b))
+    elif run_alike and a["speed_sd"] is not None and b["speed_sd"] is not None:
+        (a_low, a_high), (b_low, b_high) = (
+            (r["speed"] - 2 * r["speed_sd"], r["speed"] + 2 * r["speed_sd"]) for r in (a, b)
+        )
+    else:
         return ""
-    if b["speedup"]["high"] < a["speedup"]["low"]:
-        return REGRESSED
-    return IMPROVED if b["speedup"]["low"] > a["speedup"]["high"] else ""
+    return REGRESSED if b_high < a_low else IMPROVED if b_low > a_high else ""
 
 
 def _only(record: Record, other: Record) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ MARKS, COLOURS = "●▲■◆○△□◇", (9, 10, 12, 13, 14, 11)
 PLAIN_MARK, PLAIN_COLOUR, KNEE_MARK = "·", 8, "★"
 WIDE = 16  # from the smallest x to the largest, as a factor: beyond it doublings stand equally far apart
 KNEED = ("n_draft", "threads", "batch")  # more of it costs something: where does it cease to pay?
+BAR = 60  # characters of the longest bar
 WIDTH, HEIGHT = 100, 24  # characters, in a pipe
 
 
@@ -79,10 +81,28 @@ def numeric(drawn: Sequence[Line]) -> bool:
 
 def doubling(drawn: Sequence[Line]) -> bool:
     """Whether what was swept is seen best on a logarithmic scale, as a context's depth is."""
-    if not numeric(drawn):
+    if not drawn or not numeric(drawn):
         return False
     values = [x for line in drawn for x in line.x]
     return bool(min(values) > 0 and max(values) > WIDE * min(values))
+
+
+def write_bars(record: Record, file: IO[str]) -> None:
+    """A bar a system, as long as it is fast: for a bench whose systems are what was varied."""
+    drawn = [r for r in overall(record["results"]) if r["lossless"] and r["speed"] is not None]
+    if not drawn:
+        return
+    fastest = max(result["speed"] for result in drawn)
+    width = max(len(printable(result["system"])) for result in drawn)
+    for result in drawn:
+        bar = "█" * max(1, round(BAR * result["speed"] / fastest))
+        file.write(f"{printable(result['system']):{width}} {bar} {result['speed']:.1f} tokens/s\n")
+
+
+def require_plotly() -> None:
+    """Raises MissingExtraError."""
+    if find_spec("plotly") is None:
+        raise MissingExtraError("plots as HTML need plotly: pip install 'paceline[tune]'")
 
 
 def write_plot(record: Record, file: IO[str], x: str | None = None) -> None:
@@ -169,12 +189,8 @@ def _places(drawn: Sequence[Line]) -> dict[Any, float]:
 def html(record: Record, path: Path, x: str | None = None) -> None:
     """The same with error bars (one standard deviation), for a browser, offline too; without a sweep, bars.
     Raises MissingExtraError."""
-    try:
-        import plotly.graph_objects as go
-    except ImportError as error:
-        raise MissingExtraError(
-            f"plots as HTML need plotly ({error}): pip install 'paceline[tune]'"
-        ) from error
+    require_plotly()
+    import plotly.graph_objects as go
 
     swept, drawn = points(record["results"]), lines(record, x)
     target = record["provenance"].get("target")

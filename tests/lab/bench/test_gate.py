@@ -15,7 +15,7 @@ from paceline.core.ports import Budget
 from paceline.core.sampling import Sampling
 from paceline.lab.bench import gate
 from paceline.lab.bench.entry import Entry, tokens_of
-from paceline.lab.bench.gate import Greedy, Verdict, both, sampled_verdict
+from paceline.lab.bench.gate import Examiner, Greedy, Verdict, both, sampled_verdict
 from paceline.lab.certify import frequencies
 from paceline.lab.compare import Difference
 from paceline.lab.system import Answer, Ask
@@ -44,7 +44,9 @@ class Said:
 
 def answer(tokens: Sequence[int] | None, text: str = "") -> Answer:
     n = len(tokens or ())
-    return Answer(text, None if tokens is None else tuple(tokens), n, 3, first=0.1, n_first=1, rest=0.2)
+    return Answer(
+        text, None if tokens is None else tuple(tokens), n, len(PROMPT), first=0.1, n_first=1, rest=0.2
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def test_biased_sampling_is_seen_and_unbiased_is_not_accused(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frequencies, "SIMULATED", 12_000)
-    monkeypatch.setattr(gate, "RUNS", 300)
+    monkeypatch.setattr(gate, "SIZES", ((4, 300),))
     texts, sampling = [llm.tokens(PROMPT), llm.tokens("the end the")], Sampling(temperature=1.0)
     assert sampled_verdict(llm, sampling, texts, seed=0) == Verdict(True, "unbiased")
     monkeypatch.setattr("paceline.core.decode.verify", broken.VERIFICATIONS["accepted with p alone"])
@@ -90,10 +92,11 @@ def test_biased_sampling_is_seen_and_unbiased_is_not_accused(
 
 
 def test_where_nothing_was_drafted_nothing_is_claimed(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "RUNS", 5)
+    monkeypatch.setattr(gate, "SIZES", ((1, 5), (1, 5)))
     with paceline.load(models / "target.gguf", drafters="lookup", threads=1, n_ctx=256) as loaded:
         said = sampled_verdict(loaded, Sampling(temperature=1.0), [list(range(200))], seed=0)
-    assert said == Verdict(True, "nothing drafted where sampling was checked")
+    said_why = "not checked: nothing was drafted where sampled output was looked at"
+    assert said == Verdict(False, said_why)
 
 
 @pytest.fixture
@@ -101,7 +104,7 @@ def plain(llm: LLM) -> Entry:
     """What the target says to PROMPT, taken in."""
     entry = Entry(Said("plain"))
     tokens = llm.generate(PROMPT, max_tokens=6, ignore_eos=True).tokens
-    entry.judge(llm, "a", asking(llm), answer(tokens))
+    entry.judge(Examiner(llm), "a", asking(llm), answer(tokens))
     return entry
 
 
@@ -113,8 +116,8 @@ def test_an_entry_that_says_the_same_passes_and_tokens_beyond_what_was_asked_do_
     llm: LLM, plain: Entry
 ) -> None:
     assert plain.verdict == Verdict(True, "reference")
-    entry = Entry(Said("drafted"), Budget(2, 2), plain)
-    entry.judge(llm, "a", asking(llm), answer([*plain.said["a"], 1, 2]))
+    entry = Entry(Said("drafted"), Budget(2, 2), plain, checked=True)
+    entry.judge(Examiner(llm), "a", asking(llm), answer([*plain.said["a"], 1, 2]))
     assert entry.verdict == Verdict(True, "identical")
     row = entry.row
     assert (row.system, row.lossless, row.memory, row.n_draft) == ("drafted", True, 5, 2)
@@ -123,32 +126,56 @@ def test_an_entry_that_says_the_same_passes_and_tokens_beyond_what_was_asked_do_
 def test_another_token_is_found_where_it_is_and_stays_found(llm: LLM, plain: Entry) -> None:
     said = list(plain.said["a"])
     wrong = [*said[:2], (said[2] + 1) % 256, *said[3:]]
-    entry = Entry(Said("drafted"), Budget(2, 2), plain)
+    entry = Entry(Said("drafted"), Budget(2, 2), plain, checked=True)
     for tokens in (said, wrong, said):
-        entry.judge(llm, "a", asking(llm), answer(tokens))
+        entry.judge(Examiner(llm), "a", asking(llm), answer(tokens))
     assert entry.verdict == Verdict(False, "NOT LOSSLESS: a from token 2 on")
 
 
 def test_another_programs_own_text_is_told_and_its_drafts_are_held_to_it(llm: LLM, plain: Entry) -> None:
     said = list(plain.said["a"])
     other = [*said[:2], (said[2] + 1) % 256, *said[3:]]
-    theirs = Entry(Said("peer"), reference=plain, own_plain=True)
-    theirs.judge(llm, "a", asking(llm), answer(other))
+    theirs = Entry(Said("peer"), reference=plain, own_plain=True, checked=True)
+    theirs.judge(Examiner(llm), "a", asking(llm), answer(other))
     assert theirs.verdict == Verdict(True, "its own text: a from token 2 on")
-    drafted = Entry(Said("peer drafted"), Budget(2, 2), theirs)
-    drafted.judge(llm, "a", asking(llm), answer(other))
+    drafted = Entry(Said("peer drafted"), Budget(2, 2), theirs, checked=True)
+    drafted.judge(Examiner(llm), "a", asking(llm), answer(other))
     assert drafted.verdict == Verdict(True, "identical")
 
 
 def test_where_a_programs_plain_decoding_failed_its_drafts_are_held_to_ours(llm: LLM, plain: Entry) -> None:
     theirs = Entry(Said("peer"), reference=plain, own_plain=True, failed="it died")
-    drafted = Entry(Said("peer drafted"), Budget(2, 2), theirs)
-    drafted.judge(llm, "a", asking(llm), answer(plain.said["a"]))
+    drafted = Entry(Said("peer drafted"), Budget(2, 2), theirs, checked=True)
+    drafted.judge(Examiner(llm), "a", asking(llm), answer(plain.said["a"]))
     assert drafted.verdict == Verdict(True, "identical")
     assert theirs.verdict == Verdict(False, "failed: it died")
 
 
 def test_a_program_that_tells_no_tokens_is_judged_by_its_text(llm: LLM, plain: Entry) -> None:
     text = "ab hello"
-    assert tokens_of(llm, answer(None, text)) == tuple(llm.target.text.encode(text, add_bos=False))
-    assert tokens_of(llm, answer([1, 2])) == (1, 2)
+    encoded = tuple(llm.target.text.encode(text, add_bos=False))
+    assert tokens_of(llm, answer(None, text), None) == encoded
+    assert tokens_of(llm, answer(None, text), encoded[:-2]) == encoded[:-2]  # it says more than was asked
+    assert tokens_of(llm, answer(None, text), (*encoded[:-1], encoded[0])) == encoded
+    assert tokens_of(llm, answer([1, 2]), encoded) == (1, 2)
+
+
+def test_who_was_not_asked_to_the_end_has_proved_nothing(llm: LLM, plain: Entry) -> None:
+    entry = Entry(Said("drafted"), Budget(2, 2), plain)
+    entry.judge(Examiner(llm), "a", asking(llm), answer(plain.said["a"]))
+    assert entry.verdict == Verdict(False, "not checked to the end")
+
+
+def test_after_a_near_tie_the_rest_must_still_be_what_plain_decoding_would_say(
+    llm: LLM, plain: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examiner, said = Examiner(llm), list(plain.said["a"])
+    monkeypatch.setattr(gate, "explain", lambda *_: NEAR_TIE)
+    monkeypatch.setattr(gate, "batch_noise", lambda *_: 1e-6)
+    # A token that is taken for a near-tie, and after it what plain decoding goes on with, or something else.
+    prompt = [*llm.tokens(PROMPT), *said[: NEAR_TIE.index], (said[NEAR_TIE.index] + 1) % 256]
+    rest = list(llm.generate(prompt, max_tokens=2, ignore_eos=True).tokens)
+    good = [*prompt[len(llm.tokens(PROMPT)) :], *rest]
+    bad = [*good[:-1], (good[-1] + 1) % 256]
+    assert examiner.compare("a", asking(llm), said, good, Budget(2, 2)) == (NEAR_TIE, None)
+    assert examiner.compare("a", asking(llm), said, bad, Budget(2, 2)) == (NEAR_TIE, len(bad) - 1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.lab.bench.summary import Group, Measurement, Row, speedup, summarize
-from paceline.lab.system import Answer
+from paceline.lab.system import Answer, Later
 
 
 def answer(n: int, seconds: float, **more: Any) -> Answer:
@@ -40,11 +40,11 @@ def test_a_speed_is_that_of_all_items_together_not_the_mean_of_theirs() -> None:
     assert result.speed == 40 / 12
 
 
-def test_requests_at_once_share_their_time() -> None:
+def test_requests_at_once_are_timed_from_the_asking_on() -> None:
     together = Measurement.of(
         "plain", [answer(11, 2.0), Answer("", None, 11, 5, first=1.5, n_first=1, rest=1.0)]
     )
-    assert (together.tokens, together.seconds, together.answers) == (20, 2.0, 2)
+    assert (together.tokens, together.seconds, together.answers) == (22, 2.5, 2)
 
 
 def test_what_one_answer_does_not_tell_the_sum_does_not_know() -> None:
@@ -54,7 +54,7 @@ def test_what_one_answer_does_not_tell_the_sum_does_not_know() -> None:
 
 
 def test_a_method_that_failed_the_gate_has_acceptance_but_no_speed() -> None:
-    more = {"steps": 5, "drafted": 10, "accepted": 5, "rejected": 5, "draft_seconds": 0.1}
+    more = {"steps": 5, "drafted": 10, "accepted": 5, "rejected": 5}
     groups = [
         Group(
             0, "a", "code", {"plain": measured("plain", 11, 2.0), "model": measured("model", 11, 1.0, **more)}
@@ -118,18 +118,14 @@ def test_where_nothing_was_decoded_there_is_no_ratio() -> None:
 
 
 def test_theory_stands_beside_what_it_was_computed_from() -> None:
-    told = {"steps": 4, "drafted": 16, "accepted": 8, "rejected": 2, "draft_seconds": 0.4}
-    ours = Measurement.of(
-        "model", [answer(12, 1.0, **told, extra={"forward_seconds": 0.8, "decode_seconds": 1.25})]
-    )
-    plain_told = {"steps": 12, "drafted": 0, "accepted": 0, "rejected": 0, "draft_seconds": 0.0}
-    its = Measurement.of(
-        "plain", [answer(12, 1.2, **plain_told, extra={"forward_seconds": 1.1, "decode_seconds": 1.2})]
-    )
+    told = {"steps": 5, "drafted": 20, "accepted": 10, "rejected": 2}
+    ours = Measurement.of("model", [answer(15, 1.0, **told, later=Later(4, 16, 0.4, 0.8, 1.25))])
+    plain_told = {"steps": 15, "drafted": 0, "accepted": 0, "rejected": 0}
+    its = Measurement.of("plain", [answer(15, 1.4, **plain_told, later=Later(14, 0, 0.0, 1.3, 1.4))])
     groups = [Group(0, "a", "code", {"plain": its, "model": ours})]
     _, result = summarize({}, rows(("plain", True, None), ("model", True, 4)), groups, "plain")
     # A plain step takes 0.1 s; a drafted token 0.025 s, a pass of five rows 0.2 s, the rest 0.0125 s.
-    a, k, c, v = 0.8, 4, 0.25, 2.0
+    a, k, c, v = 10 / 12, 4, 0.25, 2.0
     emitted = (1 - a**5) / (1 - a)
     assert result.theory == pytest.approx(
         {

@@ -90,7 +90,7 @@ def test_a_sweep_has_every_system_at_every_point(
 def test_a_sweep_over_temperatures_checks_sampling_where_it_samples(
     asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.lab.bench.gate.RUNS", 20)
+    monkeypatch.setattr("paceline.lab.bench.gate.SIZES", ((4, 20),))
     record = Bench(Plan(**asked | {"methods": "model"}, sweep="temp=0,0.7")).measure()
     verdicts = [(one.point["temp"], one.verdict) for one in record.results if one.system == "model"]
     assert sorted(set(verdicts)) == [(0.0, "identical"), (0.7, "identical, unbiased")]
@@ -171,7 +171,7 @@ def test_requests_at_once_say_what_each_says_alone(target: Models, models: Path)
     assert [entry.said for entry in one.entries[1:]] == [one.plain.said] * 2
     (group,) = [group for group in one.rounds(1, ()) if group.item == "b+c"]
     plain = group.measurements["plain"]
-    assert (plain.answers, plain.n_tokens, plain.tokens) == (2, 12, 10)
+    assert (plain.answers, plain.n_tokens, plain.tokens) == (2, 12, 12)
     assert group.category == "two"
     assert [entry.verdict.said for entry in one.entries] == ["reference", "identical", "identical"]
 
@@ -243,6 +243,7 @@ def test_an_answer_tells_its_times_and_counts(target: Models, models: Path) -> N
     assert answer.drafted >= answer.accepted
     assert answer.first > 0
     assert answer.rest > 0
-    assert 0 < answer.extra["forward_seconds"] < answer.extra["decode_seconds"]
+    assert answer.later is not None
+    assert 0 < answer.later.forward_seconds < answer.later.seconds
     again = system.answer([Ask("", tokens, 8)])[0]
     assert again.tokens == answer.tokens

@@ -143,7 +143,7 @@ def test_llama_server_is_measured_by_its_openai_api_too() -> None:
     assert answer.drafted is not None
     assert answer.accepted is not None
     assert 0 < answer.accepted <= answer.drafted
-    assert answer.steps == 24 - answer.accepted
+    assert answer.steps == 23 - answer.accepted
     assert answer.own_speed is not None
     assert len(answer.text) > 24
     with pytest.raises(PeerError, match=rf"openai: nobody answers at {url}"):
@@ -196,7 +196,7 @@ def test_drafts_are_counted_by_the_servers_metrics_and_shared_out() -> None:
         answers = OpenAI(served.url, name="openai").answer([ASK, ASK])
     assert sum(answer.drafted or 0 for answer in answers) == 17
     assert sum(answer.accepted or 0 for answer in answers) == 7
-    assert [answer.steps for answer in answers] == [6 - (answer.accepted or 0) for answer in answers]
+    assert [answer.steps for answer in answers] == [5 - (answer.accepted or 0) for answer in answers]
 
 
 def test_parts_of_a_count_go_by_length_and_add_up() -> None:

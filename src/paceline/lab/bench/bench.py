@@ -27,10 +27,9 @@ from paceline.lab.bench.sweep import DRAFTER, Point, every_drafter, parse
 from paceline.lab.bench.turns import Tick, Turns, Watch
 from paceline.lab.provenance import provenance
 from paceline.lab.workload import Item, load, of_size, sampled
-from paceline.llm import LLM
 from paceline.zoo.quantize import quantize
 
-VARYING = ("drafting", "threads", "n_ctx", "exact_rows")  # from point to point of a sweep
+VARIED = {"threads": ("threads",), "draft-type": ("draft",)}  # of the provenance, by a sweep
 FULL_CONTEXT = 4096  # a target with less is asked the tiny items of a suite
 
 
@@ -137,7 +136,7 @@ class Bench:
         """A history that can no longer be written ends no bench: what is measured can still be shown."""
         try:
             yield
-        except HistoryError as error:
+        except (HistoryError, UsageError) as error:  # UsageError: the run was removed meanwhile
             self._history = None
             self.record.lost = str(error)
 
@@ -191,9 +190,9 @@ class Bench:
                 turns.ask_plainly(items, point.batch)
                 record.skipped = list(dict.fromkeys([*record.skipped, *turns.skipped]))
                 self._join(turns, point, models)
-                self._begin(turns.llm)
-                turns.check(self._sampling(point), self._plan.seed)
+                self._begin(turns)
                 groups = self._groups(at)
+                turns.check(self._sampling(point), self._plan.seed)
                 done = {(group.round, group.item) for group in groups}
                 for group in turns.rounds(self._plan.rounds, done):
                     groups.append(group)
@@ -274,13 +273,15 @@ class Bench:
             raise UsageError(f"suite {plan.suite}: has no {size} items; choose another --size")
         return sampled(fitting, plan.items) if plan.items else fitting
 
-    def _begin(self, llm: LLM) -> None:
+    def _begin(self, turns: Turns) -> None:
         record, plan = self.record, self._plan
         if record.provenance:
             return
         asked = {"size": plan.size, "items": plan.items, "n": plan.n, "ignore_eos": plan.ignore_eos}
         request = asked | {"seed": plan.seed, "questions": digest(self._items), **asdict(plan.sampling)}
-        record.provenance = provenance(llm, request) | {"suite": plan.suite}
+        engine = {name: self._given.get(name) for name in ("flash_attention", "cache_type", "gpu_layers")}
+        known = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}
+        record.provenance = provenance(turns.llm, request) | known
         if self._history is not None and record.run is not None:
             self._go_on(self._history, record.run)
         elif self._history is not None:
@@ -291,7 +292,7 @@ class Bench:
         """Raises UsageError where what was measured cannot stand beside what would be."""
         earlier = history.run(run).provenance
         now = json.loads(json.dumps(self.record.provenance))
-        varying = (*VARYING, "draft") if self._sweep.name == "draft-type" else VARYING
+        varying = ("drafting", "exact_rows", *VARIED.get(self._sweep.name, ()))
         if unlike := [name for name in now if name not in varying and now[name] != earlier.get(name)]:
             raise UsageError(
                 f"run {run} cannot be gone on with, its {', '.join(unlike)} differed: measure anew"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paceline.core.errors import PeerError
 from paceline.core.ports import Budget
 from paceline.core.settings import Drafting
-from paceline.lab.bench.gate import Greedy, Verdict, both
+from paceline.lab.bench.gate import Examiner, Greedy, Verdict, both
 from paceline.lab.bench.summary import Row
-from paceline.lab.compare import explain
 from paceline.lab.system import Answer, Ask, System
 from paceline.llm import LLM
 
@@ -22,7 +22,8 @@ class Entry:
     """reference: the entry whose greedy output it must repeat; None where there is nothing to repeat.
     own_plain: it is another program's plain decoding, which may say something else: that is only told.
     budget: what it drafts at most; None for plain decoding. said: its greedy answers, by item. sampled: the
-    verdict on its sampled output, where it samples. failed: why it can be asked no more."""
+    verdict on its sampled output, where it samples. failed: why it can be asked no more. checked: all items
+    were asked greedily. remark: what else is to be said of it."""
 
     system: System
     budget: Budget | None = None
@@ -31,6 +32,8 @@ class Entry:
     said: dict[str, tuple[int, ...]] = field(default_factory=dict)
     sampled: Verdict | None = None
     failed: str = ""
+    checked: bool = False
+    remark: str = ""
     _judged: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
     _greedy: Greedy = field(default_factory=Greedy)
 
@@ -38,17 +41,23 @@ class Entry:
     def name(self) -> str:
         return self.system.name
 
-    def judge(self, llm: LLM, item: str, ask: Ask, answer: Answer) -> None:
-        """Take in a greedy answer. llm: the target, whose logits tell a near-tie from a defect."""
-        tokens = tokens_of(llm, answer)[: ask.max_tokens]  # some programs say a few more
+    def judge(self, examiner: Examiner, item: str, ask: Ask, answer: Answer, at_once: int = 1) -> None:
+        """Take in a greedy answer. at_once: how many requests shared its passes."""
+        reference = self.reference or self  # plain decoding, at once with others, is held to itself alone
+        while item not in reference.said and reference.reference is not None:
+            reference = reference.reference  # it failed before it came to that
+        plain = reference.said.get(item)
+        tokens = tokens_of(examiner.llm, answer, plain)[: ask.max_tokens]  # some programs say a few more
         self.said.setdefault(item, tokens)
-        reference = self.reference
-        while reference is not None and item not in reference.said:  # it failed before it came to that
-            reference = reference.reference
-        if reference is not None and (item, tokens) not in self._judged:
-            self._judged.add((item, tokens))
-            budget = self.budget or reference.budget or USUAL
-            self._greedy.add(item, explain(llm.target, ask.tokens, reference.said[item], tokens, budget))
+        if answer.n_prompt != len(ask.tokens):
+            self.remark = f"reads {answer.n_prompt} tokens where we have {len(ask.tokens)}"
+        if plain is None or (item, tokens) in self._judged:
+            return
+        self._judged.add((item, tokens))
+        budget = self.budget or reference.budget or USUAL
+        budget = replace(budget, nodes=(1 + budget.nodes) * at_once - 1)
+        difference, stray = examiner.compare(item, ask, plain, tokens, budget)
+        self._greedy.add(item, difference, stray)
 
     @property
     def row(self) -> Row:
@@ -63,14 +72,25 @@ class Entry:
     def verdict(self) -> Verdict:
         if self.failed:
             return Verdict(False, f"failed: {self.failed}")
+        greedy = self._greedy.verdict
         if self.reference is None:
-            return Verdict(True, "reference")
-        verdict = self._greedy.verdict
+            return replace(greedy, said="reference") if greedy.lossless else greedy
+        if not self.checked:
+            return Verdict(False, "not checked to the end")
         if self.own_plain:
-            return Verdict(True, verdict.said if verdict.lossless else f"its own text: {self._greedy.worst}")
-        return verdict if self.sampled is None else both(verdict, self.sampled)
+            greedy = Verdict(True, greedy.said if greedy.lossless else f"its own text: {self._greedy.worst}")
+        elif self.sampled is not None:
+            greedy = both(greedy, self.sampled)
+        return replace(greedy, said=f"{greedy.said}; {self.remark}") if self.remark else greedy
 
 
-def tokens_of(llm: LLM, answer: Answer) -> tuple[int, ...]:
-    """The answer in the target's tokens; of a program that tells none, what its text comes to."""
-    return answer.tokens if answer.tokens is not None else tuple(llm.target.text.encode_within(answer.text))
+def tokens_of(llm: LLM, answer: Answer, plain: Sequence[int] | None) -> tuple[int, ...]:
+    """The answer in the target's tokens; of a program that tells none, plain decoding's where it is the same
+    text, and otherwise what its text comes to, which need not be the tokens it had."""
+    if answer.tokens is not None:
+        return answer.tokens
+    if plain is not None:
+        text = b"".join(map(llm.target.text.piece, plain)).decode(errors="ignore")
+        if answer.text.startswith(text.rstrip("\ufffd")):
+            return tuple(plain)
+    return tuple(llm.target.text.encode_within(answer.text))

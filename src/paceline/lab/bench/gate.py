@@ -5,14 +5,49 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from paceline.core.ports import Budget
 from paceline.core.sampling import Sampling
+from paceline.engines.noise import batch_noise
 from paceline.lab.certify.certificate import Plan, lengthened, sampled_check
-from paceline.lab.compare import Difference
+from paceline.lab.compare import Difference, explain, first_difference, first_stray, rows_of
+from paceline.lab.system import Ask
 from paceline.llm import LLM
 
 # Enough to see a bias of about a tenth of all draws in a second or two; `paceline certify` looks closer.
-CONTEXTS, RUNS = 4, 400
+# Where nothing is drafted there, more contexts are tried, each fewer times.
+SIZES = ((4, 400), (16, 200), (40, 100))  # contexts, runs
+
+
+class Examiner:
+    """Tells near-ties from defects by the target's own logits. It remembers what it has found: many systems
+    part from plain output at the same token, and every answer to that takes a decoding of the text."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.llm = llm
+        self._noise: dict[tuple[str, int], float] = {}
+        self._found: dict[tuple[Any, ...], tuple[Difference | None, int | None]] = {}
+
+    def compare(
+        self, item: str, ask: Ask, plain: Sequence[int], said: Sequence[int], budget: Budget
+    ) -> tuple[Difference | None, int | None]:
+        """How two greedy outputs differ, and the first token after a near-tie that plain decoding would not
+        say there."""
+        target, rows = self.llm.target, rows_of(self.llm.target, budget)
+        key = (item, rows, tuple(plain), tuple(said))
+        if key in self._found or first_difference(plain, said) is None:
+            return self._found.get(key, (None, None))
+        if (item, rows) not in self._noise:
+            text = [*ask.tokens, *plain]
+            self._noise[item, rows] = 0.0 if target.caps.exact else batch_noise(target, text, rows)
+        noise = self._noise[item, rows]
+        difference = explain(target, ask.tokens, plain, said, budget, ask.sampling, noise)
+        stray = None
+        if difference is not None and difference.near_tie:  # what comes after it is another text
+            stray = first_stray(target, ask.tokens, said, difference.index + 1, noise, ask.sampling)
+        self._found[key] = difference, stray
+        return difference, stray
 
 
 @dataclass(frozen=True)
@@ -28,15 +63,17 @@ class Greedy:
     counts: Counter[str] = field(default_factory=Counter)
     worst: str = ""
 
-    def add(self, item: str, difference: Difference | None) -> None:
-        """difference: from plain output; None where there is none."""
+    def add(self, item: str, difference: Difference | None, stray: int | None = None) -> None:
+        """difference: from plain output; None without one. stray: the first token after a near-tie that
+        plain decoding would not say there."""
         if difference is None:
             self.counts["identical"] += 1
-        elif difference.near_tie:
+        elif difference.near_tie and stray is None:
             self.counts["near-tie"] += 1
         else:
             self.counts["different"] += 1
-            self.worst = self.worst or f"{item} from token {difference.index} on"
+            at = difference.index if stray is None else stray
+            self.worst = self.worst or f"{item} from token {at} on"
 
     @property
     def verdict(self) -> Verdict:
@@ -49,14 +86,15 @@ class Greedy:
 def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]], seed: int) -> Verdict:
     """Whether sampled output has the target's distribution: the certificate's check, at a small size.
     texts: prompts with what greedy decoding made of them."""
-    plan = Plan(contexts=CONTEXTS, runs=RUNS, sampling=sampling, seed=seed)
-    some = lengthened(texts[:CONTEXTS], llm.target.caps.n_ctx)
-    sampled = sampled_check(llm, plan, some, lambda: None)
-    if sampled.drafted == 0:
-        return Verdict(True, "nothing drafted where sampling was checked")
-    if not sampled.passed:
-        return Verdict(False, "NOT LOSSLESS: sampled output is biased")
-    return Verdict(True, "unbiased")
+    for contexts, runs in SIZES:
+        plan = Plan(contexts=contexts, runs=runs, sampling=sampling, seed=seed)
+        some = lengthened(texts[:contexts], llm.target.caps.n_ctx)
+        sampled = sampled_check(llm, plan, some, lambda: None)
+        if sampled.drafted > 0:
+            if sampled.passed:
+                return Verdict(True, "unbiased")
+            return Verdict(False, "NOT LOSSLESS: sampled output is biased")
+    return Verdict(False, "not checked: nothing was drafted where sampled output was looked at")
 
 
 def both(greedy: Verdict, sampled: Verdict) -> Verdict:

@@ -14,10 +14,12 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Method:
-    """name: as it was given. drafting: the bench's settings with the method's own changes."""
+    """name: as it was given. drafting: the bench's settings with the method's own changes, which are named in
+    own."""
 
     name: str
     drafting: Drafting = field(repr=False)
+    own: tuple[str, ...] = ()
 
     @property
     def plain(self) -> bool:
@@ -35,7 +37,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     drafters = ("none",) if names == PLAIN else tuple(names.split("+"))
     own = dict(_change(text, change) for change in changes)
     try:
-        return Method(text.strip(), Drafting(drafters=drafters, **{**settings, **own}))
+        return Method(text.strip(), Drafting(drafters=drafters, **{**settings, **own}), tuple(own))
     except UsageError as error:
         raise UsageError(f"method {text.strip()!r}: {error}") from error
 
@@ -51,7 +53,10 @@ def parse_all(text: str, settings: Mapping[str, Any]) -> list[Method]:
 
 
 def changed(method: Method, **changes: Any) -> Method:
-    """The method with other settings, as a point of a sweep has it."""
+    """The method with other settings, as a point of a sweep has it. Raises UsageError where it names one of
+    them itself."""
+    if both := [name for name in changes if name in method.own]:
+        raise UsageError(f"method {method.name!r} sets {both[0]}, which the sweep varies: leave it out")
     return method if method.plain else replace(method, drafting=replace(method.drafting, **changes))
 
 

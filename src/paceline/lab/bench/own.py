@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -13,7 +13,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.engines.stream import TextStream
 from paceline.lab.bench.method import Method
 from paceline.lab.bench.models import Models
-from paceline.lab.system import Answer, Ask
+from paceline.lab.system import Answer, Ask, Later
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Clock:
     first: float = 0.0
     n_first: int = 0
     last: float = 0.0
+    beginning: Stats = field(default_factory=Stats)  # of the first step
 
 
 class Paceline:
@@ -71,6 +72,7 @@ class Paceline:
                 clock.last = perf_counter() - began
                 if not clock.tokens:
                     clock.first, clock.n_first = clock.last, len(step.tokens)
+                    clock.beginning = replace(request.stats)
                 clock.tokens += step.tokens
         finally:
             for request in requests:
@@ -89,7 +91,14 @@ class Paceline:
 
 def answered(ask: Ask, clock: Clock, stats: Stats) -> Answer:
     clock.parts += [text for text, _ in clock.text.finish()]
-    decoding = stats.draft_seconds + stats.forward_seconds + stats.verify_seconds + stats.keep_seconds
+    before = clock.beginning
+    later = Later(
+        steps=stats.steps - before.steps,
+        drafted=stats.drafted - before.drafted,
+        draft_seconds=stats.draft_seconds - before.draft_seconds,
+        forward_seconds=stats.forward_seconds - before.forward_seconds,
+        seconds=stats.seconds - before.seconds,
+    )
     return Answer(
         text="".join(clock.parts),
         tokens=tuple(clock.tokens),
@@ -102,6 +111,5 @@ def answered(ask: Ask, clock: Clock, stats: Stats) -> Answer:
         drafted=stats.drafted,
         accepted=stats.accepted,
         rejected=stats.rejected,
-        draft_seconds=stats.draft_seconds,
-        extra={"forward_seconds": stats.forward_seconds, "decode_seconds": decoding},
+        later=later,
     )

@@ -77,6 +77,14 @@ def llama_speculative(place: Place, methods: Sequence[Method]) -> Iterator[tuple
     return _programs(LlamaSpeculative, "model", place, methods)
 
 
+def llama_speculative_simple(
+    place: Place, methods: Sequence[Method]
+) -> Iterator[tuple[System, Drafting | None]]:
+    from paceline.lab.peers.llama_cli import LlamaSpeculativeSimple
+
+    return _programs(LlamaSpeculativeSimple, "model", place, methods)
+
+
 def llama_lookup(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.lab.peers.llama_cli import LlamaLookup
 
@@ -91,7 +99,10 @@ def _programs(
         if method.drafting.drafters == (drafter,):
             draft = place.draft if method.needs_draft else None
             name, n_draft = place.named(method), method.drafting.n_draft
-            system = kind(place.path, place.target, draft, name=name, n_draft=n_draft, **place.settings())
+            knows: dict[str, Any] = {"p_min": method.drafting.p_min} if kind.knows_p_min else {}
+            system = kind(
+                place.path, place.target, draft, name=name, n_draft=n_draft, **knows, **place.settings()
+            )
             yield system, method.drafting
 
 
@@ -126,6 +137,7 @@ def openai(place: Place, _: Sequence[Method]) -> Iterator[tuple[System, Drafting
 KINDS: dict[str, Callable[[Place, Sequence[Method]], Iterator[tuple[System, Drafting | None]]]] = {
     "llama-server": llama_server,
     "llama-speculative": llama_speculative,
+    "llama-speculative-simple": llama_speculative_simple,
     "llama-lookup": llama_lookup,
     "transformers": transformers,
     "openai": openai,
@@ -154,7 +166,7 @@ def require(given: Sequence[tuple[str, str]]) -> None:
     for kind, where in given:
         if kind == "llama-server":
             find_server(where or None)
-        elif kind in ("llama-speculative", "llama-lookup"):
+        elif kind.startswith("llama-"):
             find(where or kind)
         elif kind == "openai" and not where:
             raise UsageError("--peer openai: give its address, as in openai=http://127.0.0.1:8000")
@@ -176,7 +188,12 @@ def join(
         before, plain = len(entries), None
         for system, drafting in KINDS[kind](place(where, label), methods):
             budget = None if drafting is None else drafting.budget
-            entry = Entry(system, budget, reference=plain or ours, own_plain=plain is None and budget is None)
+            entry = Entry(
+                system,
+                budget,
+                reference=plain or ours,
+                own_plain=plain is None and budget is None and kind != "openai",
+            )
             entries.append(entry)
             plain = plain or (entry if budget is None else None)
         if len(entries) == before:

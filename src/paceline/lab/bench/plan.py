@@ -10,6 +10,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.core.sampling import Sampling
 from paceline.core.settings import checked
+from paceline.lab.workload import is_file
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Plan:
             kind, equals, where = peer.partition("=")
             peers.append(f"{kind}={_whole(where)}" if equals else kind)
         changed = {"models": models, "drafting": dict(self.drafting), "peers": peers}
-        return asdict(self) | changed | {"suite": _whole(self.suite)}
+        return asdict(self) | changed | {"suite": _whole(self.suite) if is_file(self.suite) else self.suite}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Plan:

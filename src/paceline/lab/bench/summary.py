@@ -21,7 +21,8 @@ Floats = NDArray[np.float64]
 class Measurement:
     """What one system did with one group of requests, all asked at once (one, but in a sweep over batches).
 
-    tokens, seconds: decoded after the first ones, and how long that took. Every other field is the sum over
+    tokens, seconds: decoded after the first ones, and how long that took; of requests that were asked at once
+    all tokens, from the asking on, since one's prompt is another's pause. Every other field is the sum over
     the answers; None where one of them does not tell.
     """
 
@@ -35,6 +36,8 @@ class Measurement:
     drafted: int | None
     accepted: int | None
     rejected: int | None
+    later_steps: int | None
+    later_drafted: int | None
     draft_seconds: float | None
     forward_seconds: float | None
     decode_seconds: float | None
@@ -46,12 +49,15 @@ class Measurement:
             told = list(values)
             return None if any(value is None for value in told) else sum(told)
 
-        start = min(answer.first for answer in answers)
+        def later(name: str) -> Any:
+            return total(None if answer.later is None else getattr(answer.later, name) for answer in answers)
+
+        alone = len(answers) == 1
         own = total(answer.own_speed for answer in answers)
         return cls(
             system=system,
-            tokens=sum(answer.n_tokens - answer.n_first for answer in answers),
-            seconds=max(answer.first + answer.rest for answer in answers) - start,
+            tokens=sum(answer.n_tokens - (answer.n_first if alone else 0) for answer in answers),
+            seconds=answers[0].rest if alone else max(answer.first + answer.rest for answer in answers),
             answers=len(answers),
             n_tokens=sum(answer.n_tokens for answer in answers),
             first=sum(answer.first for answer in answers),
@@ -59,9 +65,11 @@ class Measurement:
             drafted=total(answer.drafted for answer in answers),
             accepted=total(answer.accepted for answer in answers),
             rejected=total(answer.rejected for answer in answers),
-            draft_seconds=total(answer.draft_seconds for answer in answers),
-            forward_seconds=total(answer.extra.get("forward_seconds") for answer in answers),
-            decode_seconds=total(answer.extra.get("decode_seconds") for answer in answers),
+            later_steps=later("steps"),
+            later_drafted=later("drafted"),
+            draft_seconds=later("draft_seconds"),
+            forward_seconds=later("forward_seconds"),
+            decode_seconds=later("seconds"),
             own_speed=None if own is None else own / len(answers),
         )
 
@@ -158,7 +166,9 @@ def _result(point: Mapping[str, Any], row: Row, category: str, groups: Sequence[
     if not ours:
         return Result(**base)
     base |= _acceptance(ours)
-    if not row.lossless:
+    if row.lossless and len(ours) < len(groups):  # a program that had failed, and was started again
+        base |= {"lossless": False, "verdict": f"failed: {len(groups) - len(ours)} answers are missing"}
+    if not base["lossless"]:
         return Result(**base)
     tokens, seconds = sum(m.tokens for m in ours), sum(m.seconds for m in ours)
     speeds = _speeds(groups, row.system)
@@ -191,24 +201,22 @@ def _acceptance(ours: Sequence[Measurement]) -> dict[str, float | None]:
 
 def _theory(row: Row, ours: Sequence[Measurement], plain: Sequence[Measurement]) -> dict[str, float]:
     """What each formula predicts of the measured acceptance and times; {} where one of them is not known."""
-    a = _acceptance(ours)["acceptance"]
-    drafted, drafting = _total(ours, "drafted"), _total(ours, "draft_seconds")
-    forward, steps, decode = (_total(ours, name) for name in ("forward_seconds", "steps", "decode_seconds"))
-    plain_steps, plainly = _total(plain, "steps"), _total(plain, "decode_seconds")
-    if a is None or row.n_draft is None or None in (drafting, forward, decode):
+    a, rate = (_acceptance(ours)[name] for name in ("acceptance", "acceptance_length"))
+    drafted, drafting = _total(ours, "later_drafted"), _total(ours, "draft_seconds")
+    forward, steps, decode = (_total(ours, n) for n in ("forward_seconds", "later_steps", "decode_seconds"))
+    plain_steps, plainly = _total(plain, "later_steps"), _total(plain, "decode_seconds")
+    if a is None or rate is None or row.n_draft is None or None in (drafting, forward, decode):
         return {}
     if not (drafted and steps and plain_steps and plainly):
         return {}
     one = plainly / plain_steps  # a step of plain decoding
     c, v = drafting / drafted / one, forward / steps / one  # type: ignore[operator]  # None was excluded
-    accepted = _total(ours, "accepted") or 0.0
     each = [x / steps for x in (drafting, forward, decode)]  # type: ignore[operator]
-    emitted = 1 + accepted / steps
     return {
         "leviathan": theory.leviathan(a, row.n_draft, c),
         "rule of thumb": theory.lab(a, row.n_draft),
         "with verification cost": theory.with_verification_cost(a, row.n_draft, c, v),
-        "by times": theory.timing(emitted, one, each[0], each[1], each[2] - each[0] - each[1]),
+        "by times": theory.timing(rate, one, each[0], each[1], each[2] - each[0] - each[1]),
     }
 
 

@@ -50,7 +50,13 @@ class Sweep:
         if len(done) == len(points):
             return None
         if done and self.open_ended:
-            rates = [r.acceptance_rate for r in done[-1][1] if r.acceptance_rate is not None]
+            last = done[-1][1]
+            categories = {result.category for result in last}
+            rates = [
+                r.acceptance_rate
+                for r in last
+                if r.lossless and r.acceptance_rate is not None and (not r.category or len(categories) == 1)
+            ]
             if max(rates, default=0.0) <= GO_ON:
                 return None
         return points[len(done)]

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 
-from paceline.core.errors import PeerError, UsageError
+from paceline.core.errors import PacelineError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.lab.bench.entry import Entry
-from paceline.lab.bench.gate import sampled_verdict
+from paceline.lab.bench.gate import Examiner, Verdict, sampled_verdict
 from paceline.lab.bench.method import Method
 from paceline.lab.bench.models import Models, resident
 from paceline.lab.bench.own import Paceline
@@ -34,6 +34,7 @@ class Turns:
 
     def __init__(self, models: Models, plain: Method, prompts: Prompts, watch: Watch) -> None:
         self._models, self._prompts, self._watch = models, prompts, watch
+        self._examiner = Examiner(models.plain)
         self.plain = Entry(Paceline(plain, models, None))
         self.entries = [self.plain]
         self.skipped: list[str] = []
@@ -53,12 +54,15 @@ class Turns:
                     self.skipped.append(str(error))
                 else:
                     self._asks[item.id] = ask
-                    self._answers(self.plain, [item], GREEDY)
+                    self._answers(self.plain, [item], greedily=True)
                     answers[item.id] = self._cut(item)
+                    if len(self.plain.said[item.id]) < SHORTEST:
+                        self.skipped.append(f"item {item.id}: the model has nothing to say to it")
+                        del self._asks[item.id]
                 tick("plain")
         asked = [item for item in items if item.id in self._asks]
         if not asked:
-            raise UsageError(f"nothing to ask: {self.skipped[0]}")
+            raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
         self._models.memory = self._models.memory or resident()
         self.batches = together(asked, batch)
 
@@ -67,9 +71,8 @@ class Turns:
         the token that ends a text, others go on after it, and no two texts would be alike."""
         target, said = self._models.plain.target, self.plain.said[item.id]
         end = next((i for i, token in enumerate(said) if token in target.vocab.eos), len(said))
-        n = max(end, SHORTEST)
-        self._asks[item.id] = replace(self._asks[item.id], max_tokens=min(n, self._asks[item.id].max_tokens))
-        self.plain.said[item.id] = said[:n]
+        self._asks[item.id] = replace(self._asks[item.id], max_tokens=max(end, 1))
+        self.plain.said[item.id] = said[:end]
         return b"".join(map(target.text.piece, said[:end])).decode(errors="replace")
 
     def add(self, methods: Sequence[Method], draft: Path | None) -> None:
@@ -83,52 +86,67 @@ class Turns:
         ours = [entry.system.llm for entry in self.entries if isinstance(entry.system, Paceline)]
         return next((llm for llm in reversed(ours) if llm.draft is not None), ours[-1])
 
+    @property
+    def peers(self) -> dict[str, str]:
+        """Other programs, with their version where they tell it."""
+        others = [entry.system for entry in self.entries if not isinstance(entry.system, Paceline)]
+        return {one.name: one.version() if hasattr(one, "version") else "" for one in others}
+
     def check(self, sampling: Sampling, seed: int) -> None:
         """The gate: every system repeats plain greedy output, and is warm after it; where the bench samples,
         the drafted distribution is compared with the target's too."""
-        others = self.entries[1:]
-        if not others:
-            return
-        with self._watch({"gate": len(others) * len(self.batches)}) as tick:
-            for entry in others:
+        at_once = any(len(items) > 1 for items in self.batches.values())
+        held = self.entries if at_once else self.entries[1:]
+        with self._watch({"gate": len(held) * len(self.batches)}) as tick:
+            for entry in held:
                 for items in self.batches.values():
-                    self._answers(entry, items, GREEDY)
+                    self._answers(entry, items, greedily=True)
                     tick("gate")
-                if not sampling.greedy and isinstance(entry.system, Paceline) and not entry.failed:
-                    texts = [[*self._asks[id_].tokens, *said] for id_, said in self.plain.said.items()]
-                    entry.sampled = sampled_verdict(entry.system.llm, sampling, texts, seed)
+                if not sampling.greedy and entry.reference is not None and not entry.own_plain:
+                    entry.sampled = self._sampled(entry, sampling, seed)
+                entry.checked = True
 
-    def rounds(self, n: int, done: Collection[tuple[int, str]]) -> Iterator[Group]:
+    def _sampled(self, entry: Entry, sampling: Sampling, seed: int) -> Verdict:
+        if not isinstance(entry.system, Paceline):
+            return Verdict(False, "not checked: the sampled output of another program")
+        texts = [[*ask.tokens, *self.plain.said[id_]] for id_, ask in self._asks.items()]
+        return sampled_verdict(entry.system.llm, sampling, texts, seed)
+
+    def rounds(self, n: int, done: Collection[tuple[int, str]], first: int = 0) -> Iterator[Group]:
         """Groups of measurements but those in `done` (round, name of the batch). In each, the systems take
-        their turns in another order, so that none always comes after the same one."""
+        their turns in another order, so that none always comes after the same one. first: how many groups
+        there were before."""
         todo = [(r, name) for r in range(n) for name in self.batches if (r, name) not in done]
         with self._watch({"measure": len(todo) * len(self.entries)}) as tick:
-            for number, (round_, name) in enumerate(todo):
+            for number, (round_, name) in enumerate(todo, first):
                 items = self.batches[name]
                 measured = {}
                 for entry in in_turn(self.entries, number):
-                    answers = self._answers(entry, items)
+                    answers = self._answers(entry, items, seed=round_)
                     if answers:
                         measured[entry.name] = Measurement.of(entry.name, answers)
                     tick("measure")
                 yield Group(round_, name, items[0].category, measured)
 
-    def _answers(self, entry: Entry, items: Sequence[Item], sampling: Sampling | None = None) -> list[Answer]:
-        """[] from a program that has failed: the others go on without it. sampling: instead of the
-        bench's."""
+    def _answers(
+        self, entry: Entry, items: Sequence[Item], greedily: bool = False, seed: int = 0
+    ) -> list[Answer]:
+        """[] from a program that has failed: the others go on without it. seed: added to the items' own."""
         if entry.failed:
             return []
-        asks = [self._asks[item.id] for item in items]
-        if sampling is not None:
-            asks = [replace(ask, sampling=sampling) for ask in asks]
+        asks = [replace(ask, seed=ask.seed + seed) for ask in (self._asks[item.id] for item in items)]
+        if greedily:
+            asks = [ask if ask.sampling.greedy else replace(ask, sampling=GREEDY) for ask in asks]
         try:
             answers = entry.system.answer(asks)
-        except PeerError as error:
+        except PacelineError as error:
+            if isinstance(entry.system, Paceline):
+                raise
             entry.failed = str(error)
             return []
         if asks[0].sampling.greedy:
             for item, ask, answer in zip(items, asks, answers, strict=True):
-                entry.judge(self._models.plain, item.id, ask, answer)
+                entry.judge(self._examiner, item.id, ask, answer, len(items))
         return answers
 
     def close(self) -> None:

@@ -143,10 +143,9 @@ class LlamaProgram:
                 first=report.prompt_seconds,
                 n_first=self.n_first,
                 rest=report.seconds,
-                steps=report.n_tokens - report.accepted,
+                steps=report.n_tokens - report.accepted - self.n_first,
                 drafted=report.drafted,
                 accepted=report.accepted,
-                draft_seconds=report.draft_seconds,
                 own_speed=report.speed,
             )
         ]

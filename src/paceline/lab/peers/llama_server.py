@@ -24,7 +24,7 @@ from paceline.lab.peers.llama_flags import (
     speculation_arguments,
 )
 from paceline.lab.peers.llama_log import cause_of_failure, cause_of_silence
-from paceline.lab.peers.llama_timings import decoding_seconds, drafts, own_speed
+from paceline.lab.peers.llama_timings import decoding, drafts, own_speed
 from paceline.lab.peers.process import LOCAL, Program, free_port, require_free
 from paceline.lab.system import Answer, Ask
 
@@ -176,7 +176,8 @@ class LlamaServer:
         first, until = (spoken[0], spoken[-1]) if spoken else (last, last)
         if until.data.get("tokens_predicted") != n_tokens:
             until = last
-        rest = decoding_seconds(timings, first.seconds, until.seconds)
+        together = int(first.data.get("tokens_predicted", 1))
+        rest, n_first = decoding(timings, first.seconds, until.seconds, together)
         drafted, accepted = drafts(timings, self._tells_drafts)
         return Answer(
             text="".join(event.data.get("content", "") for event in spoken),
@@ -184,9 +185,10 @@ class LlamaServer:
             n_tokens=n_tokens,
             n_prompt=int(last.data["tokens_evaluated"]),
             first=until.seconds - rest,
-            n_first=int(first.data.get("tokens_predicted", 1)),
+            n_first=n_first,
             rest=rest,
-            steps=None if accepted is None else n_tokens - accepted,
+            # The first token is the prompt's own, with no draft behind it.
+            steps=None if accepted is None else n_tokens - accepted - 1,
             drafted=drafted,
             accepted=accepted,
             # By how many steps the rest was lost it does not tell.

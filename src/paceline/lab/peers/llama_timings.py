@@ -13,11 +13,12 @@ def own_speed(timings: Mapping[str, Any]) -> float | None:
     return (n - 1) / milliseconds * 1e3 if n > 1 and milliseconds > 0 else None
 
 
-def decoding_seconds(timings: Mapping[str, Any], first: float, last: float) -> float:
-    """Seconds from the first token to the last, which reached us after `first` and `last` seconds. On a busy
-    machine the first may come late, together with others: the server cannot have decoded for less time than
-    it says, so it was before."""
-    return max(last - first, min(float(timings.get("predicted_ms", 0.0)) / 1e3, last))
+def decoding(timings: Mapping[str, Any], first: float, last: float, n_first: int) -> tuple[float, int]:
+    """(seconds of decoding, tokens that were there when they began). first, last: when the first tokens,
+    n_first together, and the last ones reached us. On a busy machine the first may come late, with others:
+    the server cannot have decoded for less time than it says, and that time begins after one token."""
+    own = min(float(timings.get("predicted_ms", 0.0)) / 1e3, last)
+    return (own, 1) if own > last - first else (last - first, n_first)
 
 
 def drafts(timings: Mapping[str, Any], told: bool) -> tuple[int | None, int | None]:

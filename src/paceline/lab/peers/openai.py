@@ -10,10 +10,10 @@ from itertools import accumulate
 from time import sleep
 from typing import Any
 
-from paceline.core.errors import PeerError, UsageError
+from paceline.core.errors import MissingExtraError, PeerError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.lab.peers.endpoint import Endpoint, Event, complaint
-from paceline.lab.peers.llama_timings import decoding_seconds, own_speed
+from paceline.lab.peers.llama_timings import decoding, own_speed
 from paceline.lab.peers.prometheus import Drafts, drafts_between, read_metrics
 from paceline.lab.system import Answer, Ask
 
@@ -121,14 +121,14 @@ class OpenAI:
         timings = next((e.data["timings"] for e in reversed(events) if "timings" in e.data), None)
         # A chunk of a server that tells no token ids is taken for one token.
         together = sum(len(c.get("token_ids") or "1") for event, c in said if event.seconds == first)
-        rest = last - first if timings is None else decoding_seconds(timings, first, last)
+        rest, n_first = decoding(timings or {}, first, last, together)
         answer = Answer(
             text="".join(choice.get("text", "") for _, choice in said),
             tokens=tokens if len(tokens) == n_tokens else None,
             n_tokens=n_tokens,
             n_prompt=int(usage["prompt_tokens"]),
             first=last - rest,
-            n_first=together if timings is None else 1,
+            n_first=n_first,
             rest=rest,
             own_speed=None if timings is None else own_speed(timings),
         )
@@ -136,7 +136,12 @@ class OpenAI:
 
     def _counters(self) -> dict[str, float] | None:
         status, said = self._endpoint.get(METRICS)
-        return read_metrics(self.name, said.decode(errors="replace")) if status == 200 else None
+        if status != 200:
+            return None
+        try:
+            return read_metrics(self.name, said.decode(errors="replace"))
+        except MissingExtraError:  # its speed can be told without them
+            return None
 
     def _drafts_since(self, before: dict[str, float], n_tokens: int, n_requests: int) -> Drafts | None:
         """Counters may lag behind the answer: they are read until they rest."""
@@ -181,7 +186,7 @@ def rejected_of(metrics: Mapping[str, Any]) -> int | None:
 def drafted(answer: Answer, n_drafted: int, n_accepted: int) -> Answer:
     return replace(
         answer,
-        steps=answer.n_tokens - n_accepted,
+        steps=answer.n_tokens - n_accepted - 1,  # the first token is the prompt's own
         drafted=n_drafted,
         accepted=n_accepted,
         rejected=0 if n_drafted == n_accepted else None,
