@@ -38,6 +38,16 @@ def judged_by(walk: Walk) -> Callable[..., Verdict]:
     return judge
 
 
+def everything(rows: Rows, rng: Rng) -> Verdict:
+    """Whatever is drafted first is accepted."""
+    path: list[int] = []
+    node = ROOT
+    while children := rows.tree.children(node):
+        node = children[0]
+        path.append(node)
+    return Verdict(tuple(path), rows.draw(node, rng))
+
+
 def q_of(tree: DraftTree, node: int) -> Probabilities:
     q = None if tree.q is None else tree.q[node]
     assert q is not None

@@ -25,8 +25,8 @@ from command_line import PROGRAM, Done, command, environment
 from fake_llama_server import write_fake_server
 from gguf_files import write_llama
 from paceline.core.ports import Forward
-from paceline.core.tree import ROOT, DraftTree
-from paceline.core.verify import Rows, Verdict, verify
+from paceline.core.tree import DraftTree
+from paceline.core.verify import Verdict, verify
 from paceline.lab.bench import gate
 from paceline.lab.bench.history import History
 from paceline.lab.certify import frequencies
@@ -341,20 +341,10 @@ def test_a_point_that_cannot_be_measured_leaves_those_before_it_on_stdout(
 # The lossless gate.
 
 
-def everything(rows: Rows, rng: Any) -> Verdict:
-    """Whatever is drafted first is accepted."""
-    path: list[int] = []
-    node = ROOT
-    while children := rows.tree.children(node):
-        node = children[0]
-        path.append(node)
-    return Verdict(tuple(path), rows.draw(node, rng))
-
-
 def test_a_method_that_is_not_lossless_shows_no_speed_and_the_exit_code_is_3(
     capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.core.decode.verify", broken.judged_by(everything))
+    monkeypatch.setattr("paceline.core.decode.verify", broken.judged_by(broken.everything))
     done = command(capsys, *args, "--p-min", "0", "--methods", "model", "--json")
     assert done.code == 3
     assert done.err == "paceline: not lossless: model; shown without a speed\n"

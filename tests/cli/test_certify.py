@@ -18,9 +18,7 @@ from paceline.cli.options import read_prompts
 from paceline.core.decode import Request
 from paceline.core.ports import Forward
 from paceline.core.record import Logprob
-from paceline.core.sampling import Rng, logprob
-from paceline.core.tree import ROOT
-from paceline.core.verify import Rows, Verdict
+from paceline.core.sampling import logprob
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.session import LlamaSession
 from paceline.lab.certify import certificate, frequencies
@@ -308,20 +306,10 @@ def defects(done: Done) -> list[str]:
     return names
 
 
-def everything(rows: Rows, rng: Rng) -> Verdict:
-    """Whatever is drafted first is accepted."""
-    path: list[int] = []
-    node = ROOT
-    while children := rows.tree.children(node):
-        node = children[0]
-        path.append(node)
-    return Verdict(tuple(path), rows.draw(node, rng))
-
-
 def test_a_verification_that_accepts_too_much_is_a_defect_of_greedy_and_sampled_output(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.core.decode.verify", broken.judged_by(everything))
+    monkeypatch.setattr("paceline.core.decode.verify", broken.judged_by(broken.everything))
     assert defects(certify(capsys, *pair, "--p-min", "0", "--json")) == ["greedy", "sampled"]
     done = certify(capsys, *pair, "--p-min", "0")
     assert done.out.splitlines()[-1] == "NOT CERTIFIED: greedy, sampled"

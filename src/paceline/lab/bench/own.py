@@ -9,7 +9,6 @@ from time import perf_counter
 
 from paceline.core.decode import Request, decode, start
 from paceline.core.record import Stats
-from paceline.drafters.none import NoDrafter
 from paceline.engines.stream import TextStream
 from paceline.lab.bench.method import Method
 from paceline.lab.bench.models import Models
@@ -42,7 +41,6 @@ class Paceline:
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
         llm = self.llm
-        drafter = NoDrafter() if self.method.plain else llm.drafter
         llm.target.forget()
         if llm.draft is not None:
             llm.draft.forget()
@@ -54,7 +52,7 @@ class Paceline:
                 requests.append(
                     start(
                         llm.target,
-                        drafter,
+                        llm.drafter,
                         ask.tokens,
                         max_tokens=ask.max_tokens,
                         sampling=ask.sampling,
@@ -66,7 +64,7 @@ class Paceline:
                 )
             # Requests are told apart by identity: their order is that of the asks.
             clock_of = {id(request): clock for request, clock in zip(requests, clocks, strict=True)}
-            for request, step in decode(llm.target, drafter, llm.policy, requests):
+            for request, step in decode(llm.target, llm.drafter, llm.policy, requests):
                 clock = clock_of[id(request)]
                 clock.parts += [text for text, _ in clock.text.take()]
                 clock.last = perf_counter() - began

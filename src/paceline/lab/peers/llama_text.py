@@ -17,7 +17,6 @@ FIGURES = {
     "n_drafted": re.compile(r"n_drafted\s+= (\d+)"),
     "n_accept": re.compile(r"n_accept\s+= (\d+)"),
 }
-T_DRAFT = re.compile(rf"t_draft\s+= {NUMBER} ms")
 # Said among the text by llama-lookup of 2025.
 ASIDE = re.compile(r" - draft candidate: token=\d+\n")
 FRAME = "\n\n"
@@ -51,7 +50,6 @@ class Report:
     speed: float
     drafted: int
     accepted: int
-    draft_seconds: float | None
 
 
 def read(out: str, err: str, prompt: str) -> Report | str:
@@ -67,7 +65,6 @@ def read(out: str, err: str, prompt: str) -> Report | str:
     n_tokens, speed = int(decoded[1]), float(decoded[2])
     if n_tokens == 0 or not math.isfinite(speed) or speed <= 0.0:
         return f"no speed in {decoded[0]!r}"
-    t_draft = last(T_DRAFT, err)
     return Report(
         text=text,
         n_prompt=int(encoded[1]),
@@ -77,7 +74,6 @@ def read(out: str, err: str, prompt: str) -> Report | str:
         speed=speed,
         drafted=int(drafted[1]),
         accepted=int(accepted[1]),
-        draft_seconds=float(t_draft[1]) / 1000 if t_draft else None,
     )
 
 
