@@ -226,7 +226,7 @@ def test_more_rows_than_the_shape_has_are_not_proposed(models: Path) -> None:
 
 
 def test_branches_are_refused_by_the_drafts_budget(tiny: LlamaTarget) -> None:
-    assert (tiny.caps.branch, tiny.caps.rows, tiny.folded) == (1, ROWS, 0)
+    assert (tiny.caps.branch, tiny.caps.rows, tiny.caps.folded) == (1, ROWS, 0)
 
 
 def test_closing_twice_is_harmless_and_a_closed_model_says_so(models: Path) -> None:

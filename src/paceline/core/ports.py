@@ -30,7 +30,8 @@ class Caps:
     """What a target can do. branch: the most leaves one tree may have (1: chains only).
     rewind: rejected tokens can be taken back. batch: the most sessions open at once.
     rows: the most rows one forward may compute. n_ctx: positions a session may fill.
-    exact: what is decoded gives the same rows to the last bit however it is divided into passes."""
+    exact: what is decoded gives the same rows to the last bit however it is divided into passes.
+    folded: up to so many tokens of a prompt are computed with the first forward, not in `prefill`."""
 
     branch: int
     rewind: bool
@@ -38,6 +39,7 @@ class Caps:
     rows: int
     n_ctx: int
     exact: bool = False
+    folded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Later:
-    """Where the time of the steps after the first went, which alone is free of the prompts: s, and counts."""
+class Parts:
+    """Where the time of decoding went, the prompts' left out: seconds, and counts."""
 
     steps: int
     drafted: int
@@ -39,10 +39,11 @@ class Answer:
     """What one request came to, timed by the asker's clock, or the program's own where a docstring says so.
 
     tokens: what was said, None where the system tells no token ids. n_tokens: how many.
-    first: seconds from asking to the first token or the first few, which came together; n_first: how many.
-    rest: seconds from then to the last token; so (n_tokens - n_first) / rest is the speed of decoding, free
-    of the prompt. steps, drafted, accepted, rejected, later: None where the system does not tell; rejected
-    counts the steps that kept less than was drafted.
+    first, seconds: from asking to the first token, or the first few that came together, and to the last.
+    decoded, decoding: how many tokens were decoded once the prompt was read, and the seconds that took, so
+    that the one over the other is the speed of decoding. Whose first token comes of the prompt's own pass
+    has decoded one token less. steps, drafted, accepted, rejected, parts: None where the system does not
+    tell; rejected counts the steps that kept less than was drafted.
     own_speed: tokens/s in the system's own words, for comparison with what the clock says.
     """
 
@@ -51,13 +52,14 @@ class Answer:
     n_tokens: int
     n_prompt: int
     first: float
-    n_first: int
-    rest: float
+    seconds: float
+    decoded: int
+    decoding: float
     steps: int | None = None
     drafted: int | None = None
     accepted: int | None = None
     rejected: int | None = None
-    later: Later | None = None
+    parts: Parts | None = None
     own_speed: float | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 

@@ -3,6 +3,8 @@
 One loop feeds both models the same batch. The target learns from the text; the draft learns from the text
 and from the target's distribution (distillation, as DistillSpec does: Zhou et al. 2023, arXiv:2310.08461),
 and towards the end from the target alone, since its only work is to guess what the target will say.
+In the last quarter the target is also taught to leave loops, which small models otherwise fall into after a
+few greedy lines (DITTO: Xu et al. 2022, arXiv:2206.02369, equation 3).
 The schedule runs on the clock, so a run ends on time on any machine; it resumes from its last checkpoint.
 """
 
@@ -25,7 +27,7 @@ from paceline.zoo.muon import MATMUL, Muon
 from paceline.zoo.network import DRAFT, TARGET, Llama
 
 # share of every batch drawn from each source, and the bytes of it that the tokenizer is trained on
-MIXTURE = {"library": 0.32, "tests": 0.08, "prose": 0.14, "records": 0.20, "packages": 0.26}
+MIXTURE = {"library": 0.34, "tests": 0.08, "prose": 0.10, "records": 0.16, "packages": 0.32}
 TOKENIZER_BYTES = {"library": 9e6, "tests": 2e6, "prose": 5e6, "records": 5e6, "packages": 5e6}
 
 
@@ -43,6 +45,9 @@ class Plan:
     matrix_lr: float = 2.5e-3
     other_lr: float = 2.5e-3
     distil: float = 0.6
+    unloop_from: float = 0.75
+    unloop_rows: int = 4
+    unloop_weight: float = 0.5
     checkpoint_minutes: float = 10.0
 
     def rate(self, done: float) -> float:
@@ -121,6 +126,37 @@ def losses(target: Llama, draft: Llama, ids: Tensor, distil: Tensor) -> tuple[Te
     return big_loss + (1 - distil) * small_loss + distil * soft, big_loss.detach(), small_loss.detach()
 
 
+def loops(ids: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """(rows in which a span repeats itself to the end, how far back each token's last copy is; 0: none).
+
+    Spans have 4 to 96 tokens, short ones as often as long ones by ratio; up to 96 tokens of text come before.
+    """
+    size = ids.shape[1]
+    lengths = np.exp(rng.uniform(np.log(4), np.log(96), len(ids))).astype(int)[:, None]
+    before = rng.integers(1, 96, len(ids))[:, None]
+    place = np.arange(size)[None, :]
+    copied = place >= before + lengths
+    source = np.where(copied, before + (place - before) % lengths, place)
+    return ids.gather(1, torch.from_numpy(source)), torch.from_numpy(np.where(copied, lengths, 0))
+
+
+def unloop(target: Llama, draft: Llama, ids: Tensor, back: Tensor) -> Tensor:
+    """DITTO's loss: a token of a repeated span is to have half the probability it had one copy earlier.
+
+    The draft goes on learning what the target says there.
+    """
+    x, y = ids[:, :-1], ids[:, 1:, None]
+    with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
+        big, small = target(x), draft(x)
+    log_p, log_q = big.float().log_softmax(-1), small.float().log_softmax(-1)
+    p, steps = log_p.gather(-1, y)[..., 0].exp(), back[:, 1:]
+    earlier = p.detach().gather(1, torch.arange(p.shape[1]) - steps)
+    aim = -(1 - (p - 0.5 * earlier).abs()).clamp(min=1e-3).log()
+    soft = -(log_p.detach().exp() * log_q).sum(-1).mean()
+    copied = (steps > 0).float()
+    return (aim * copied).sum() / copied.sum() + soft
+
+
 class Trainer:
     """Owns both models, their optimisers and the run's clock."""
 
@@ -136,6 +172,7 @@ class Trainer:
         self.optimizers = [Muon(matrices, plan.matrix_lr), adam]
         self.seconds, self.tokens, self.steps = 0.0, 0, 0
         self.step_loss: Any = torch.compile(losses, dynamic=False)
+        self.unloop_loss: Any = torch.compile(unloop, dynamic=False)
         if (out / "checkpoint.pt").exists():
             self.load()
 
@@ -158,8 +195,10 @@ class Trainer:
         torch.save(state, self.out / "checkpoint.tmp")
         (self.out / "checkpoint.tmp").replace(self.out / "checkpoint.pt")
 
-    def step(self, ids: Tensor, done: float) -> tuple[float, float]:
-        """One update of both models; returns their cross-entropies."""
+    def step(
+        self, ids: Tensor, done: float, repeated: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[float, float]:
+        """One update of both models on a batch, and perhaps on `loops`; returns the batch's losses."""
         rate = self.plan.rate(done)
         for optimizer, lr in zip(self.optimizers, (self.plan.matrix_lr, self.plan.other_lr), strict=True):
             for group in optimizer.param_groups:
@@ -167,6 +206,8 @@ class Trainer:
         distil = torch.tensor(1.0 if done > self.plan.long_from else self.plan.distil)
         loss, big, small = self.step_loss(self.target, self.draft, ids, distil)
         loss.backward()
+        if repeated:
+            (self.plan.unloop_weight * self.unloop_loss(self.target, self.draft, *repeated)).backward()
         for model in (self.target, self.draft):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in self.optimizers:
@@ -199,7 +240,9 @@ class Trainer:
         while self.seconds < total:
             began, done = time.monotonic(), self.seconds / total
             batches = long if done > plan.long_from else short
-            mean += self.step(batches.next(plan.batch_tokens // batches.length), done)
+            late = done > plan.unloop_from
+            repeated = loops(short.next(plan.unloop_rows), short.rng) if late else None
+            mean += self.step(batches.next(plan.batch_tokens // batches.length), done, repeated)
             self.seconds += time.monotonic() - began
             if self.steps % 50 == 0:
                 rate = 50 * plan.batch_tokens / (time.monotonic() - shown)

@@ -45,7 +45,14 @@ class Said:
 def answer(tokens: Sequence[int] | None, text: str = "") -> Answer:
     n = len(tokens or ())
     return Answer(
-        text, None if tokens is None else tuple(tokens), n, len(PROMPT), first=0.1, n_first=1, rest=0.2
+        text,
+        None if tokens is None else tuple(tokens),
+        n,
+        len(PROMPT),
+        first=0.1,
+        seconds=0.3,
+        decoded=max(0, n - 1),
+        decoding=0.2,
     )
 
 

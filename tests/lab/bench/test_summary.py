@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from paceline.lab.bench.summary import Group, Measurement, Row, speedup, summarize
-from paceline.lab.system import Answer, Later
+from paceline.lab.system import Answer, Parts
 
 
 def answer(n: int, seconds: float, **more: Any) -> Answer:
-    return Answer("", None, n, 5, first=0.5, n_first=1, rest=seconds, **more)
+    return Answer("", None, n, 5, first=0.5, seconds=0.5 + seconds, decoded=n - 1, decoding=seconds, **more)
 
 
 def measured(system: str, n: int, seconds: float, **more: Any) -> Measurement:
@@ -42,7 +42,7 @@ def test_a_speed_is_that_of_all_items_together_not_the_mean_of_theirs() -> None:
 
 def test_requests_at_once_are_timed_from_the_asking_on() -> None:
     together = Measurement.of(
-        "plain", [answer(11, 2.0), Answer("", None, 11, 5, first=1.5, n_first=1, rest=1.0)]
+        "plain", [answer(11, 2.0), Answer("", None, 11, 5, first=1.5, seconds=2.5, decoded=10, decoding=1.0)]
     )
     assert (together.tokens, together.seconds, together.answers) == (22, 2.5, 2)
 
@@ -119,9 +119,9 @@ def test_where_nothing_was_decoded_there_is_no_ratio() -> None:
 
 def test_theory_stands_beside_what_it_was_computed_from() -> None:
     told = {"steps": 5, "drafted": 20, "accepted": 10, "rejected": 2}
-    ours = Measurement.of("model", [answer(15, 1.0, **told, later=Later(4, 16, 0.4, 0.8, 1.25))])
+    ours = Measurement.of("model", [answer(15, 1.0, **told, parts=Parts(4, 16, 0.4, 0.8, 1.25))])
     plain_told = {"steps": 15, "drafted": 0, "accepted": 0, "rejected": 0}
-    its = Measurement.of("plain", [answer(15, 1.4, **plain_told, later=Later(14, 0, 0.0, 1.3, 1.4))])
+    its = Measurement.of("plain", [answer(15, 1.4, **plain_told, parts=Parts(14, 0, 0.0, 1.3, 1.4))])
     groups = [Group(0, "a", "code", {"plain": its, "model": ours})]
     _, result = summarize({}, rows(("plain", True, None), ("model", True, 4)), groups, "plain")
     # A plain step takes 0.1 s; a drafted token 0.025 s, a pass of five rows 0.2 s, the rest 0.0125 s.

@@ -241,9 +241,24 @@ def test_an_answer_tells_its_times_and_counts(target: Models, models: Path) -> N
     assert answer.accepted is not None
     assert answer.steps == 8 - answer.accepted
     assert answer.drafted >= answer.accepted
-    assert answer.first > 0
-    assert answer.rest > 0
-    assert answer.later is not None
-    assert 0 < answer.later.forward_seconds < answer.later.seconds
+    assert 0 < answer.first < answer.seconds
+    assert 0 < answer.decoding < answer.seconds
+    assert answer.parts is not None
+    assert 0 < answer.parts.forward_seconds < answer.parts.seconds
+    # Its prompt is so short that the first step reads it, and is left out.
+    assert answer.decoded < 8
+    assert answer.parts.steps == answer.steps - 1
     again = system.answer([Ask("", tokens, 8)])[0]
     assert again.tokens == answer.tokens
+
+
+def test_a_prompt_read_apart_leaves_every_step_to_decoding(target: Models, models: Path) -> None:
+    tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
+    for name, draft in (("none", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):
+        method = parse_all(name, {})[-1]
+        (answer,) = Paceline(method, target, draft).answer([Ask("", tokens, 8)])
+        assert answer.decoded == answer.n_tokens == 8
+        assert answer.parts is not None
+        assert answer.parts.steps == answer.steps
+        # The draft had read the prompt by then, and nothing is left of it for the first step to read.
+        assert 0 < answer.parts.seconds <= answer.decoding < answer.seconds

@@ -129,12 +129,12 @@ def test_figures_are_read_as_they_were_printed(
     assert (answer.drafted, answer.accepted, answer.steps) == (
         drafted,
         accepted,
-        n_tokens - accepted - answer.n_first,
+        answer.decoded - accepted,
     )
     assert (answer.first, answer.own_speed) == (first, speed)
-    assert answer.n_tokens / answer.rest == pytest.approx(speed)
+    assert answer.n_tokens / answer.decoding == pytest.approx(speed)
     # The simple one reads the prompt's last token on its decoding clock.
-    assert answer.n_first == (0 if name.endswith("simple") else 1)
+    assert n_tokens - answer.decoded == (0 if name.endswith("simple") else 1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -367,7 +367,7 @@ def test_a_real_program_answers(name: str) -> None:
     assert answer.drafted is not None
     assert answer.accepted is not None
     assert 0 < answer.accepted <= answer.drafted
-    assert math.isfinite(answer.rest)
+    assert math.isfinite(answer.decoding)
     memory = program.memory()
     assert memory is not None
     assert memory > 1_000_000

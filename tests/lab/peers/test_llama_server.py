@@ -77,12 +77,12 @@ def test_plain_decoding_says_what_ours_does_and_leaves_no_process(llm: LLM, ask:
     assert (unsaid.text, unsaid.tokens, unsaid.n_tokens) == ("", None, 4)
     require_same(llm, ask, answer.tokens)
     assert answer.text == b"".join(map(llm.target.text.piece, answer.tokens or ())).decode()
-    assert (answer.n_tokens, answer.n_prompt, answer.n_first) == (24, len(ask.tokens), 1)
+    assert (answer.n_tokens, answer.n_prompt, answer.decoded) == (24, len(ask.tokens), 23)
     assert (answer.steps, answer.drafted, answer.accepted, answer.rejected) == (23, 0, 0, 0)
     timings = answer.extra["timings"]
     assert answer.own_speed == pytest.approx(23 / timings["predicted_ms"] * 1e3)
     assert answer.first > 0
-    assert answer.rest >= timings["predicted_ms"] / 1e3
+    assert answer.decoding >= timings["predicted_ms"] / 1e3
     assert not psutil.pid_exists(server.pid)
 
 

@@ -81,7 +81,7 @@ class LlamaSession:
         if shared < len(slot.cached):
             shared = self._target.trim(slot, shared)
         self.tokens = tokens
-        if len(tokens) - 1 - shared > self._target.folded:
+        if len(tokens) - 1 - shared > self._target.caps.folded:
             self._target.compute(slot, tokens[:-1])
 
     def _matching(self, tokens: list[int]) -> list[int]:

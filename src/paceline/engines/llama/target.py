@@ -91,9 +91,9 @@ class LlamaTarget:
             rows=(exact_rows or MAX_ROWS) // sessions,
             n_ctx=per_session,
             exact=exact_rows > 0 and sessions == 1,  # sessions share passes, which then vary in shape
+            folded=0 if exact_rows else min(MAX_FOLDED, (N_BATCH - MAX_ROWS) // sessions),
         )
         self._batch = Batch(N_BATCH)
-        self.folded = 0 if exact_rows else min(MAX_FOLDED, (N_BATCH - MAX_ROWS) // sessions)
         self._free_slots = [Slot(i) for i in range(sessions)]
         self._free_branches = list(range(sessions + MAX_BRANCHES - 1, sessions - 1, -1))
         self._pass = 0  # counts forwards, so that an answer asked for too late is noticed

@@ -12,7 +12,7 @@ from paceline.core.record import Stats
 from paceline.engines.stream import TextStream
 from paceline.lab.bench.method import Method
 from paceline.lab.bench.models import Models
-from paceline.lab.system import Answer, Ask, Later
+from paceline.lab.system import Answer, Ask, Parts
 
 
 @dataclass
@@ -23,9 +23,11 @@ class Clock:
     parts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     first: float = 0.0
-    n_first: int = 0
     last: float = 0.0
-    beginning: Stats = field(default_factory=Stats)  # of the first step
+    # What came before decoding alone: the prompt, and for a short prompt, which waits for it, the first step.
+    read: float = 0.0
+    n_read: int = 0
+    beginning: Stats = field(default_factory=Stats)
 
 
 class Paceline:
@@ -47,6 +49,7 @@ class Paceline:
         clocks = [Clock(TextStream(llm.target.text.piece)) for _ in asks]
         requests: list[Request] = []
         began = perf_counter()
+        apart = len(asks) == 1 and self._reads_prompt(asks[0])
         try:
             for ask, clock in zip(asks, clocks, strict=True):
                 requests.append(
@@ -64,13 +67,17 @@ class Paceline:
                 )
             # Requests are told apart by identity: their order is that of the asks.
             clock_of = {id(request): clock for request, clock in zip(requests, clocks, strict=True)}
+            for clock in clocks:
+                clock.read = perf_counter() - began
             for request, step in decode(llm.target, llm.drafter, llm.policy, requests):
                 clock = clock_of[id(request)]
                 clock.parts += [text for text, _ in clock.text.take()]
                 clock.last = perf_counter() - began
                 if not clock.tokens:
-                    clock.first, clock.n_first = clock.last, len(step.tokens)
-                    clock.beginning = replace(request.stats)
+                    clock.first = clock.last
+                    if not apart:
+                        clock.read, clock.n_read = clock.last, len(step.tokens)
+                        clock.beginning = replace(request.stats)
                 clock.tokens += step.tokens
         finally:
             for request in requests:
@@ -79,6 +86,21 @@ class Paceline:
             answered(ask, clock, request.stats)
             for ask, clock, request in zip(asks, clocks, requests, strict=True)
         ]
+
+    def _reads_prompt(self, ask: Ask) -> bool:
+        """Whether a prompt is read apart from the first step. The draft reads it now, not when it first
+        drafts, so that decoding is what other systems' clocks call decoding."""
+        target, draft = self.llm.target, self.llm.draft
+        if draft is None or not self.method.needs_draft:
+            return len(ask.tokens) - 1 > target.caps.folded
+        if self.llm.drafting.cross_vocab != "off":  # it reads other tokens
+            return False
+        session = draft.open()
+        try:
+            session.prefill([token if token < draft.vocab.size else 0 for token in ask.tokens])
+        finally:
+            session.close()  # which leaves the prompt for the next one
+        return len(ask.tokens) - 1 > max(target.caps.folded, draft.caps.folded)
 
     def memory(self) -> int | None:
         return self._models.memory + (0 if self._draft is None else self._models.added[self._draft])
@@ -90,7 +112,7 @@ class Paceline:
 def answered(ask: Ask, clock: Clock, stats: Stats) -> Answer:
     clock.parts += [text for text, _ in clock.text.finish()]
     before = clock.beginning
-    later = Later(
+    parts = Parts(
         steps=stats.steps - before.steps,
         drafted=stats.drafted - before.drafted,
         draft_seconds=stats.draft_seconds - before.draft_seconds,
@@ -103,11 +125,12 @@ def answered(ask: Ask, clock: Clock, stats: Stats) -> Answer:
         n_tokens=len(clock.tokens),
         n_prompt=len(ask.tokens),
         first=clock.first,
-        n_first=clock.n_first,
-        rest=clock.last - clock.first,
+        seconds=clock.last,
+        decoded=len(clock.tokens) - clock.n_read,
+        decoding=clock.last - clock.read,
         steps=stats.steps,
         drafted=stats.drafted,
         accepted=stats.accepted,
         rejected=stats.rejected,
-        later=later,
+        parts=parts,
     )

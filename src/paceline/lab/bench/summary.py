@@ -21,9 +21,9 @@ Floats = NDArray[np.float64]
 class Measurement:
     """What one system did with one group of requests, all asked at once (one, but in a sweep over batches).
 
-    tokens, seconds: decoded after the first ones, and how long that took; of requests that were asked at once
-    all tokens, from the asking on, since one's prompt is another's pause. Every other field is the sum over
-    the answers; None where one of them does not tell.
+    tokens, seconds: decoded once the prompt was read, and how long that took; of requests that were asked at
+    once all tokens, from the asking on, since one's prompt is another's pause. Every other field is the sum
+    over the answers; None where one of them does not tell. later_*: of the steps that decoding is made of.
     """
 
     system: str
@@ -49,15 +49,15 @@ class Measurement:
             told = list(values)
             return None if any(value is None for value in told) else sum(told)
 
-        def later(name: str) -> Any:
-            return total(None if answer.later is None else getattr(answer.later, name) for answer in answers)
+        def part(name: str) -> Any:
+            return total(None if answer.parts is None else getattr(answer.parts, name) for answer in answers)
 
         alone = len(answers) == 1
         own = total(answer.own_speed for answer in answers)
         return cls(
             system=system,
-            tokens=sum(answer.n_tokens - (answer.n_first if alone else 0) for answer in answers),
-            seconds=answers[0].rest if alone else max(answer.first + answer.rest for answer in answers),
+            tokens=sum(answer.decoded if alone else answer.n_tokens for answer in answers),
+            seconds=answers[0].decoding if alone else max(answer.seconds for answer in answers),
             answers=len(answers),
             n_tokens=sum(answer.n_tokens for answer in answers),
             first=sum(answer.first for answer in answers),
@@ -65,11 +65,11 @@ class Measurement:
             drafted=total(answer.drafted for answer in answers),
             accepted=total(answer.accepted for answer in answers),
             rejected=total(answer.rejected for answer in answers),
-            later_steps=later("steps"),
-            later_drafted=later("drafted"),
-            draft_seconds=later("draft_seconds"),
-            forward_seconds=later("forward_seconds"),
-            decode_seconds=later("seconds"),
+            later_steps=part("steps"),
+            later_drafted=part("drafted"),
+            draft_seconds=part("draft_seconds"),
+            forward_seconds=part("forward_seconds"),
+            decode_seconds=part("seconds"),
             own_speed=None if own is None else own / len(answers),
         )
 

@@ -185,8 +185,9 @@ class LlamaServer:
             n_tokens=n_tokens,
             n_prompt=int(last.data["tokens_evaluated"]),
             first=until.seconds - rest,
-            n_first=n_first,
-            rest=rest,
+            seconds=until.seconds,
+            decoded=n_tokens - n_first,
+            decoding=rest,
             # The first token is the prompt's own, with no draft behind it.
             steps=None if accepted is None else n_tokens - accepted - 1,
             drafted=drafted,

@@ -128,8 +128,9 @@ class OpenAI:
             n_tokens=n_tokens,
             n_prompt=int(usage["prompt_tokens"]),
             first=last - rest,
-            n_first=n_first,
-            rest=rest,
+            seconds=last,
+            decoded=n_tokens - n_first,
+            decoding=rest,
             own_speed=None if timings is None else own_speed(timings),
         )
         return with_drafts(answer, events)
