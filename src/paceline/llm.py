@@ -22,6 +22,7 @@ from paceline.engines.syntax import Schema, chosen
 
 if TYPE_CHECKING:
     from paceline.engines.llama import LlamaTarget
+    from paceline.machine.remembered import Remembered
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Stream(Iterator[Piece]):
         self._seconds = 0.0  # in the loop only: what the reader of the stream does between steps is not ours
         self._steps = decode(llm.target, drafter, llm.policy, [self._request])
         self._closed = False
+        self._remembered = None if isinstance(drafter, NoDrafter) else llm.remembered
 
     def __next__(self) -> Piece:
         if self._closed:
@@ -118,6 +120,8 @@ class Stream(Iterator[Piece]):
                 [text for text, _ in self._text.finish()] if self._request.stop_reason is None else []
             )
             self._request.close()
+            if self._remembered is not None:
+                self._remembered.add(self._tokens)
 
     def result(self) -> Generation:
         text = "".join(self._parts)
@@ -139,12 +143,18 @@ class LLM:
     """A target and what drafts for it. Close it, or use it as a context manager."""
 
     def __init__(
-        self, target: LlamaTarget, drafter: Drafter, drafting: Drafting, draft: LlamaTarget | None = None
+        self,
+        target: LlamaTarget,
+        drafter: Drafter,
+        drafting: Drafting,
+        draft: LlamaTarget | None = None,
+        remembered: Remembered | None = None,
     ) -> None:
         self.target = target
         self.draft = draft
         self.drafter = drafter
         self.drafting = drafting
+        self.remembered = remembered
         self.policy = Fixed(drafting.budget)
 
     def tokens(self, prompt: str | Sequence[int]) -> list[int]:
@@ -221,6 +231,8 @@ class LLM:
         """Free the models. Calling it twice is harmless."""
         self.drafter.close()
         self.target.close()
+        if self.remembered is not None:
+            self.remembered.close()
 
     def __enter__(self) -> LLM:
         return self

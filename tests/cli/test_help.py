@@ -18,6 +18,7 @@ def help_of(capsys: Capture, *args: str) -> list[str]:
 
 
 BENCH = ["suites", "list", "show", "compare", "resume", "rm"]
+CORPUS = ("build", "forget", "list", "rm", "show")
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,9 @@ BENCH = ["suites", "list", "show", "compare", "resume", "rm"]
         [],
         ["run"],
         ["bench"],
+        ["corpus"],
+        *(["corpus", name] for name in CORPUS),
+        ["replay"],
         *(["bench", name] for name in BENCH),
         ["zoo"],
         ["zoo", "list"],

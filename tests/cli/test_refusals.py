@@ -159,7 +159,7 @@ def test_stdin_that_is_not_utf8_is_refused(capsys: Capture, target: Path) -> Non
         ("--width 0", "width 0: must be at least 1"),
         ("--draft-top-k 0", "top_k 0: must be at least 1"),
         ("--width 2 --verify block", "verify block is for chains (width 1)"),
-        ("--draft guess", "unknown drafter 'guess': choose from lookup, model, none"),
+        ("--draft guess", "unknown drafter 'guess': choose from lookup, suffix, datastore"),
         ("--draft lookup,", "unknown drafter ''"),
         ("--draft none,lookup", "'none' means plain decoding; it cannot be combined"),
         ("--draft lookup,lookup", "a drafter is named twice"),

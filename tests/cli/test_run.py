@@ -98,7 +98,9 @@ def test_draft_names_who_drafts(
 ) -> None:
     files = ["-md", str(draft)] if "model" in names else []
     record = run(capsys, target, *files, "--draft", names, *PROMPT, "--json").json
-    assert set(record["stats"]["by_source"]) == sources
+    stats = record["stats"]["by_source"]
+    assert {name for name, source in stats.items() if source["drafted"]} == sources
+    assert set(stats) == set(names.split(",")) - {"none"}  # the others were tried
     assert record["provenance"]["drafting"]["drafters"] == names.split(",")
 
 
@@ -172,7 +174,10 @@ def test_compare_prints_both_texts_then_a_table_of_80_columns(capsys: Capture, t
     assert done.code == 0
     assert done.err == "--- plain ---\n--- drafted (lookup,model) ---\n\n"
     assert done.out.startswith(f"{text}\n{text}\n")
-    header, plain, drafted, verdict = done.out.removeprefix(f"{text}\n{text}\n").splitlines()
+    lines = done.out.removeprefix(f"{text}\n{text}\n").splitlines()
+    header, plain, drafted, sources, lookup, model, verdict = lines
+    assert sources.split() == ["drafter", "tried", "proposed", "right", "drafted", "accepted"]
+    assert (lookup.split()[0], model.split()[0]) == ("lookup", "model")
     assert header.split() == ["tokens", "tokens/s", "speedup", "acceptance", "rate", "acceptance", "length"]
     assert plain.split()[::3] == ["plain", "1.00x"]
     assert drafted.split()[:2] == ["drafted", "24"]

@@ -16,6 +16,7 @@ from paceline.core.record import Step
 from paceline.core.sampling import Sampling
 from paceline.core.tree import ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
@@ -265,3 +266,10 @@ def test_a_closed_request_forgets_its_tokens() -> None:
     request = start(target, LookupDrafter(), [1, 2], max_tokens=5)
     request.close()
     assert list(request.session.tokens) == []
+
+
+def test_probes_do_not_count_as_drafted() -> None:
+    steps = steps_of(ToyTarget(V, seed=3), LookaheadDrafter(3, 3, 2), [1, 2, 3], Budget(4, 12, 6))
+    assert any(step.tree.probe for step in steps)
+    for step in steps:
+        assert sum(step.drafted.values()) == len(step.tree) - len(step.tree.probe)

@@ -20,7 +20,7 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
     ("values", "complaint"),
     [
         ({"drafters": ()}, "no drafter named"),
-        ({"drafters": ("guess",)}, "unknown drafter 'guess': choose from lookup, model, none"),
+        ({"drafters": ("guess",)}, "unknown drafter 'guess': choose from lookup, suffix, datastore"),
         ({"drafters": ("lookup", "lookup")}, "named twice"),
         ({"drafters": ("none", "lookup")}, "cannot be combined"),
         ({"n_draft": 0}, "n_draft 0"),

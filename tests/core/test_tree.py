@@ -78,3 +78,16 @@ def test_arrays_that_are_no_tree_are_refused(fields: dict[str, tuple[int, ...]],
     valid = {"tokens": (1,), "parents": (ROOT,), "score": (1.0,), "source": ("a",)}
     with pytest.raises(ContractError, match=complaint):
         DraftTree(**(valid | fields))  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_probes_are_not_drafted_tokens() -> None:
+    tree = DraftTree((1, 2, 3), (ROOT, 0, ROOT), (1.0,) * 3, ("a", "a", "b"), probe=frozenset({0, 1}))
+    assert tree.drafted == ("b",)
+    assert chain([1, 2], "a").drafted == ("a", "a")
+
+
+def test_a_path_over_a_probe_is_refused() -> None:
+    tree = DraftTree((1, 2), (ROOT, ROOT), (1.0, 1.0), ("a", "a"), probe=frozenset({0}))
+    tree.check_path([1])
+    with pytest.raises(ContractError, match="probe"):
+        tree.check_path([0])

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from paceline.core.ports import Budget
+from paceline.core.decode import decode, start
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Learner, Want
+from paceline.core.tree import DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter, LookupMemory
 from paceline.drafters.model import ModelDrafter
 from paceline.engines.toy import ToyTarget
@@ -22,6 +26,80 @@ def test_each_request_is_drafted_for_by_the_first_that_has_something_to_say() ->
     assert set(first.source) == {"lookup"}
     assert set(second.source) == {"model"}
     assert drafter.name == "lookup,model"
+    assert (first.asked, second.asked) == (("lookup",), ("lookup", "model"))
+
+
+class Saying:
+    """A drafter that always proposes the same chain, and notes what it is taught."""
+
+    wants = Want()
+
+    def __init__(self, name: str, n: int) -> None:
+        self.name = name
+        self.n = n
+        self.learned: list[list[int]] = []
+
+    def open(self, prompt: Sequence[int], seed: int) -> LookupMemory:
+        return LookupMemory(prompt, 1, 1)
+
+    def propose(self, batch: Sequence[tuple[LookupMemory, Budget]]) -> list[DraftTree]:
+        return [chain([1] * min(self.n, budget.depth), self.name, [0.5] * min(self.n, budget.depth))
+                for _, budget in batch]  # fmt: skip
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        self.learned.append(list(tokens))
+
+    def forget(self) -> None:
+        self.learned.clear()
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least", "depth", "winner", "asked"),
+    [
+        ((2, 3, 5), 3, 8, "b", "ab"),  # the first that has enough
+        ((4, 3, 5), 3, 8, "a", "a"),
+        ((1, 2, 0), 3, 8, "b", "abc"),  # none has: the largest
+        ((2, 2, 1), 3, 8, "a", "abc"),  # of equals the first
+        ((0, 0, 0), 3, 8, None, "abc"),
+        ((2, 3, 5), 3, 2, "a", "a"),  # more was not asked for
+        ((2, 3, 5), 1, 0, None, ""),  # nothing was
+    ],
+)
+def test_the_first_that_has_enough_drafts(
+    sizes: tuple[int, ...], least: int, depth: int, winner: str | None, asked: str
+) -> None:
+    drafter = ComposedDrafter([Saying(name, n) for name, n in zip("abc", sizes, strict=True)], least)
+    (tree,) = drafter.propose([(drafter.open([1], 0), Budget(depth, 8))])
+    assert set(tree.source) == ({winner} if winner else set())
+    assert tree.asked == tuple(asked)
+
+
+def test_what_is_learned_and_forgotten_reaches_those_that_remember() -> None:
+    parts = [Saying("a", 1), LookupDrafter(), Saying("b", 1)]
+    drafter = ComposedDrafter(parts)
+    assert isinstance(drafter, Learner)
+    drafter.learn([1, 2])
+    assert parts[0].learned == parts[2].learned == [[1, 2]]
+    drafter.forget()
+    assert parts[0].learned == parts[2].learned == []
+
+
+def test_statistics_tell_how_often_each_was_tried_proposed_and_right() -> None:
+    world = ToyTarget(V, seed=3)
+    drafter = ComposedDrafter([LookupDrafter(2, 3), ModelDrafter(ToyTarget(V, seed=3), V)])
+    request = start(world, drafter, [1, 2, 3, 1, 2], max_tokens=30)
+    for _ in decode(world, drafter, Fixed(Budget(3, 3)), [request]):
+        pass
+    lookup, model = (request.stats.by_source[name] for name in ("lookup", "model"))
+    asked = request.stats.steps - 1 if model.tried < lookup.tried else request.stats.steps
+    assert lookup.tried in (asked, request.stats.steps)  # the last step may have no room for a draft
+    assert lookup.proposed + model.proposed == lookup.tried
+    assert model.tried == lookup.tried - lookup.proposed
+    assert model.right == model.proposed  # it is the target itself
+    assert 0 <= lookup.right <= lookup.proposed
+    request.close()
 
 
 def test_a_later_drafter_that_cannot_open_leaves_the_earlier_closed() -> None:
@@ -39,3 +117,12 @@ def test_a_later_drafter_that_cannot_open_leaves_the_earlier_closed() -> None:
     with pytest.raises(RuntimeError, match="no room"):
         ComposedDrafter([Noting(), Full()]).open([1, 2], 0)
     assert opened[0].tokens == []
+
+
+def test_probes_are_no_guesses_but_better_than_nothing() -> None:
+    """A window without guesses leaves the word to the next drafter, and is verified where that is silent."""
+    for last, drafted in (([7, 8, 7], ("lookup",) * 3), ([7, 8], ())):
+        drafter = ComposedDrafter([LookaheadDrafter(3, 4, 2), LookupDrafter(1, 1)])
+        (tree,) = drafter.propose([(drafter.open(last, 0), Budget(3, 20, 8))])
+        assert tree.drafted == drafted
+        assert bool(tree.probe) == (not drafted)

@@ -45,6 +45,21 @@ def test_a_comparison_is_a_table_of_two_rows_and_the_verdict() -> None:
     ]
 
 
+def test_several_drafters_have_a_line_each() -> None:
+    run = a_run(256, 100.0, 200, 150)
+    parts = {"tried": 90, "proposed": 20, "right": 15, "drafted": 60, "accepted": 50}
+    other = {"tried": 70, "proposed": 70, "right": 60, "drafted": 140, "accepted": 100}
+    run["stats"]["by_source"] = {"lookup": parts, "model": other}
+    out = io.StringIO()
+    comparison(a_run(256, 40.0, 0, 0), run, "yes", out)
+    assert out.getvalue().splitlines()[3:] == [
+        "drafter  tried  proposed  right  drafted  accepted",
+        "lookup      90        20     15       60        50",
+        "model       70        70     60      140       100",
+        "output identical: yes",
+    ]
+
+
 def test_a_long_verdict_stays_on_one_line() -> None:
     out = io.StringIO()
     verdict = "up to token 12, a near-tie: " + "and so on " * 20 + "[not markup]"

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import paceline
-from paceline.cli import bench, certify, options, run, zoo
+from paceline.cli import bench_history, certify, corpus, options, replay, run, zoo
 from paceline.cli.exits import CLOSED_PIPE, INTERRUPTED
 from paceline.cli.help import GroupedCommand
 from paceline.core.errors import PacelineError
@@ -28,7 +28,11 @@ app.command("run", cls=GroupedCommand, short_help="Complete a prompt.", epilog=o
 app.command(
     "certify", cls=GroupedCommand, short_help="Check that drafting changes nothing.", epilog=options.EPILOG
 )(certify.certify)
-app.add_typer(bench.app, name="bench")
+app.command(
+    "replay", cls=GroupedCommand, short_help="Score drafters on recorded requests.", epilog=options.EPILOG
+)(replay.replay)
+app.add_typer(bench_history.commands, name="bench")
+app.add_typer(corpus.app, name="corpus")
 app.add_typer(zoo.app, name="zoo")
 
 

@@ -38,7 +38,6 @@ HistoryFile = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
-RunNumber = Annotated[str, typer.Argument(metavar="RUN", help="Its number in `bench list`, or last.")]
 
 
 @app.callback(invoke_without_command=True, epilog=options.EPILOG)
@@ -52,8 +51,8 @@ def bench(
             "--methods",
             panel=WHAT,
             metavar="NAMES",
-            help="plain,lookup,model,lookup+model; settings follow a colon: model:n_draft=12:p_min=0. "
-            "Default: all that the models allow.",
+            help="plain,lookup,suffix,stack,lookup+model; settings follow a colon: model:n_draft=12:p_min=0. "
+            "Default: those, ngram and model, as the models allow.",
         ),
     ] = None,
     suite: Annotated[
@@ -106,6 +105,7 @@ def bench(
     ] = None,
     models: Any,
     drafting: Any,
+    corpus: options.Corpora = None,
     sampling: Any,
     history: HistoryFile = None,
     no_history: Annotated[
@@ -139,8 +139,9 @@ def bench(
     from paceline.lab.bench.plan import Plan
 
     exact = drafting.pop("exact_greedy")
+    given = {name: value for name, value in models.items() if value is not None}
     plan = Plan(
-        models={n: value for n, value in models.items() if value is not None} | {"exact_greedy": exact},
+        models=given | {"exact_greedy": exact} | ({"corpora": list(corpus)} if corpus else {}),
         drafting=drafting,
         sampling=sampling,
         methods=methods or default_methods(models),
@@ -177,7 +178,7 @@ def check_plot(plot: Path | None) -> None:
 
 def default_methods(models: Mapping[str, Any]) -> str:
     drafted = models["draft"] is not None or models["target"] is None
-    return "plain,lookup,model,lookup+model" if drafted else "plain,lookup"
+    return "plain,lookup,suffix,ngram,stack" + ",model,lookup+model" * drafted
 
 
 def chosen_format(asked: Mapping[str, bool]) -> str:
@@ -268,115 +269,3 @@ def suites(as_json: AsJson = False) -> None:
         return
     rows = [(one.name, str(one.tiny), str(one.full), one.licence, one.description) for one in found]
     listing(("suite", "tiny", "full", "licence", "what"), rows, sys.stdout)
-
-
-@app.command("list", cls=GroupedCommand)
-def list_runs(
-    history: HistoryFile = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Most runs, the newest first.")] = 20,
-    as_json: AsJson = False,
-) -> None:
-    """List what was measured before."""
-    from paceline.cli.completion import strict
-    from paceline.report.comparison import write_runs
-
-    with opened(history) as kept:
-        runs = [as_record(one) for one in kept.runs(limit)]
-    if as_json:
-        typer.echo(json.dumps(strict(runs), allow_nan=False))
-    else:
-        write_runs(runs, sys.stdout)
-
-
-def as_record(run: Any) -> dict[str, Any]:
-    return {**vars(run), "run": run.id, "results": list(run.results)}
-
-
-def found(history: History, text: str) -> Any:
-    """A run by its number, or the last."""
-    if text != "last" and not text.isdecimal():
-        raise UsageError(f"run {text!r}: give its number (`paceline bench list`), or last")
-    if text != "last" and int(text) >= 2**63:
-        raise UsageError(f"run {text}: there is no such run")
-    return history.run("last" if text == "last" else int(text))
-
-
-@app.command(cls=GroupedCommand)
-def show(
-    which: RunNumber = "last",
-    history: HistoryFile = None,
-    as_json: AsJson = False,
-    as_jsonl: Annotated[bool, typer.Option("--jsonl", help="A JSON object a row.")] = False,
-    as_md: Annotated[bool, typer.Option("--md", help="The tables as Markdown.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="The rows as CSV.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="A plot as one HTML file.")
-    ] = None,
-) -> None:
-    """Print a run again."""
-    form = chosen_format({"json": as_json, "jsonl": as_jsonl, "md": as_md, "csv": as_csv})
-    check_plot(plot)
-    with opened(history) as kept:
-        record = as_record(found(kept, which))
-    write(record, form)
-    if plot is not None:
-        from paceline.report.plot import html
-
-        html(record, plot)
-
-
-@app.command(cls=GroupedCommand)
-def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="The earlier run's number.", show_default=False)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The later one's.")] = "last",
-    history: HistoryFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare two runs: what became faster or slower.
-
-    Where they did not measure the same work, or not on the same machine, it says so.
-    """
-    from paceline.report import comparison
-
-    with opened(history) as kept:
-        before, after = as_record(found(kept, a)), as_record(found(kept, b))
-    if as_json:
-        unlike = [
-            {"what": name, "a": left, "b": right}
-            for name, left, right in comparison.differences(before, after)
-        ]
-        typer.echo(json.dumps({"changes": comparison.changes(before, after), "differences": unlike}))
-    else:
-        comparison.write_comparison(before, after, sys.stdout)
-
-
-@app.command(cls=GroupedCommand)
-def resume(
-    which: RunNumber = "last",
-    history: HistoryFile = None,
-    as_json: AsJson = False,
-) -> int:
-    """Go on with a run that was cut short.
-
-    What it had measured is kept.
-    """
-    from paceline.lab.bench.plan import Plan
-
-    with opened(history) as kept:
-        stored = found(kept, which)
-        if stored.status == "done":
-            raise UsageError(f"run {stored.id} is complete: `paceline bench show {stored.id}` prints it")
-        return run(Plan.read(stored.plan), kept, stored.id, "json" if as_json else "", None)
-
-
-@app.command("rm", cls=GroupedCommand)
-def remove(
-    which: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Numbers of runs.", show_default=False)
-    ],
-    history: HistoryFile = None,
-) -> None:
-    """Remove runs from the history."""
-    with opened(history) as kept:
-        for number in [found(kept, one).id for one in dict.fromkeys(which)]:
-            kept.delete(number)

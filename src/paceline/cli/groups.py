@@ -200,6 +200,24 @@ def drafting(
         int,
         option("--ngram-max", panel=DRAFTING, metavar="N", help="Longest text lookup matches, in tokens."),
     ] = 5,
+    least: Annotated[
+        int,
+        option(
+            "--least",
+            panel=DRAFTING,
+            metavar="N",
+            help="So many tokens are enough not to ask the next drafter.",
+        ),
+    ] = 1,
+    window: Annotated[
+        int, option("--window", panel=DRAFTING, metavar="N", help="Columns of lookahead's window.")
+    ] = 7,
+    level: Annotated[
+        int, option("--level", panel=DRAFTING, metavar="N", help="Length of lookahead's n-grams.")
+    ] = 5,
+    guesses: Annotated[
+        int, option("--guesses", panel=DRAFTING, metavar="N", help="How many of them it tries.")
+    ] = 7,
 ) -> dict[str, Any]:
     """What `load` takes to draft, whoever drafts."""
     return {
@@ -214,7 +232,22 @@ def drafting(
         "cross_vocab": cross_vocab,
         "ngram_min": ngram_min,
         "ngram_max": ngram_max,
+        "least": least,
+        "window": window,
+        "level": level,
+        "guesses": guesses,
     }
+
+
+def memory(
+    corpus: options.Corpora = None,
+    remember: Annotated[
+        bool,
+        flag("--remember", panel=DRAFTING, help="Keep answers on disk, and draft from those kept before."),
+    ] = False,
+) -> dict[str, Any]:
+    """What `load` takes to draft from texts that were there before."""
+    return {"corpora": tuple(corpus or ()), "remember": remember}
 
 
 def parse_bias(entries: list[str]) -> dict[int, float]:

@@ -12,7 +12,7 @@ LAST = "Options"
 
 class GroupedCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_panels(self.get_params(ctx), ctx, formatter)
@@ -22,7 +22,7 @@ class GroupedGroup(TyperGroup):
     """For commands that do something by themselves and have subcommands too."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_panels(self.get_params(ctx), ctx, formatter)

@@ -137,8 +137,18 @@ Drafters = Annotated[
         "--draft",
         panel=DRAFTING,
         metavar="NAMES",
-        help="lookup,model asks them in that order; or one of them, or none. "
-        "Default: both where there is a draft model.",
+        help="lookup,model asks them in that order; also suffix, ngram, datastore, recycle, lookahead, "
+        "stack, none. Default: lookup, and what the other options bring.",
+    ),
+]
+Corpora = Annotated[
+    list[str] | None,
+    option(
+        "--corpus",
+        panel=DRAFTING,
+        metavar="NAME",
+        from_environment=False,
+        help="Draft from a corpus too (`paceline corpus`); may be repeated.",
     ),
 ]
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli import options
-from paceline.cli.groups import drafting, models, sampling, takes
+from paceline.cli.groups import drafting, memory, models, sampling, takes
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, PROMPT, SAMPLING, flag, option
 from paceline.core.errors import UsageError
 
 
-@takes(models, sampling, drafting)
+@takes(models, sampling, drafting, memory)
 def run(
     *,
     prompt: Annotated[
@@ -77,6 +77,7 @@ def run(
     regex: options.Regex = None,
     draft: options.Drafters = None,
     drafting: Any,
+    memory: Any,
     compare: Annotated[
         bool, flag("--compare", panel=OUTPUT, help="Decode plainly first, then drafted, and compare them.")
     ] = False,
@@ -122,7 +123,7 @@ def run(
 
     with (
         Interrupts() as interrupts,
-        load(**models, drafters=draft, **drafting) as llm,
+        load(**models, drafters=draft, **drafting, **memory) as llm,
     ):
         request = {
             "max_tokens": n_predict,

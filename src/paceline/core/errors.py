@@ -7,6 +7,7 @@ PacelineError            exit 1
 ├── MissingExtraError    exit 1   an optional dependency that is not installed
 ├── PeerError            exit 1   another program that was to be measured cannot be started, reached or read
 ├── HistoryError         exit 1   the file that benches are kept in cannot be read or written
+├── RememberedError      exit 1   the file that past outputs are kept in cannot be read or written
 ├── ContractError        exit 1   a drafter or engine broke the contract in ports.py: a bug, never the user's
 └── LosslessError        exit 3   drafted output differs from plain output beyond batch noise
 """
@@ -39,6 +40,10 @@ class PeerError(PacelineError):
 
 
 class HistoryError(PacelineError):
+    pass
+
+
+class RememberedError(PacelineError):
     pass
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,6 +154,17 @@ class Memory(Protocol):
     def observe(self, step: Step, features: Features) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A drafter that remembers across requests."""
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """One past output."""
+
+    def forget(self) -> None:
+        """Drop what requests and `learn` have taught it. What it was made with, a corpus for one, stays."""
 
 
 class Drafter(Protocol):

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from paceline.core.tree import EMPTY, DraftTree
+
 StopReason = Literal["eos", "stop", "length", "context"]
 TARGET = "target"
 
@@ -40,6 +42,7 @@ class Logprob:
 class Step:
     """tokens: emitted by this step (at least one), cut where the request stopped.
     sources: where each came from, a drafter's name or "target".
+    tree: the draft that was verified.
     path: the accepted nodes to commit; all but the last token. The last token is the new root.
     drafted, accepted: how many tokens were drafted, and how many of them verification accepted before any
     cut, by drafter.
@@ -52,11 +55,18 @@ class Step:
     accepted: Mapping[str, int]
     stop_reason: StopReason | None
     times: Times
+    tree: DraftTree = EMPTY
     logprobs: tuple[Logprob, ...] = ()
 
 
 @dataclass
 class SourceStats:
+    """One drafter's part. tried: the steps it was asked at; proposed: those it had a draft for that was
+    verified; right: those of which at least one token was kept. drafted, accepted: tokens."""
+
+    tried: int = 0
+    proposed: int = 0
+    right: int = 0
     drafted: int = 0
     accepted: int = 0
 
@@ -83,10 +93,14 @@ class Stats:
         self.drafted += drafted
         self.accepted += accepted
         self.rejected += accepted < drafted
+        for name in step.tree.asked:
+            self.by_source.setdefault(name, SourceStats()).tried += 1
         for name, n in step.drafted.items():
-            source = self.by_source.setdefault(name, SourceStats())
+            source, kept = self.by_source.setdefault(name, SourceStats()), step.accepted.get(name, 0)
+            source.proposed += 1
+            source.right += kept > 0
             source.drafted += n
-            source.accepted += step.accepted.get(name, 0)
+            source.accepted += kept
         self.draft_seconds += step.times.draft
         self.forward_seconds += step.times.forward
         self.verify_seconds += step.times.verify

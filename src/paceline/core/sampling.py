@@ -172,6 +172,8 @@ def top_k(logits: Logits, k: int) -> NDArray[np.int64]:
     """Ids of the k largest logits, largest first, the lowest id of equals first."""
     if k >= len(logits):
         return np.argsort(-logits, kind="stable")
+    if k == 1:
+        return np.array([argmax(logits)])
     # A large vocabulary has few tokens near the top, and it is cheaper to find those first.
     near = np.flatnonzero(logits > logits.max() - NEAR)
     if k <= len(near) < len(logits):

@@ -12,7 +12,18 @@ from paceline.core.ports import Budget
 from paceline.core.verify import CHAINS, INDEPENDENT, RULES
 
 T = TypeVar("T")
-DRAFTERS = ("lookup", "model", "none")
+DRAFTERS = (
+    "lookup",
+    "suffix",
+    "datastore",
+    "ngram",
+    "recycle",
+    "lookahead",
+    "model",
+    "stack",
+    "none",
+)
+LEARNERS = frozenset({"suffix", "ngram", "recycle", "stack"})  # that remember across requests
 VERIFY = ("auto", *RULES)
 CROSS_VOCAB = ("off", "tli", "slem", "auto")
 
@@ -23,7 +34,10 @@ class Drafting:
     p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
     its top_k. verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree,
     or token and recursive where rows are long (verify.py).
+    least: how many tokens of one drafter are enough for those after it not to be asked.
     ngram_min, ngram_max: lengths that lookup matches, the longest first.
+    window, level, guesses: lookahead's columns, the length of its n-grams and how many of them it tries; they
+    set its room, in place of n_draft and width.
     cross_vocab: how a draft model of another vocabulary is used: "tli" keeps to the tokens both have
     (engines/translated.py), "slem" drafts text (drafters/slem.py), "auto" chooses, "off" refuses it."""
 
@@ -35,8 +49,12 @@ class Drafting:
     temperature: float = 0.0
     top_k: int = 10
     verify: str = "auto"
+    least: int = 1
     ngram_min: int = 3
     ngram_max: int = 5
+    window: int = 7
+    level: int = 5
+    guesses: int = 7
     cross_vocab: str = "off"
 
     def __post_init__(self) -> None:
@@ -50,7 +68,10 @@ class Drafting:
             raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
         if "none" in self.drafters and len(self.drafters) > 1:
             raise UsageError("'none' means plain decoding; it cannot be combined with other drafters")
-        for name, low in (("n_draft", 1), ("width", 1), ("top_k", 1)):
+        if "lookahead" in self.drafters and len(self.drafters) > 1:
+            raise UsageError("'lookahead' needs its window in every pass: name it without other drafters")
+        lows = {"n_draft": 1, "width": 1, "top_k": 1, "least": 1, "window": 0, "level": 2, "guesses": 1}
+        for name, low in lows.items():
             if getattr(self, name) < low:
                 raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
         for name in ("p_min", "p_split"):
@@ -91,10 +112,15 @@ class Drafting:
 
     @property
     def budget(self) -> Budget:
+        depth, nodes, width = self.n_draft, self.n_draft * self.width, self.width
+        if "lookahead" in self.drafters:
+            # The window's columns and the guesses, each of level - 1 nodes; the last column begins deepest.
+            depth = self.level - 1 + max(0, self.window - 2)
+            nodes, width = (self.window + self.guesses) * (self.level - 1), self.window + self.guesses
         return Budget(
-            depth=self.n_draft,
-            nodes=self.n_draft * self.width,
-            width=self.width,
+            depth=depth,
+            nodes=nodes,
+            width=width,
             p_min=self.p_min,
             p_split=self.p_split,
         )

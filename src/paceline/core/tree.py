@@ -30,6 +30,7 @@ class DraftTree:
         it (without replacement: renormalised without them), or None where the choice was deterministic; None
         as a whole where every choice was.
     probe: nodes whose rows are computed but which are never accepted.
+    asked: the drafters that were asked for this draft, in order, whether or not they had anything to say.
     """
 
     tokens: tuple[int, ...] = ()
@@ -39,6 +40,7 @@ class DraftTree:
     q: tuple[Probabilities | None, ...] | None = None
     probe: frozenset[int] = frozenset()
     survival: tuple[float, ...] = ()
+    asked: tuple[str, ...] = ()
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +57,13 @@ class DraftTree:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def drafted(self) -> tuple[str, ...]:
+        """The source of every node that may be accepted: all but the probes."""
+        if not self.probe:
+            return self.source
+        return tuple(name for node, name in enumerate(self.source) if node not in self.probe)
 
     def _paths_product(self) -> tuple[float, ...]:
         out: list[float] = []
@@ -80,11 +89,14 @@ class DraftTree:
         return None
 
     def check_path(self, path: Sequence[int]) -> None:
-        """Raise ContractError unless `path` leads from the root down, each node below the one before."""
+        """Raise ContractError unless `path` leads from the root down, each node below the one before, and
+        none of them a probe."""
         parent = ROOT
         for node in path:
             if self.parents[node] != parent:
                 raise ContractError(f"path: node {node} does not follow {parent}")
+            if node in self.probe:
+                raise ContractError(f"path: node {node} is a probe, which is never accepted")
             parent = node
 
     def path_tokens(self, node: int) -> list[int]:
@@ -114,6 +126,7 @@ class DraftTree:
             q=None if self.q is None else tuple(self.q[i] for i in nodes),
             probe=frozenset(place[i] for i in self.probe if kept[i]),
             survival=tuple(self.survival[i] for i in nodes),
+            asked=self.asked,
         )
 
     def starts_with(self, other: DraftTree) -> bool:

@@ -1,10 +1,11 @@
-"""Several drafters in order: the next is asked only where those before it have nothing to say."""
+"""Several drafters in order: the next is asked only where those before it have too little to say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from paceline.core.ports import Budget, Drafter, Features, Memory, Want
+from paceline.core.ports import Budget, Drafter, Features, Learner, Memory, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree
 
@@ -23,8 +24,12 @@ class ComposedMemory:
 
 
 class ComposedDrafter:
-    def __init__(self, drafters: Sequence[Drafter]) -> None:
+    """least: how many tokens are enough for the later ones not to be asked. Where none has so many, the
+    largest draft is taken, of equals the first."""
+
+    def __init__(self, drafters: Sequence[Drafter], least: int = 1) -> None:
         self._drafters = list(drafters)
+        self._least = least
         self.name = ",".join(d.name for d in drafters)
         self.wants = Want(top_k=max((d.wants.top_k for d in drafters), default=0))
 
@@ -40,14 +45,34 @@ class ComposedDrafter:
 
     def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
         trees = [EMPTY] * len(batch)
+        asked: list[tuple[str, ...]] = [()] * len(batch)
         for i, drafter in enumerate(self._drafters):
-            silent = [at for at, tree in enumerate(trees) if len(tree) == 0]
-            if not silent:
+            open_ = [
+                at
+                for at, (tree, (_, budget)) in enumerate(zip(trees, batch, strict=True))
+                if len(tree.drafted) < min(self._least, budget.nodes, budget.depth)
+            ]
+            if not open_:
                 break
-            asked = [(batch[at][0].parts[i], batch[at][1]) for at in silent]
-            for at, tree in zip(silent, drafter.propose(asked), strict=True):
-                trees[at] = tree
-        return trees
+            proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
+            for at, tree in zip(open_, proposals, strict=True):
+                asked[at] += tree.asked or (drafter.name,)
+                # Probes alone are worth their rows where nobody has a guess.
+                if (len(tree.drafted), len(tree)) > (len(trees[at].drafted), len(trees[at])):
+                    trees[at] = tree
+        return [replace(tree, asked=names) for tree, names in zip(trees, asked, strict=True)]
+
+    @property
+    def learners(self) -> list[Learner]:
+        return [d for d in self._drafters if isinstance(d, Learner) and getattr(d, "learners", True)]
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        for drafter in self.learners:
+            drafter.learn(tokens)
+
+    def forget(self) -> None:
+        for drafter in self.learners:
+            drafter.forget()
 
     def close(self) -> None:
         for drafter in self._drafters:

@@ -10,7 +10,15 @@ from rich.style import Style
 
 from paceline.core.record import TARGET
 
-STYLES = {"lookup": Style.parse("green"), "model": Style.parse("cyan")}
+STYLES = {
+    "lookup": Style.parse("green"),
+    "suffix": Style.parse("bright_green"),
+    "ngram": Style.parse("yellow"),
+    "datastore": Style.parse("magenta"),
+    "recycle": Style.parse("blue"),
+    "lookahead": Style.parse("bright_blue"),
+    "model": Style.parse("cyan"),
+}
 
 
 class Marks:

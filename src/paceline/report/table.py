@@ -20,7 +20,8 @@ def summary(run: Mapping[str, Any]) -> str:
     stats = run["stats"]
     parts = [f"{run['n_tokens']} tokens, {run['tokens_per_second']:.1f} tokens/s"]
     if stats["drafted"]:
-        shares = ", ".join(f"{name} {s['accepted']}/{s['drafted']}" for name, s in stats["by_source"].items())
+        drafted = {name: s for name, s in stats["by_source"].items() if s["drafted"]}
+        shares = ", ".join(f"{name} {s['accepted']}/{s['drafted']}" for name, s in drafted.items())
         parts.append(f"acceptance rate {ratio(stats['acceptance_rate'])} ({shares})")
         parts.append(f"acceptance length {ratio(stats['acceptance_length'])}")
     if run["stop_reason"] == "context":
@@ -44,7 +45,18 @@ def comparison(plain: Mapping[str, Any], drafted: Mapping[str, Any], verdict: st
             )
         )
     listing(("", "tokens", "tokens/s", "speedup", "acceptance rate", "acceptance length"), rows, file, 1)
+    sources(drafted["stats"], file)
     file.write(f"output identical: {verdict}\n")
+
+
+def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
+    """What each of several drafters did: at how many steps it was asked, had a draft that was verified, and
+    was right about at least one token of it; and its tokens. Nothing where one drafted alone."""
+    if len(stats["by_source"]) < 2:
+        return
+    names = ("tried", "proposed", "right", "drafted", "accepted")
+    rows = [(name, *(f"{s[key]}" for key in names)) for name, s in stats["by_source"].items()]
+    listing(("drafter", *names), rows, file, 1)
 
 
 def listing(

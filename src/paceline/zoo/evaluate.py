@@ -7,7 +7,11 @@ models were trained with, for the same numbers) and generated records of another
 from __future__ import annotations
 
 import argparse
+import codeop
 import math
+import re
+import textwrap
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,6 +175,49 @@ def samples(target_file: Path, count: int = 80) -> str:
     return "\n\n".join(out)
 
 
+def functions(each: int = 5) -> list[tuple[str, str]]:
+    """(text before and with its first line, that line) of functions spread over every held-out module."""
+    found = []
+    for source in held_out().values():
+        lines = list(re.finditer(r"^ *def .*:$", source, re.MULTILINE))
+        for place in np.linspace(0, len(lines) - 1, min(each, len(lines)), dtype=int):
+            line = lines[place]
+            found.append((source[max(0, line.end() - 1500) : line.end()], line.group()))
+    return found
+
+
+def is_python(first_line: str, body: str) -> bool:
+    """Whether a function may begin like that: its whole lines compile, or would if they went on."""
+    text = textwrap.dedent(f"{first_line}\n{body.strip(chr(10)).rpartition(chr(10))[0]}\n")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Not exec: a function that is not complete yet is no error to it.
+            codeop.compile_command(text.rstrip("\n"), symbol="single")
+    except (SyntaxError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def loops(ids: list[int], longest: int = 24, end: int = 30) -> bool:
+    """Whether the last tokens only repeat the (at most 24) before them."""
+    tail = len(ids) - end
+    return tail > 0 and any(
+        ids[tail:] == ids[tail - period : len(ids) - period] for period in range(1, min(longest, tail) + 1)
+    )
+
+
+def completions(target_file: Path, count: int = 80) -> str:
+    """How many greedy completions of held-out functions are Python, and how many end in a loop."""
+    model, right, looping, prompts = load(target_file), 0, 0, functions()
+    for prompt, line in prompts:
+        ids = greedy(model, model.tokenize(prompt.encode(), add_bos=False, special=False), count)
+        right += is_python(line, model.detokenize(ids).decode("utf-8", "replace"))
+        looping += loops(ids)
+    n = len(prompts)
+    return f"of {n} held-out functions, {count} greedy tokens each: {right} go on as Python, {looping} loop"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m paceline.zoo.evaluate", description="Measure the zoo's models."
@@ -181,6 +228,7 @@ def main() -> None:
     args = parser.parse_args()
     print(evaluate(args.target, args.draft))
     if args.samples:
+        print("\n" + completions(args.target))
         print("\n" + samples(args.target))
 
 

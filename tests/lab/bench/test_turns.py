@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from paceline.assemble import MAKERS
 from paceline.core.errors import UsageError
+from paceline.core.ports import Budget, Features, Want
+from paceline.core.record import Step
 from paceline.core.sampling import Sampling
+from paceline.core.tree import DraftTree, chain
 from paceline.engines.llama import LlamaTarget
 from paceline.lab.bench.bench import Bench, Record, unwatched
 from paceline.lab.bench.entry import Entry
@@ -21,6 +27,7 @@ from paceline.lab.bench.models import Models
 from paceline.lab.bench.own import Paceline
 from paceline.lab.bench.plan import Plan
 from paceline.lab.bench.prompts import Prompts
+from paceline.lab.bench.summary import Group
 from paceline.lab.bench.turns import Turns, in_turn, together
 from paceline.lab.system import Answer, Ask
 from paceline.lab.workload import Item
@@ -139,10 +146,120 @@ def test_systems_take_turns_so_that_none_has_a_place_or_a_neighbour_of_its_own()
     assert turns == ["abc", "bca", "cab", "cba", "acb", "bac"]
 
 
-def test_a_batch_is_of_one_category_and_the_last_one_is_filled_up() -> None:
+def test_a_batch_is_of_one_category_and_filled_up_with_its_own_items() -> None:
     assert list(together(ITEMS, 1)) == ["a", "b", "c"]
     assert list(together(ITEMS, 2)) == ["a+a", "b+c"]
     assert list(together(ITEMS, 3)) == ["a+a+a", "b+c+b"]
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3), batch=st.integers(1, 5))
+def test_no_item_is_in_two_batches_and_all_batches_are_full(sizes: list[int], batch: int) -> None:
+    items = [Item(f"{kind}.{i}", str(kind)) for kind, size in enumerate(sizes) for i in range(size)]
+    batches = together(items, batch).values()
+    assert all(len(one) == batch and len({item.category for item in one}) == 1 for one in batches)
+    held = [item for one in batches for item in dict.fromkeys(one)]
+    assert held == items
+    for kind, size in enumerate(sizes):
+        distinct = [len(set(one)) for one in batches if one[0].category == str(kind)]
+        assert len(distinct) == -(-size // batch)
+        assert max(distinct) - min(distinct) <= 1
+
+
+class Parrot:
+    """Says to a prompt what was said to it before, and nothing to another."""
+
+    name = "lookup"
+    wants = Want()
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, ...], list[int]] = {}
+
+    def open(self, prompt: Sequence[int], seed: int) -> ParrotMemory:
+        return ParrotMemory(self, tuple(prompt))
+
+    def propose(self, batch: Sequence[tuple[ParrotMemory, Budget]]) -> list[DraftTree]:
+        return [
+            chain(self.known.get(memory.prompt, [])[len(memory.said) :][: budget.depth], self.name)
+            for memory, budget in batch
+        ]
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Of a text without its prompt there is nothing to learn."""
+
+    def forget(self) -> None:
+        self.known.clear()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ParrotMemory:
+    def __init__(self, parrot: Parrot, prompt: tuple[int, ...]) -> None:
+        self.parrot, self.prompt = parrot, prompt
+        self.said: list[int] = []
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.said += step.tokens
+
+    def close(self) -> None:
+        if self.said:
+            self.parrot.known[self.prompt] = self.said
+
+
+TWICE = (*ITEMS, Item("again", "two", prompt="ab ab ab ab", max_tokens=6))
+
+
+@pytest.fixture
+def parroted(target: Models, monkeypatch: pytest.MonkeyPatch) -> Turns:
+    """Past the gate, with a drafter that knows every answer it has seen."""
+    monkeypatch.setitem(MAKERS, "lookup", lambda _: Parrot())
+    one = turns(target, TWICE)
+    one.ask_plainly(TWICE, 1)
+    one.add(parse_all("lookup", {})[1:], None)
+    one.check(Sampling(), 0)
+    return one
+
+
+def drafted(groups: Iterable[Group]) -> list[tuple[int, str, int | None]]:
+    return [(group.round, group.item, group.measurements["lookup"].accepted) for group in groups]
+
+
+def test_items_of_a_round_teach_each_other_and_neither_the_gate_nor_a_round_teaches_the_next(
+    parroted: Turns,
+) -> None:
+    assert drafted(parroted.rounds(2, ())) == [
+        (round_, item, accepted)
+        for round_ in range(2)
+        for item, accepted in (("a", 0), ("b", 0), ("c", 0), ("again", 5))
+    ]
+    assert parroted.entries[1].verdict.said == "identical"
+
+
+def test_what_the_gate_has_taught_is_there_to_be_forgotten(
+    parroted: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Paceline, "forget", lambda _: None)
+    assert [accepted for _, _, accepted in drafted(parroted.rounds(1, ()))] == [5, 5, 5, 5]
+
+
+def test_a_round_that_is_gone_on_with_knows_what_was_answered_in_it_and_no_more(parroted: Turns) -> None:
+    done = {(0, "a"), (0, "b"), (0, "c"), (0, "again"), (1, "a"), (1, "b")}
+    assert drafted(parroted.rounds(2, done)) == [(1, "c", 0), (1, "again", 5)]
+
+
+def test_only_what_learns_answers_again_what_is_done(target: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = turns(target, ITEMS)
+    one.ask_plainly(ITEMS, 1)
+    asked: list[str] = []
+    answer = Paceline.answer
+
+    def answers(system: Paceline, asks: Sequence[Ask]) -> list[Answer]:
+        asked.append(system.name)
+        return answer(system, asks)
+
+    monkeypatch.setattr(Paceline, "answer", answers)
+    list(one.rounds(1, {(0, "a"), (0, "b")}))
+    assert asked == ["plain"]
 
 
 def ending(target: Models, token: int, monkeypatch: pytest.MonkeyPatch) -> None:

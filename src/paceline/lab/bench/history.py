@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 import paceline
 from paceline.core.errors import HistoryError, UsageError
 from paceline.lab.bench.record import Result
+from paceline.machine.home import home
 
 Status = Literal["running", "done", "interrupted", "failed"]
 VERSION = 1
@@ -54,9 +55,7 @@ class Run:
 
 
 def default_path() -> Path:
-    from platformdirs import user_data_path
-
-    return user_data_path("paceline") / "bench.sqlite"
+    return home() / "bench.sqlite"
 
 
 class History:

@@ -29,6 +29,11 @@ class Method:
     def needs_draft(self) -> bool:
         return "model" in self.drafting.drafters
 
+    @property
+    def uses_draft(self) -> bool:
+        """Whether it takes a draft model where there is one."""
+        return self.needs_draft or "stack" in self.drafting.drafters
+
 
 def parse(text: str, settings: Mapping[str, Any]) -> Method:
     """settings: fields of Drafting for every method; what the method names itself comes on top.

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from paceline.assemble import load, make_drafter
+from paceline.assemble import Corpora, load, make_drafter
 from paceline.core.settings import Drafting
 from paceline.llm import LLM
 
@@ -22,8 +22,10 @@ class Models:
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = {name: value for name, value in given.items() if name not in ("target", "draft")}
+        left = ("target", "draft", "corpora")
+        self._given = {name: value for name, value in given.items() if name not in left}
         self.plain = load(given["target"], drafters="none", **self._given)
+        self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
         self.memory = 0
         self.added: dict[Path, int] = {}
         self._drafts: dict[Path, LLM] = {}
@@ -33,7 +35,7 @@ class Models:
         small = None
         if draft is not None:
             small = self._draft(draft).target
-        drafter, drafting = make_drafter(drafting, self.plain.target, small)
+        drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora)
         return LLM(self.plain.target, drafter, drafting, small)
 
     def _draft(self, path: Path) -> LLM:

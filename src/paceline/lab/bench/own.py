@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from paceline.core.decode import Request, decode, start
+from paceline.core.ports import Learner
 from paceline.core.record import Stats
 from paceline.engines.stream import TextStream
 from paceline.lab.bench.method import Method
@@ -38,7 +39,7 @@ class Paceline:
         self.name = method.name
         self.method = method
         self._models = models
-        self._draft = draft if method.needs_draft else None
+        self._draft = draft if method.uses_draft else None
         self.llm = models.llm(method.drafting, self._draft)
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
@@ -91,7 +92,7 @@ class Paceline:
         """Whether a prompt is read apart from the first step. The draft reads it now, not when it first
         drafts, so that decoding is what other systems' clocks call decoding."""
         target, draft = self.llm.target, self.llm.draft
-        if draft is None or not self.method.needs_draft:
+        if draft is None:
             return len(ask.tokens) - 1 > target.caps.folded
         if self.llm.drafting.cross_vocab != "off":  # it reads other tokens
             return False
@@ -101,6 +102,17 @@ class Paceline:
         finally:
             session.close()  # which leaves the prompt for the next one
         return len(ask.tokens) - 1 > max(target.caps.folded, draft.caps.folded)
+
+    @property
+    def learns(self) -> bool:
+        """Whether one answer may change the drafts of the next."""
+        drafter = self.llm.drafter
+        return isinstance(drafter, Learner) and bool(getattr(drafter, "learners", True))
+
+    def forget(self) -> None:
+        """What the drafter has learned from answers."""
+        if isinstance(self.llm.drafter, Learner):
+            self.llm.drafter.forget()
 
     def memory(self) -> int | None:
         return self._models.memory + (0 if self._draft is None else self._models.added[self._draft])

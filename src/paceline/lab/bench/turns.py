@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 
 from paceline.core.errors import PacelineError, UsageError
@@ -115,26 +115,51 @@ class Turns:
     def rounds(self, n: int, done: Collection[tuple[int, str]], first: int = 0) -> Iterator[Group]:
         """Groups of measurements but those in `done` (round, name of the batch). In each, the systems take
         their turns in another order, so that none always comes after the same one. first: how many groups
-        there were before."""
-        todo = [(r, name) for r in range(n) for name in self.batches if (r, name) not in done]
-        with self._watch({"measure": len(todo) * len(self.entries)}) as tick:
-            for number, (round_, name) in enumerate(todo, first):
-                items = self.batches[name]
-                measured = {}
-                for entry in in_turn(self.entries, number):
-                    answers = self._answers(entry, items, seed=round_)
-                    if answers:
-                        measured[entry.name] = Measurement.of(entry.name, answers)
-                    tick("measure")
-                yield Group(round_, name, items[0].category, measured)
+        there were before.
+
+        Drafters that learn start each round knowing no answer, the gate's least of all, and learn from those
+        of the round. Of a round that is gone on with, they answer again what is done."""
+        todo = {r: [name for name in self.batches if (r, name) not in done] for r in range(n)}
+        begun = {r: [name for name in self.batches if (r, name) in done] for r in todo if todo[r]}
+        learners = self._learners()
+        work = {
+            "learn again": sum(map(len, begun.values())) * len(learners),
+            "measure": sum(map(len, todo.values())) * len(self.entries),
+        }
+        number = count(first)
+        with self._watch(work) as tick:
+            for round_, before in begun.items():
+                for system in learners:
+                    system.forget()
+                for name in before:
+                    for system in learners:
+                        system.answer(self._seeded(self.batches[name], round_))
+                        tick("learn again")
+                for name in todo[round_]:
+                    items, measured = self.batches[name], {}
+                    for entry in in_turn(self.entries, next(number)):
+                        answers = self._answers(entry, items, seed=round_)
+                        if answers:
+                            measured[entry.name] = Measurement.of(entry.name, answers)
+                        tick("measure")
+                    yield Group(round_, name, items[0].category, measured)
+
+    def _learners(self) -> list[Paceline]:
+        ours = [entry.system for entry in self.entries if isinstance(entry.system, Paceline)]
+        return [system for system in ours if system.learns]
+
+    def _seeded(self, items: Sequence[Item], seed: int) -> list[Ask]:
+        """seed: added to the items' own."""
+        asks = [self._asks[item.id] for item in items]
+        return [replace(ask, seed=ask.seed + seed) for ask in asks]
 
     def _answers(
         self, entry: Entry, items: Sequence[Item], greedily: bool = False, seed: int = 0
     ) -> list[Answer]:
-        """[] from a program that has failed: the others go on without it. seed: added to the items' own."""
+        """[] from a program that has failed: the others go on without it."""
         if entry.failed:
             return []
-        asks = [replace(ask, seed=ask.seed + seed) for ask in (self._asks[item.id] for item in items)]
+        asks = self._seeded(items, seed)
         if greedily:
             asks = [ask if ask.sampling.greedy else replace(ask, sampling=GREEDY) for ask in asks]
         try:
@@ -162,12 +187,14 @@ def in_turn(entries: Sequence[Entry], number: int) -> list[Entry]:
 
 
 def together(items: Sequence[Item], batch: int) -> dict[str, list[Item]]:
-    """Items in batches, each of one category, whose last batch is filled up with its first items."""
+    """Items in batches of equal parts of a category, each filled up with its own: no item is in two, where a
+    drafter that learns would know its answer the second time."""
     by_category: dict[str, list[Item]] = {}
     for item in items:
         by_category.setdefault(item.category, []).append(item)
     batches: list[list[Item]] = []
     for some in by_category.values():
-        endless = cycle(some)
-        batches += [list(islice(endless, batch)) for _ in range(-(-len(some) // batch))]
+        n = -(-len(some) // batch)
+        parts = [some[i * len(some) // n : (i + 1) * len(some) // n] for i in range(n)]
+        batches += [list(islice(cycle(part), batch)) for part in parts]
     return {"+".join(item.id for item in one): one for one in batches}

@@ -1,0 +1,110 @@
+"""What the target's own rows are worth as drafts: `python benchmarks/own_rows.py [--target FILE] [-n 8]`.
+
+Token recycling and lookahead decoding, greedily, by suite: tokens a step, rows a step (the root's, those of
+the draft and of the probes), microseconds a proposal, and tokens/s over plain decoding in the same run. Every
+item is decoded in every way before the next, so that a machine that slows down does so for all. Beside them
+prompt lookup, and lookahead without a window, which is left with the n-grams of the text.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from paceline import zoo
+from paceline.core.decode import decode, start
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Drafter
+from paceline.drafters.lookahead import LookaheadDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.drafters.recycle import RecycleDrafter
+from paceline.engines.llama import LlamaTarget
+from paceline.lab import workload
+
+
+@dataclass
+class Way:
+    """One drafter and its budget, and what came of it."""
+
+    name: str
+    make: Callable[[int], Drafter]
+    budget: Budget
+    tokens: int = 0
+    steps: int = 0
+    rows: int = 0
+    draft_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def run(self, target: LlamaTarget, drafter: Drafter, prompt: Sequence[int], n: int) -> None:
+        request = start(target, drafter, prompt, max_tokens=n)
+        began = perf_counter()
+        for _, step in decode(target, drafter, Fixed(self.budget), [request]):
+            self.tokens += len(step.tokens)
+            self.steps += 1
+            self.rows += 1 + len(step.tree)
+            self.draft_seconds += step.times.draft
+        self.seconds += perf_counter() - began
+        request.close()
+
+    def line(self, plain: Way) -> str:
+        return (
+            f"  {self.name:28} {self.tokens / self.steps:6.2f} {self.rows / self.steps:6.1f}"
+            f" {self.draft_seconds / self.steps * 1e6:6.0f}"
+            f"  {self.tokens / self.seconds / (plain.tokens / plain.seconds):6.2f}"
+        )
+
+
+def lookahead(window: int, level: int, guesses: int) -> Way:
+    """With room for all of it."""
+    depth = level - 1 + max(0, window - 2)
+    budget = Budget(depth, (window + guesses) * (level - 1), window + guesses)
+    return Way(
+        f"lookahead {window},{level},{guesses}", lambda _: LookaheadDrafter(window, level, guesses), budget
+    )
+
+
+def ways() -> list[Way]:
+    return [
+        Way("plain", lambda _: NoDrafter(), Budget(0, 0)),
+        Way("lookup, 7 tokens", lambda _: LookupDrafter(3, 5), Budget(7, 7)),
+        Way("recycle, a chain of 7", RecycleDrafter, Budget(7, 7)),
+        Way("recycle, 8 nodes", RecycleDrafter, Budget(8, 8, 8)),
+        Way("recycle, 16 nodes", RecycleDrafter, Budget(8, 16, 16)),
+        Way("recycle, 32 nodes", RecycleDrafter, Budget(8, 32, 32)),
+        lookahead(3, 3, 3),
+        lookahead(0, 3, 3),
+        lookahead(7, 5, 7),
+        lookahead(0, 5, 7),
+        lookahead(15, 5, 15),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", type=Path, default=zoo.target_path())
+    parser.add_argument("--size", choices=["tiny", "full"], default="tiny", help="which items of a suite")
+    parser.add_argument("--suites", nargs="+", default=["code", "json", "prose"])
+    parser.add_argument("-n", type=int, default=8, help="items a suite")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    target = LlamaTarget(args.target, threads=args.threads)
+    for suite in args.suites:
+        items = workload.sampled(workload.of_size(workload.load(suite), args.size), args.n)
+        tried = [(way, way.make(target.vocab.size)) for way in ways()]
+        for item in items:
+            prompt = target.text.encode(item.prompt)
+            for way, drafter in tried:
+                way.run(target, drafter, prompt, item.max_tokens)
+        print(f"{f'{suite}: {len(items)} items':30} tokens   rows  draft   speed")
+        print(f"{'':30} a step a step     us   ratio")
+        for way, _ in tried:
+            print(way.line(tried[0][0]), flush=True)
+    target.close()
+
+
+if __name__ == "__main__":
+    main()

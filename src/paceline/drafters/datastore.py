@@ -1,0 +1,136 @@
+"""Retrieval from a corpus: what followed there after the longest ending of the text that it has
+(REST: He et al., arXiv:2311.08252).
+
+The places are sampled evenly, and what followed them is counted into a tree, likeliest paths first. The
+corpus is shared by requests and never changes: of a request only its last few tokens are remembered.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+
+from paceline.core.ports import Budget, Features, Want
+from paceline.core.record import Step
+from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.suffix_array import Match, Shard, SuffixArray
+
+# A continuation seen once after a match of so many tokens is right about half the time; the doubt falls with
+# the square of the length. Fitted by log-loss to next tokens of code, and checked on agents' sessions.
+DOUBT = 6.0
+
+# Continuations (tokens, each one larger than its id; how often), as far as they agree with a path.
+Alive = list[tuple[tuple[int, ...], int]]
+
+
+class DatastoreMemory:
+    """Owns the end of the request's text."""
+
+    def __init__(self, prompt: Sequence[int], match_max: int) -> None:
+        self.tokens = deque(prompt[-match_max:], maxlen=match_max)
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.tokens.extend(step.tokens)
+
+    def close(self) -> None:
+        self.tokens.clear()
+
+
+class DatastoreDrafter:
+    """stores: opened corpora of the target's tokenizer, which it closes. match_min, match_max: tokens of the
+    text's end that must and may occur in them. samples: most places that are looked at."""
+
+    name = "datastore"
+    wants = Want()
+
+    def __init__(
+        self, stores: Sequence[SuffixArray], match_min: int = 3, match_max: int = 16, samples: int = 16
+    ) -> None:
+        self._stores = list(stores)
+        self._match_min, self._match_max, self._samples = match_min, match_max, samples
+
+    def open(self, prompt: Sequence[int], seed: int) -> DatastoreMemory:
+        return DatastoreMemory(prompt, self._match_max)
+
+    def propose(self, batch: Sequence[tuple[DatastoreMemory, Budget]]) -> list[DraftTree]:
+        return [self._draft(memory, budget) for memory, budget in batch]
+
+    def _draft(self, memory: DatastoreMemory, budget: Budget) -> DraftTree:
+        depth = min(budget.depth, budget.nodes)
+        if depth < 1 or len(memory.tokens) < self._match_min:
+            return EMPTY
+        length, followed = self.look_up(memory.tokens, depth)
+        return _tree(followed, length, budget, self.name)
+
+    def look_up(self, context: Sequence[int], depth: int) -> tuple[int, Alive]:
+        """How many tokens of the context's end matched, and what followed (up to depth tokens)."""
+        length = self._match_min
+        places: list[tuple[SuffixArray, Shard, Match]] = []
+        for store in self._stores:
+            query = store.spelled(context)
+            for shard in store.shards:
+                match = shard.find(query)
+                if match.length > length:
+                    length, places = match.length, []
+                if match.length == length:
+                    places.append((store, shard, match))
+        total = sum(match.high - match.low for _, _, match in places)
+        followed: Alive = []
+        for store, shard, match in places:
+            most = max(1, round(self._samples * (match.high - match.low) / total))
+            followed += [(store.read(said), n) for said, n in shard.followed(match, most, depth).items()]
+        return length, followed
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+def _tree(followed: Alive, length: int, budget: Budget, source: str) -> DraftTree:
+    """Best first by survival. A node's score is its share of what followed its parent, less where that was
+    seen rarely and after a short match."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    scores: list[float] = []
+    leaves = 1
+    # survival (negative), order of arrival, parent, rank among its siblings, depth, token, score, what agrees
+    waiting: list[tuple[float, int, int, int, int, int, float, Alive]] = []
+    arrived = 0
+
+    def grow(parent: int, depth: int, survival: float, alive: Alive) -> None:
+        nonlocal arrived
+        for rank, (token, score, agreeing) in enumerate(_ranked(alive, depth, length, budget.width)):
+            if score < budget.p_split and rank > 0:
+                break
+            item = (-survival * score, arrived, parent, rank, depth, token, score, agreeing)
+            heapq.heappush(waiting, item)
+            arrived += 1
+
+    grow(ROOT, 0, 1.0, followed)
+    while waiting and len(tokens) < budget.nodes:
+        survival, _, parent, rank, depth, token, score, alive = heapq.heappop(waiting)
+        if (rank > 0 and leaves >= budget.width) or not budget.goes_on(score, len(tokens), depth):
+            continue
+        leaves += rank > 0
+        tokens.append(token - 1)
+        parents.append(parent)
+        scores.append(score)
+        if depth + 1 < budget.depth:
+            grow(len(tokens) - 1, depth + 1, -survival, alive)
+    if not tokens:
+        return EMPTY
+    return DraftTree(tuple(tokens), tuple(parents), tuple(scores), (source,) * len(tokens))
+
+
+def _ranked(alive: Alive, depth: int, length: int, most: int) -> list[tuple[int, float, Alive]]:
+    """The tokens at `depth` of what is alive, the most frequent first, with scores and what goes on so."""
+    total = sum(n for _, n in alive)
+    groups: dict[int, Alive] = {}
+    for one in alive:
+        if len(one[0]) > depth:
+            groups.setdefault(one[0][depth], []).append(one)
+    counted = [(sum(n for _, n in group), token, group) for token, group in groups.items()]
+    counted.sort(key=lambda entry: (-entry[0], entry[1]))
+    doubt = (DOUBT / (length + depth)) ** 2
+    return [(token, count / (total + doubt), group) for count, token, group in counted[:most]]

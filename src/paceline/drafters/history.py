@@ -1,0 +1,188 @@
+"""Where in a text its own ending, or another text's, has occurred before: hash chains over a ring of tokens.
+
+As in zlib: for n-grams of a few lengths, `heads` says where one with this hash was last seen, and `links`
+where it was seen before that. A look-up walks the most recent places, the longest n-grams first, and compares
+tokens, so that a collision costs time and nothing else. What the ring overwrites is forgotten in order of age
+without any bookkeeping: a chain ends where it leaves the ring. 52 bytes a token, where Arctic's
+suffix tree takes 360, and no counts to keep: who wants counts samples the places.
+
+The functions are compiled by numba where it is installed (extra "fast"); without it the same functions run
+as they stand, some fifty times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+F = TypeVar("F", bound=Callable[..., Any])
+Ints = Any  # an integer array, or a memoryview of one where nothing is compiled
+
+LENGTHS = (1, 2, 4, 8, 16, 32)  # of n-grams; between them the compared tokens tell
+LEVELS = len(LENGTHS)
+REACH = 64  # most tokens of an ending that are compared
+BORDER = -1  # between two texts: no match and no continuation reaches across
+WORD = 0xFFFFFFFF
+LEAST = 1024
+
+
+def compiled(function: F) -> F:
+    """Compiled at the first call, and kept on disk where a folder can be written."""
+    try:
+        from numba import njit
+    except ImportError:
+        return function
+    try:
+        return cast("F", njit(cache=True)(function))
+    except RuntimeError:  # no folder for the cache
+        return cast("F", njit(function))
+
+
+@compiled
+def bucket(code: int, level: int, buckets: int) -> int:
+    """The place in `heads` of an n-gram. Levels never share one: a link leads on within its level."""
+    code = ((code ^ (code >> 15)) * 0x2C1B3C6D) & WORD
+    code = ((code ^ (code >> 12)) * 0x297A2D39) & WORD
+    return ((code ^ (code >> 15)) & (buckets - 1)) * LEVELS + level
+
+
+COMPILED = hasattr(bucket, "py_func")
+
+
+@compiled
+def append(ring: Ints, links: Ints, heads: Ints, state: Ints, tokens: Ints) -> None:
+    """Add `tokens`. state: tokens ever added, and how many of them follow the last border. Entries are the
+    number of tokens up to the n-gram's end, modulo 2**32; 0 is none."""
+    mask, buckets = len(ring) - 1, len(heads) // LEVELS
+    total, run = state[0], state[1]
+    for i in range(len(tokens)):
+        slot = total & mask
+        ring[slot] = tokens[i]
+        total += 1
+        run = 0 if tokens[i] == BORDER else run + 1
+        code, level = 0, 0
+        for back in range(min(run, LENGTHS[-1])):
+            code = (code * 0x5BD1E995 + ring[(total - 1 - back) & mask] + 1) & WORD
+            if back + 1 == LENGTHS[level]:
+                at = bucket(code, level, buckets)
+                links[slot * LEVELS + level] = heads[at]
+                heads[at] = total & WORD
+                level += 1
+    state[0], state[1] = total, run
+
+
+@compiled
+def in_common(ring: Ints, total: int, end: int, text: Ints, text_total: int, most: int) -> int:
+    """How many tokens before `end` are those that the text ends with."""
+    mask, text_mask = len(ring) - 1, len(text) - 1
+    most = min(most, end - max(0, total - len(ring)))
+    n = 0
+    while n < most and ring[(end - 1 - n) & mask] == text[(text_total - 1 - n) & text_mask]:
+        n += 1
+    return n
+
+
+@compiled
+def find(
+    ring: Ints,
+    links: Ints,
+    heads: Ints,
+    total: int,
+    text: Ints,
+    text_total: int,
+    most: int,
+    ends: Ints,
+    lengths: Ints,
+    count: int,
+) -> int:
+    """Add up to `most` places in the ring that end like the text and go on, longer n-grams first, then recent
+    ones: where they go on (into `ends`) and how many tokens match (into `lengths`), from index `count` on.
+    Returns the new count."""
+    mask, buckets = len(ring) - 1, len(heads) // LEVELS
+    reach, full = min(REACH, text_total), count + most
+    entries = np.zeros(LEVELS, np.int64)
+    code, levels = 0, 0
+    for back in range(min(reach, LENGTHS[-1])):
+        code = (code * 0x5BD1E995 + text[(text_total - 1 - back) & (len(text) - 1)] + 1) & WORD
+        if back + 1 == LENGTHS[levels]:
+            entries[levels] = heads[bucket(code, levels, buckets)]
+            levels += 1
+    longer = REACH + 1
+    for level in range(levels - 1, -1, -1):
+        entry, last = entries[level], -1
+        # The limit is for the rare n-gram whose bucket is a frequent one's too.
+        for _ in range(4 * most):
+            age = (total - entry) & WORD
+            if entry == 0 or count == full or age <= last or age >= len(ring):
+                break
+            last, end = age, total - age
+            if age > 0:
+                n = in_common(ring, total, end, text, text_total, reach)
+                # What a longer n-gram has in common was found by its own chain.
+                if LENGTHS[level] <= n < longer:
+                    ends[count], lengths[count] = end, n
+                    count += 1
+            entry = links[((end - 1) & mask) * LEVELS + level]
+        longer = LENGTHS[level]
+    return count
+
+
+class History:
+    """Owns the ring and its chains. Grows as needed; beyond `limit` tokens the oldest are overwritten."""
+
+    ring: Ints
+    links: Ints
+    heads: Ints
+    state: Ints
+
+    def __init__(self, size: int = 0, limit: int = 1 << 31) -> None:
+        """size: tokens to make room for now. limit is rounded up to a power of two."""
+        self._limit = _power_of_two(limit)
+        self._allocate(size)
+
+    def __len__(self) -> int:
+        return min(int(self.state[0]), len(self.ring))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(memoryview(x).nbytes for x in (self.ring, self.links, self.heads))
+
+    def extend(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        new = np.asarray(tokens, np.int32)
+        total = int(self.state[0])
+        if total + len(new) > len(self.ring) < self._limit:
+            # Nothing has been overwritten yet: the ring is the whole text.
+            old = np.array(self.ring[:total], np.int32)
+            self._allocate(total + len(new))
+            self._append(old)
+        self._append(new)
+
+    def end_text(self) -> None:
+        """What comes next is another text."""
+        if self.state[1]:
+            self.extend([BORDER])
+
+    def clear(self) -> None:
+        self._allocate(0)
+
+    def _append(self, tokens: NDArray[np.int32]) -> None:
+        append(self.ring, self.links, self.heads, self.state, _view(tokens))
+
+    def _allocate(self, size: int) -> None:
+        size = min(_power_of_two(max(size, LEAST)), self._limit)
+        self.ring = _view(np.zeros(size, np.int32))
+        self.links = _view(np.zeros(size * LEVELS, np.uint32))
+        self.heads = _view(np.zeros(size * LEVELS, np.uint32))
+        self.state = _view(np.zeros(2, np.int64))
+
+
+def _view(array: Any) -> Ints:
+    # Python reads and writes the items of a memoryview faster than those of an array.
+    return array if COMPILED else memoryview(array)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()

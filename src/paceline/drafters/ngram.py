@@ -1,0 +1,216 @@
+"""llama.cpp's n-gram cache: what most often followed the last one to four tokens.
+
+Three levels are asked in turn, for one token after the other: what this request's text says (context), what
+earlier outputs say (dynamic), what a corpus says (static). Context and dynamic take the longest n-gram whose
+continuation is both frequent and clear, by rules that are lax for the first and strict for the second; static
+has n-grams of two tokens only, and drafts as the last resort. Beyond that it is a judge: a candidate of the
+others is ranked by its count, times 100 times its static count if it has one.
+
+The rules and thresholds are those of llama.cpp's common/ngram-cache.cpp, so that a chain is what llama-lookup
+drafts from the same counts. Two differences are in what is counted: dynamic learns outputs only, not prompts,
+and n-grams that reach from one step into the next are counted, which llama-server's ngram-cache leaves out.
+
+A node's score is its count over that of all that followed, as if 4 others had followed one token, 2 two, 1
+three and half a one four: a share alone says the same of one occurrence and of fifty (docs/log.md).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from paceline.core.errors import UsageError, VocabError
+from paceline.core.ports import Budget, Features, Want
+from paceline.core.record import Step
+from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.ngram_cache import STATIC, NgramCache
+from paceline.drafters.ngram_table import NGRAM_MAX
+
+# By the length of the n-gram: the fewest times it must have been seen, and the least share in percent that
+# the chosen continuation must have of these.
+Rule = tuple[tuple[int, int], ...]
+LAX: Rule = ((2, 66), (2, 50), (1, 50), (1, 50))
+STRICT: Rule = ((4, 75), (3, 66), (2, 66), (2, 66))
+Candidate = tuple[int, float, float]  # a token, its share of what followed, its score
+LIMIT = 1_000_000
+
+
+class NgramMemory:
+    """Owns the request's text and its counts."""
+
+    def __init__(self, prompt: Sequence[int], finish: Callable[[Sequence[int], int], None]) -> None:
+        self.tokens: list[int] = []
+        self.context = NgramCache()
+        self._n_prompt = len(prompt)
+        self._finish = finish
+        self.extend(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        start = len(self.tokens)
+        self.tokens += tokens
+        self.context.add(self.tokens, start)
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.extend(step.tokens)
+
+    def close(self) -> None:
+        """What was emitted is learned now, once."""
+        self._finish(self.tokens, self._n_prompt)
+        self.tokens = []
+        self.context.forget()
+
+
+@dataclass
+class _Growth:
+    """A tree in the making. candidates: what may follow some tokens, the choice first.
+    heap: what may be added next, the likeliest path first: (-survival, serial number, parent, depth, the
+    tokens before it, candidate, whether it is its parent's choice)."""
+
+    budget: Budget
+    candidates: Callable[[list[int]], Sequence[Candidate]]
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    score: list[float] = field(default_factory=list)
+    heap: list[tuple[float, int, int, int, list[int], Candidate, bool]] = field(default_factory=list)
+    serial: count[int] = field(default_factory=count)
+
+    def offer(self, parent: int, depth: int, survival: float, tail: list[int]) -> None:
+        for i, found in enumerate(self.candidates(tail)):
+            _, share, score = found
+            # The choice has at least half of all, so it comes off the heap before the others.
+            if share >= (self.budget.p_split if i else self.budget.p_min):
+                entry = (-survival * score, next(self.serial), parent, depth, tail, found, i == 0)
+                heapq.heappush(self.heap, entry)
+            elif i == 0:
+                return
+
+    def grow(self, text: list[int]) -> None:
+        leaves = 1
+        self.offer(ROOT, 1, 1.0, text)
+        while self.heap and len(self.tokens) < self.budget.nodes:
+            minus, _, parent, depth, tail, (token, _, score), choice = heapq.heappop(self.heap)
+            if not choice:
+                if leaves == self.budget.width:
+                    continue
+                leaves += 1
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.score.append(score)
+            if depth < self.budget.depth:
+                tail = [*tail[1 - NGRAM_MAX :], token]
+                self.offer(len(self.tokens) - 1, depth + 1, -minus, tail)
+
+
+class NgramDrafter:
+    """static: counts of a corpus. dynamic: counts of past outputs, on which requests and `learn` add; written
+    by whoever wants to keep them. n_vocab: the target's vocabulary; caches with tokens beyond it are another
+    tokenizer's, and refused. limit: how many n-grams may be learned; beyond it the rarest are forgotten."""
+
+    name = "ngram"
+    wants = Want()
+
+    def __init__(
+        self,
+        static: NgramCache | None = None,
+        dynamic: NgramCache | None = None,
+        *,
+        n_vocab: int | None = None,
+        limit: int = LIMIT,
+    ) -> None:
+        for level, cache in (("static", static), ("dynamic", dynamic)):
+            if cache is not None and n_vocab is not None and cache.span() > n_vocab:
+                raise VocabError(
+                    f"the {level} n-gram cache holds token {cache.span() - 1:,}, the target has {n_vocab:,}: "
+                    "it was made with another tokenizer; make one with the target's"
+                )
+        if static is not None and STATIC not in static.lengths():
+            raise UsageError(
+                f"the static n-gram cache has no n-grams of {STATIC} tokens, which are the only ones "
+                "that are looked up in it: make one with them"
+            )
+        self._static = static if static is not None else NgramCache()
+        self.dynamic = dynamic if dynamic is not None else NgramCache()
+        self._n_vocab = n_vocab
+        self._limit = limit
+
+    def open(self, prompt: Sequence[int], seed: int) -> NgramMemory:
+        return NgramMemory(prompt, self._learn)
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        if self._n_vocab is not None and any(not 0 <= token < self._n_vocab for token in tokens):
+            raise VocabError(
+                f"cannot learn a token outside the target's {self._n_vocab:,}: was it another tokenizer's?"
+            )
+        self._learn(tokens, 0)
+
+    def forget(self) -> None:
+        self.dynamic.forget()
+
+    def close(self) -> None:
+        """What was learned stays for whoever wants to write it."""
+
+    def propose(self, batch: Sequence[tuple[NgramMemory, Budget]]) -> list[DraftTree]:
+        return [self._draft(memory, budget) for memory, budget in batch]
+
+    def _learn(self, tokens: Sequence[int], start: int) -> None:
+        self.dynamic.add(tokens, start)
+        if self.dynamic.added > self._limit:
+            least = 2
+            while self.dynamic.added > self._limit // 2:
+                self.dynamic.thin(least)
+                least *= 2
+
+    def _draft(self, memory: NgramMemory, budget: Budget) -> DraftTree:
+        if len(memory.tokens) < STATIC or min(budget.depth, budget.nodes) < 1:
+            return EMPTY
+        growth = _Growth(budget, lambda tail: self._candidates(memory.context, tail, budget.width))
+        growth.grow(memory.tokens[-NGRAM_MAX:])
+        if not growth.tokens:
+            return EMPTY
+        return DraftTree(
+            tokens=tuple(growth.tokens),
+            parents=tuple(growth.parents),
+            score=tuple(growth.score),
+            source=(self.name,) * len(growth.tokens),
+        )
+
+    def _candidates(self, context: NgramCache, tail: list[int], width: int) -> Sequence[Candidate]:
+        """What may follow `tail`, best first, at most `width`; from the first level that has an answer."""
+        judge = tuple(tail[-STATIC:])
+        for cache, rule in ((context, LAX), (self.dynamic, STRICT)):
+            for n in range(min(NGRAM_MAX, len(tail)), 0, -1):
+                found = self._rank(cache, tuple(tail[-n:]), rule[n - 1], judge, width)
+                if found:
+                    return found
+        return self._rank(self._static, judge, LAX[STATIC - 1], (), width)
+
+    def _rank(
+        self,
+        cache: NgramCache,
+        ngram: tuple[int, ...],
+        rule: tuple[int, int],
+        judge: tuple[int, ...],
+        width: int,
+    ) -> Sequence[Candidate]:
+        """llama.cpp's choice, then the others as it ranks them; nothing where the rule is not met."""
+        tokens, counts = cache.continuations(ngram)
+        total, (fewest, percent) = sum(counts), rule
+        if total < fewest or not tokens:
+            return ()
+        weights = counts
+        if judge and len(tokens) > 1 and len(self._static):
+            known = dict(zip(*self._static.continuations(judge), strict=True))
+            weights = [c * 100 * known[t] if t in known else c for t, c in zip(tokens, counts, strict=True)]
+        # Of equals the last to appear: what llama.cpp's hash tables hand out first.
+        best = len(weights) - 1 - weights[::-1].index(max(weights))
+        if 100 * counts[best] < percent * total:
+            return ()
+        doubt = 2.0 ** (3 - len(ngram))
+        chosen = [(tokens[best], counts[best] / total, counts[best] / (total + doubt))]
+        if width > 1:
+            others = (i for i in range(len(tokens)) if i != best)
+            ranked = heapq.nlargest(width - 1, others, key=lambda i: (weights[i], i))
+            chosen += [(tokens[i], counts[i] / total, counts[i] / (total + doubt)) for i in ranked]
+        return chosen

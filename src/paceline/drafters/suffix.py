@@ -1,0 +1,134 @@
+"""Suffix decoding: what followed when this request, or an earlier output, last ended like this
+(after SuffixDecoding: Oliaro et al., arXiv:2411.04975).
+
+A proposal looks up the ending of the text in the request itself (prompt and output) and in past outputs, and
+lets the places it finds vote (vote.py) on a path or, where the budget is wider, a tree. The longer a match,
+the further it may draft: alpha * length + offset tokens, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.core.errors import UsageError
+from paceline.core.ports import Budget, Features, Want
+from paceline.core.record import Step
+from paceline.core.tree import EMPTY, DraftTree
+
+if TYPE_CHECKING:
+    from paceline.drafters.history import History
+
+MAX_TOKENS = 1 << 20
+PLACES = 32  # most that are looked at in the text, and in past outputs; more change the drafts very little
+PLACES_UNCOMPILED = 8
+
+
+class SuffixMemory:
+    """Owns the request's text and its index. The output is learned when the request ends, in one piece: until
+    then it is in the request's own text, and would only be counted twice."""
+
+    def __init__(self, drafter: SuffixDrafter, prompt: Sequence[int], text: History) -> None:
+        self._drafter = drafter
+        self._output: list[int] = []
+        self.text = text
+        text.extend(prompt)
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.text.extend(step.tokens)
+        self._output += step.tokens
+
+    def close(self) -> None:
+        output, self._output = self._output, []
+        self._drafter.learn(output)
+        self.text.clear()
+
+
+class SuffixDrafter:
+    """Owns the history that requests share. max_tokens: how many tokens of past outputs are remembered,
+    rounded up to a power of two; 52 to 104 bytes each, as they come. 0 remembers none. alpha, offset: how far
+    a match may draft by its length. min_prob: the least that a path's probability may be.
+
+    The first drafter of a process imports and compiles what it needs: about a second and, where no cache
+    of an earlier time is found, half a minute."""
+
+    name = "suffix"
+    wants = Want()
+
+    def __init__(
+        self,
+        max_tokens: int = MAX_TOKENS,
+        alpha: float = 1.0,
+        offset: float = 0.0,
+        min_prob: float = 0.1,
+    ) -> None:
+        if not 0 <= max_tokens <= 1 << 31:
+            raise UsageError(f"max_tokens {max_tokens:,}: must be from 0 to {1 << 31:,}")
+        if alpha < 0 or not 0.0 <= min_prob <= 1.0:
+            raise UsageError(f"alpha {alpha} must not be negative, and min_prob {min_prob} from 0 to 1")
+        # numba takes a second to import: only who drafts with suffixes waits for it.
+        from paceline.drafters.history import COMPILED, REACH, History
+        from paceline.drafters.vote import draft
+
+        self._make, self._draft_into = History, draft
+        self._max_tokens = max_tokens
+        self._numbers = (float(alpha), float(offset), float(min_prob))
+        self._most = PLACES if COMPILED else PLACES_UNCOMPILED
+        self._furthest = int(alpha * REACH + offset + 1e-6)
+        self._room(64)
+        self.history = History(limit=max(1, max_tokens))
+        self._warm_up()
+
+    def open(self, prompt: Sequence[int], seed: int) -> SuffixMemory:
+        # A quarter more than the prompt, so that a long one is seldom indexed a second time.
+        return SuffixMemory(self, prompt, self._make(len(prompt) * 5 // 4))
+
+    def propose(self, batch: Sequence[tuple[SuffixMemory, Budget]]) -> list[DraftTree]:
+        return [self._draft(memory.text, budget) for memory, budget in batch]
+
+    def _draft(self, text: History, budget: Budget) -> DraftTree:
+        depth = min(budget.depth, budget.nodes, self._furthest)
+        if depth < 1 or budget.width < 1:
+            return EMPTY
+        nodes = min(budget.nodes, 2 * self._most * depth)
+        if nodes > len(self._tokens):
+            self._room(nodes)
+        past = self.history
+        n = self._draft_into(
+            *(text.ring, text.links, text.heads, text.state[0]),
+            *(past.ring, past.links, past.heads, past.state[0]),
+            *(self._most, depth, nodes, budget.width),
+            *(*self._numbers, budget.p_min, budget.p_split),
+            *(self._tokens, self._parents, self._scores),
+        )
+        if n == 0:
+            return EMPTY
+        return DraftTree(
+            tokens=tuple(self._tokens[:n].tolist()),
+            parents=tuple(self._parents[:n].tolist()),
+            score=tuple(self._scores[:n].tolist()),
+            source=(self.name,) * n,
+        )
+
+    def _room(self, nodes: int) -> None:
+        """Arrays for the draft of `nodes` nodes."""
+        self._tokens, self._parents = np.empty(nodes, np.int64), np.empty(nodes, np.int64)
+        self._scores = np.empty(nodes, np.float64)
+
+    def _warm_up(self) -> None:
+        """Compile now rather than in the first step."""
+        memory = SuffixMemory(self, (0, 0), self._make())
+        self._draft(memory.text, Budget(depth=1, nodes=1))
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        if tokens and self._max_tokens:
+            self.history.end_text()
+            self.history.extend(tokens)
+
+    def forget(self) -> None:
+        self.history.clear()
+
+    def close(self) -> None:
+        self.forget()

@@ -1,0 +1,159 @@
+"""Building the files of suffix_array.py: corpora of any size, a shard after the other.
+
+The sorting is libdivsufsort's (pydivsufsort, the optional extra `corpus`), over the text's bytes: of their
+suffixes those where a token begins are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import MissingExtraError, PacelineError, UsageError
+from paceline.drafters.suffix_array import INDEX, VERSION, files
+
+# Bytes of text in a shard. Every shard costs a look-up a search of its own; sorting one takes MEMORY times
+# its bytes.
+SHARD = 1 << 29
+MEMORY = 6
+BLOCK = 1 << 22
+PATIENCE = 0.1  # seconds between two looks whether the sorting is still wanted
+
+Tokens = Sequence[int] | NDArray[Any]
+
+
+def _nothing() -> None:
+    pass
+
+
+def build(
+    folder: Path,
+    documents: Iterable[Tokens],
+    n_vocab: int,
+    *,
+    shard: int = SHARD,
+    check: Callable[[], None] = _nothing,
+) -> int:
+    """Write the datastore of `documents` into the existing `folder`; how many tokens it has.
+
+    shard: most bytes of text in one. check: called every now and then; it may raise, to stop. What was
+    written before that stays. Raises MissingExtraError, UsageError for ids outside the vocabulary or nothing
+    to store, PacelineError where the disk has no room.
+    """
+    sort = sorter()
+    kind = np.dtype(">u2" if n_vocab < 2**16 else ">u4")
+    shards: list[int] = []
+    n_tokens = n_documents = 0
+    for text, n in _texts(documents, n_vocab, max(16, shard // kind.itemsize), check):
+        n_text = len(text)
+        _check_room(folder, n_text * (kind.itemsize + 4))
+        spelled = text[::-1].astype(kind).view(np.uint8)
+        del text
+        text_path, array_path = files(folder, len(shards))
+        with text_path.open("wb") as file:
+            file.write(spelled.data)
+        with array_path.open("wb") as file:
+            for places in _places(_sorted(sort, spelled, check), kind.itemsize):
+                check()
+                file.write(places.data)
+        shards.append(n_text)
+        n_documents += n
+        n_tokens += n_text - n - 1
+    if not n_tokens:
+        raise UsageError("the corpus is empty: give sources that hold some text")
+    about = {
+        "version": VERSION,
+        "n_vocab": n_vocab,
+        "width": kind.itemsize,
+        "tokens": n_tokens,
+        "documents": n_documents,
+        "shards": shards,
+    }
+    (folder / INDEX).write_text(json.dumps(about), "utf-8")
+    return n_tokens
+
+
+def _texts(
+    documents: Iterable[Tokens], n_vocab: int, most: int, check: Callable[[], None]
+) -> Iterator[tuple[NDArray[np.uint32], int]]:
+    """Texts of at most that many tokens, 0 before, between and after the documents, and how many documents
+    each holds. What is too long for one goes on in the next."""
+    border = np.zeros(1, np.uint32)
+    parts, size, count = [border], 1, 0
+    for document in documents:
+        check()
+        tokens = np.asarray(document, np.int64)
+        if tokens.size and not 0 <= tokens.min() <= tokens.max() < n_vocab:
+            raise UsageError(f"the corpus has a token id outside the vocabulary of {n_vocab:,}")
+        while tokens.size:
+            room = most - size - 1
+            if room < min(len(tokens), most // 2):
+                text, whole = np.concatenate(parts), count
+                parts, size, count = [border], 1, 0  # before the sorting, which needs the room
+                yield text, whole
+                del text
+                continue
+            head, tokens = tokens[:room], tokens[room:]
+            parts += [(head + 1).astype(np.uint32), border]
+            size, count = size + len(head) + 1, count + 1
+    if count:
+        yield np.concatenate(parts), count
+
+
+def sorter() -> Callable[[NDArray[np.uint8]], NDArray[np.int32]]:
+    try:
+        from pydivsufsort import divsufsort
+    except ImportError as error:
+        raise MissingExtraError(
+            "building a datastore needs pydivsufsort: pip install 'paceline[corpus]', or leave it out with "
+            "--kinds ngram"
+        ) from error
+    return divsufsort  # type: ignore[no-any-return]
+
+
+def _sorted(
+    sort: Callable[[NDArray[np.uint8]], NDArray[np.int32]],
+    text: NDArray[np.uint8],
+    check: Callable[[], None],
+) -> NDArray[np.int32]:
+    """In a thread: the sorting of a large text takes a minute inside C, where nothing can interrupt it."""
+    out: list[NDArray[np.int32]] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            out.append(sort(text))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="suffix array", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(PATIENCE)
+        check()
+    if failed:
+        raise failed[0]
+    return out[0]
+
+
+def _places(order: NDArray[np.int32], width: int) -> Iterator[NDArray[np.uint32]]:
+    """Of the suffixes of a text's bytes those where a token begins, in blocks."""
+    for start in range(0, len(order), BLOCK):
+        some = order[start : start + BLOCK]
+        yield (some[some % width == 0] // width).astype("<u4")
+
+
+def _check_room(folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise PacelineError(
+            f"{folder}: the disk has {free / 1e6:,.0f} MB free, and the datastore needs {size / 1e6:,.0f} MB "
+            "more: make room, or give fewer sources"
+        )

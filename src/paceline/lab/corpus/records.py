@@ -1,0 +1,71 @@
+"""What was said in one record of a log: OpenAI-style requests and answers, agents' sessions, our own traces.
+
+Known are, at the top or under request, response or body: `messages` (role, content), `choices` (a message or
+a text), `conversations` (from, value), `completion`, `text`, and `tokens`; the questions beside them are
+`prompt` and `prompt_tokens`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+Content = str | list[int]
+INSIDE = ("request", "response", "body")
+ANSWERS = ("completion", "response", "output", "text")
+ASSISTANT = ("assistant", "gpt", "model")
+
+
+def record(line: bytes) -> dict[str, Any] | None:
+    """A line's JSON object; None where it is something else, as a line that was cut short is."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def contents(said: dict[str, Any], depth: int = 0) -> Iterator[tuple[Content, bool]]:
+    """The texts and token lists in a record that are not empty, in the order in which they were said, and
+    whether each is an answer."""
+    for message in _objects(said.get("messages")):
+        yield from _message(message, message.get("role") in ASSISTANT)
+    for turn in _objects(said.get("conversations")):
+        yield from _texts(turn.get("value"), turn.get("from") in ASSISTANT)
+    yield from _texts(said.get("prompt"), False)
+    for name in INSIDE if depth < len(INSIDE) else ():
+        inner = said.get(name)
+        if isinstance(inner, dict):
+            yield from contents(inner, depth + 1)
+    for choice in _objects(said.get("choices")):
+        if isinstance(answered := choice.get("message"), dict):
+            yield from _message(answered, True)
+        yield from _texts(choice.get("text"), True)
+    for name in ANSWERS:
+        yield from _texts(said.get(name), True)
+    for name, answer in (("prompt_tokens", False), ("tokens", True)):
+        ids = said.get(name)
+        if isinstance(ids, list) and ids and all(type(token) is int for token in ids):
+            yield ids, answer
+
+
+def _message(message: dict[str, Any], answer: bool) -> Iterator[tuple[Content, bool]]:
+    for name in ("reasoning_content", "content"):
+        yield from _texts(message.get(name), answer)
+    for call in _objects(message.get("tool_calls")):
+        if isinstance(function := call.get("function"), dict):
+            yield from _texts(function.get("arguments"), answer)
+
+
+def _texts(said: Any, answer: bool) -> Iterator[tuple[Content, bool]]:
+    """A text, or the texts among a content's parts."""
+    parts = [said] if isinstance(said, str) else [part.get("text") for part in _objects(said)]
+    for text in parts:
+        if isinstance(text, str) and text.strip():
+            # JSON may hold half a character, which no tokenizer knows.
+            yield text.encode("utf-8", "replace").decode(), answer
+
+
+def _objects(said: Any) -> list[dict[str, Any]]:
+    return [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []

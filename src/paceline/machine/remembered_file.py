@@ -1,0 +1,155 @@
+"""The SQLite file that past outputs are kept in: made, opened, removed, and its errors in words.
+
+A rollback journal, not a write-ahead log: that one needs shared memory, which network file systems have not,
+and leaves two more files beside the first. A connection lasts for one call only: nothing is held while an
+answer is decoded, any thread may call, and a file that was removed meanwhile is made anew.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from paceline.core.errors import RememberedError
+
+VERSION = 1
+APPLICATION = int.from_bytes(b"PACR")  # marks the file as ours: another program's is left alone
+ADVICE = "remove it with `paceline corpus forget`, or leave out --remember"
+
+# AUTOINCREMENT: an id that was dropped is never given again, so that ids are in the order of time.
+SCHEMA = (
+    "CREATE TABLE store (project BLOB NOT NULL, fingerprint TEXT NOT NULL, tokens INTEGER NOT NULL)",
+    "CREATE TABLE outputs (id INTEGER PRIMARY KEY AUTOINCREMENT, added INTEGER NOT NULL, n INTEGER NOT NULL,"
+    " tokens BLOB NOT NULL)",
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+
+class RemovedError(RememberedError):
+    """It was removed after it had been opened."""
+
+
+@contextmanager
+def connected(path: Path, wait: float, new: tuple[bytes, str] | None = None) -> Iterator[sqlite3.Connection]:
+    """A connection to the file. new: the project and the fingerprint to make it with where there is none;
+    without them it has to be there. Raises RememberedError."""
+    with explained(path, wait):
+        if new is not None:
+            _touch(path)
+        with closing(_open(path, wait)) as connection:
+            if not _known(connection, path):
+                if new is None:
+                    raise damaged(path, "it is empty")
+                with transaction(connection):
+                    _make(connection, path, new)
+            yield connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    # IMMEDIATE: the lock is waited for here, where nothing has been read that could be out of date.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        # Not where SQLite has rolled back on its own, as it does when the disk is full.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def remove(path: Path, wait: float) -> None:
+    """While nobody else writes: a journal that outlives its file could be taken for the next one's. Whatever
+    the file is, it is removed. Raises RememberedError."""
+    with explained(path, wait):
+        try:
+            with closing(_open(path, wait)) as connection:
+                connection.execute("BEGIN EXCLUSIVE")
+                if os.name == "posix":  # elsewhere a file that is open cannot be removed
+                    path.unlink()
+                    return
+        except sqlite3.DatabaseError as error:
+            if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+        path.unlink(missing_ok=True)
+        path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
+
+
+def _touch(path: Path) -> None:
+    """The folder and an empty file, for the user's eyes only; a journal gets the permissions of its file."""
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def _open(path: Path, wait: float) -> sqlite3.Connection:
+    # rw: read only where it cannot be written, and never made. Without isolation_level a statement on its
+    # own is a transaction.
+    name = f"{path.absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(name, uri=True, timeout=wait, isolation_level=None)
+    # What is dropped is people's text: it is overwritten.
+    connection.execute("PRAGMA secure_delete = ON")
+    return connection
+
+
+def _make(connection: sqlite3.Connection, path: Path, new: tuple[bytes, str]) -> None:
+    if not _known(connection, path):  # asked again: another process may have made the tables meanwhile
+        for statement in SCHEMA:
+            connection.execute(statement)
+        connection.execute("INSERT INTO store VALUES (?, ?, 0)", new)
+
+
+def _known(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the tables are there; RememberedError where the file is not for us to use."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application != APPLICATION:
+        raise RememberedError(f"{path} is another program's database: move it away, or leave out --remember")
+    if version > VERSION:
+        raise RememberedError(
+            f"{path} has version {version}, this Paceline knows {VERSION}: update Paceline, or {ADVICE}"
+        )
+    return bool(tables)
+
+
+@contextmanager
+def explained(path: Path, wait: float) -> Iterator[None]:
+    """Errors of SQLite and of the system in words that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from error
+    except sqlite3.DatabaseError as error:
+        if not hasattr(error, "sqlite_errorcode"):  # Python was misused: a bug
+            raise
+        moved = error.sqlite_errorcode == sqlite3.SQLITE_READONLY_DBMOVED
+        if moved or (_code(error) == sqlite3.SQLITE_CANTOPEN and not path.exists()):
+            raise RemovedError(f"{path} was removed while it was in use: try again") from error
+        if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise RememberedError(
+                f"{path} has been locked by another process for {wait:g} s: try again when that is done"
+            ) from error
+        if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise damaged(path, str(error)) from error
+        raise _unusable(path, str(error)) from error
+
+
+def damaged(path: Path, why: str) -> RememberedError:
+    return RememberedError(f"{path}, where past outputs are kept, is damaged ({why}): {ADVICE}")
+
+
+def _unusable(path: Path, why: str) -> RememberedError:
+    return RememberedError(
+        f"{path}, where past outputs are kept, cannot be opened or written ({why}): name another folder with "
+        "PACELINE_HOME, or leave out --remember"
+    )
+
+
+def _code(error: sqlite3.DatabaseError) -> int:
+    """The low byte is the error, the rest its variety."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

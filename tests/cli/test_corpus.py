@@ -1,0 +1,245 @@
+"""`paceline corpus`: what it prints, where it stops, and what it leaves on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import PROGRAM, Done, command, environment
+from gguf_files import write_llama
+from paceline.drafters import suffix_sort
+from paceline.drafters.suffix_array import SuffixArray
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "a.py").write_text("def add(first, second):\n    return first + second\n")
+    (folder / "b.sql").write_text("select name from people;\n")
+    (folder / "c.bin").write_bytes(b"\0\1")
+    return folder
+
+
+def paceline(capsys: Capture, home: Path, *args: str | Path) -> Done:
+    return command(capsys, "corpus", *args, PACELINE_HOME=str(home))
+
+
+def left(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / "corpora").iterdir())
+
+
+def test_build_prints_the_corpus_and_says_what_it_skipped(capsys: Capture, home: Path, source: Path) -> None:
+    done = paceline(capsys, home, "build", "mine", "--from", source)
+    assert (done.code, done.err) == (0, f"skipped, binary: 1 ({source / 'c.bin'})\n")
+    facts = dict(line.split("  ", 1) for line in done.out.split("\n\n")[0].splitlines())
+    assert facts["name          ".rstrip()].strip() == "mine"
+    table = done.out.split("\n\n")[1].splitlines()
+    assert table[0].split() == ["source", "files", "documents", "bytes", "tokens"]
+    assert table[1].split()[:4] == [str(source), "2", "2", "75"]
+    assert paceline(capsys, home, "show", "mine").out == done.out
+
+
+def test_json_has_the_manifest_and_the_paths(capsys: Capture, home: Path, source: Path) -> None:
+    built = paceline(capsys, home, "build", "mine", "--from", source, "--json").json
+    folder = home / "corpora" / "mine"
+    assert (built["name"], built["version"], built["kinds"]) == ("mine", 1, ["ngram", "datastore"])
+    assert (built["path"], built["static"]) == (str(folder), str(folder / "static.ngram"))
+    assert built["skipped"] == {"binary": 1}
+    store = SuffixArray(built["datastore"])
+    assert (store.tokens, store.n_vocab) == (built["tokens"], 8192)
+    store.close()
+    assert paceline(capsys, home, "show", "mine", "--json").json == built
+    assert json.loads(paceline(capsys, home, "list", "--json").out) == [built]
+
+
+def test_paths_may_be_given_in_every_way(capsys: Capture, home: Path, source: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"prompt": "q", "completion": "an answer of words"}))
+    args = ("build", "mine", "--from", source / "a.py", source / "b.sql", "--from-log", log, "--json")
+    built = paceline(capsys, home, *args).json
+    assert [one["path"] for one in built["sources"]] == [
+        str(source / "a.py"),
+        str(source / "b.sql"),
+        str(log),
+    ]
+    assert built["documents"] == 4
+    assert paceline(capsys, home, *args, "--answers-only").json["documents"] == 3
+    only = paceline(
+        capsys, home, "build", "mine", source, "--glob", "*.sql", "--kinds", "datastore", "--json"
+    )
+    assert (only.json["documents"], only.json["static"]) == (1, None)
+
+
+def test_another_models_tokenizer_can_be_named(
+    capsys: Capture, home: Path, source: Path, tmp_path: Path
+) -> None:
+    model = write_llama(tmp_path / "bytes.gguf", vocab_only=True)
+    args = ("build", "mine", "--from", source, "--tokenizer", model, "--json")
+    built = paceline(capsys, home, *args).json
+    assert (built["model"], built["tokens"]) == ("bytes.gguf", 75 - 1)  # two of the four spaces that indent
+    done = paceline(capsys, home, "build", "mine", "--from", source, "--tokenizer", source / "a.py")
+    done.refused(1, "a.py: is not a GGUF file")
+    assert paceline(capsys, home, "show", "mine", "--json").json == built
+
+
+def test_list_is_a_table_and_a_damaged_corpus_does_not_hide_the_others(
+    capsys: Capture, home: Path, source: Path
+) -> None:
+    for name in ("one", "two"):
+        paceline(capsys, home, "build", name, "--from", source)
+    (home / "corpora" / "two" / "manifest.json").write_text("{")
+    done = paceline(capsys, home, "list")
+    header, one, two = done.out.splitlines()
+    assert (done.code, header.split()[0]) == (0, "name")
+    assert one.split()[0] == "one"
+    assert "ngram,datastore" in one
+    assert two.split()[0] == "two"
+    assert "manifest.json: is damaged; build the corpus again" in two
+    records: Any = json.loads(paceline(capsys, home, "list", "--json").out)
+    assert [record.get("error") is None for record in records] == [True, False]
+    paceline(capsys, home, "show", "two").refused(1, "is damaged; build the corpus again")
+
+
+def test_without_a_corpus_list_says_how_to_make_one(capsys: Capture, home: Path) -> None:
+    done = paceline(capsys, home, "list")
+    assert (done.code, done.out) == (0, "")
+    assert "paceline corpus build NAME --from PATH" in done.err
+    assert paceline(capsys, home, "list", "--json").out == "[]\n"
+    assert not home.exists()
+
+
+def test_rm_removes_one_corpus_and_nothing_else(capsys: Capture, home: Path, source: Path) -> None:
+    for name in ("mine", "kept"):
+        paceline(capsys, home, "build", name, "--from", source)
+    paceline(capsys, home, "rm", "mine").refused(2, "not without --yes")
+    assert left(home) == ["kept", "mine"]
+    done = paceline(capsys, home, "rm", "mine", "--yes", "--json")
+    assert (done.code, done.json["name"], left(home)) == (0, "mine", ["kept"])
+    paceline(capsys, home, "rm", "mine", "--yes").refused(2, "no corpus 'mine'")
+    paceline(capsys, home, "rm", "../src", "--yes").refused(2, "a corpus cannot be named '../src'")
+    assert source.is_dir()
+
+
+@pytest.mark.parametrize(("answer", "code", "stays"), [(b"n\n", 1, ["mine"]), (b"y\n", 0, [])])
+def test_rm_asks_at_a_terminal(
+    capsys: Capture, home: Path, source: Path, answer: bytes, code: int, stays: list[str]
+) -> None:
+    paceline(capsys, home, "build", "mine", "--from", source, "--kinds", "ngram")
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    args = [*PROGRAM, "corpus", "rm", "mine"]
+    env = environment(PACELINE_HOME=str(home))
+    done = subprocess.run(args, stdin=theirs, capture_output=True, env=env, timeout=60, check=False)
+    os.close(ours)
+    os.close(theirs)
+    assert (done.returncode, done.stdout, left(home)) == (code, b"", stays)
+    assert f"Remove {home / 'corpora' / 'mine'}?".encode() in done.stderr
+
+
+def test_a_damaged_corpus_can_be_removed_and_built_again(capsys: Capture, home: Path, source: Path) -> None:
+    paceline(capsys, home, "build", "mine", "--from", source)
+    (home / "corpora" / "mine" / "manifest.json").unlink()
+    assert paceline(capsys, home, "build", "mine", "--from", source).code == 0
+    (home / "corpora" / "mine" / "manifest.json").write_text("")
+    assert paceline(capsys, home, "rm", "mine", "--yes").code == 0
+    assert left(home) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["build", "mine"], "nothing to build from: name files or directories (--from) or logs"),
+        (["build", "mine", "--from", "missing"], "missing: no such file or directory"),
+        (["build", "mine", "--from-log", "src"], "src: is a directory"),
+        (["build", "mine", "--from-log", "src/a.py"], "src/a.py: no line of it is a JSON object"),
+        (["build", "mine", "--from", "src/c.bin"], "nothing to read was found (1 binary)"),
+        (["build", "mine", "--from", "src", "--kinds", "magic"], "unknown kind 'magic': choose from"),
+        (["build", "mine", "--from", "src", "--kinds", ""], "unknown kind ''"),
+        (["build", "../mine", "--from", "src"], "a corpus cannot be named '../mine'"),
+        (["build", "mine", "--from", "src", "--tokenizer", "missing"], "missing: no such file"),
+        (["show", "mine"], "no corpus 'mine': make it with paceline corpus build mine"),
+        (["show", "./src/b.sql"], "no such folder; give the name of a corpus or its folder"),
+    ],
+)
+def test_what_cannot_work_is_refused_and_leaves_nothing(
+    capsys: Capture,
+    home: Path,
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    args: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(source.parent)
+    paceline(capsys, home, *args).refused(2, words)
+    assert not home.exists() or left(home) == []
+
+
+def test_a_home_that_cannot_be_written_to_is_told(capsys: Capture, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = paceline(capsys, tmp_path / "file", "build", "mine", "--from", source)
+    done.refused(1, "set PACELINE_HOME to another folder")
+
+
+def test_ctrl_c_while_it_sorts_leaves_the_old_corpus_and_no_litter(
+    capsys: Capture, home: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = paceline(capsys, home, "build", "mine", "--from", source, "--json").json
+    real = suffix_sort.sorter()
+
+    def pressing(text: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return real(text)
+
+    monkeypatch.setattr(suffix_sort, "sorter", lambda: pressing)
+    done = paceline(capsys, home, "build", "mine", "--from", source / "a.py")
+    assert (done.code, done.out) == (130, "")
+    assert left(home) == ["mine"]
+    assert paceline(capsys, home, "show", "mine", "--json").json == before
+
+
+def test_a_build_that_was_killed_is_cleaned_up_by_the_next_command(
+    capsys: Capture, home: Path, source: Path
+) -> None:
+    """SIGKILL while the new corpus is half written."""
+    paceline(capsys, home, "build", "mine", "--from", source)
+    script = f"""
+        import os, signal
+        from pathlib import Path
+        from paceline.drafters import suffix_sort
+        from paceline.cli.app import invoke
+
+        suffix_sort.sorter = lambda: lambda text: os.kill(os.getpid(), signal.SIGKILL)
+        os.environ["PACELINE_HOME"] = {str(home)!r}
+        invoke(["corpus", "build", "mine", "--from", {str(source / "a.py")!r}])
+    """
+    lines = "\n".join(line.strip() for line in script.splitlines())
+    assert subprocess.run([sys.executable, "-c", lines], check=False).returncode == -signal.SIGKILL
+    assert len(left(home)) == 2
+    assert len(json.loads(paceline(capsys, home, "list", "--json").out)) == 1
+    assert left(home) == ["mine"]
+
+
+@pytest.mark.parametrize("name", ["", "build", "list", "show", "rm"])
+def test_help_fits_80_columns(capsys: Capture, name: str) -> None:
+    args = ["corpus", *([name] if name else []), "--help"]
+    done = command(capsys, *args, COLUMNS="80")
+    lines = done.out.splitlines()
+    assert (done.code, done.err) == (0, "")
+    assert max(map(len, lines)) <= 80
+    assert not any(sign in line for line in lines for sign in ("<str>", "<int>", "{", "env var", "[["))

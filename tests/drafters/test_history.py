@@ -1,0 +1,186 @@
+"""The ring and its chains, against a search through all the text; compiled and as plain Python."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.drafters import history as compiled
+
+HERE = "paceline.drafters.history"
+tokens = st.integers(0, 2)
+texts = st.lists(st.lists(tokens, max_size=12), max_size=8)
+
+
+def interpreted() -> ModuleType:
+    """The module as it is where numba is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "numba", None)
+        patch.delitem(sys.modules, HERE)
+        return importlib.import_module(HERE)
+
+
+MODULES = {"compiled": compiled, "interpreted": interpreted()}
+
+
+@pytest.fixture(params=MODULES)
+def module(request: pytest.FixtureRequest) -> ModuleType:
+    return MODULES[request.param]
+
+
+def places(module: ModuleType, past: compiled.History, text: list[int], most: int) -> list[tuple[int, int]]:
+    """What `find` finds: where a place goes on, and how many tokens match."""
+    own = module.History()
+    own.extend(text)
+    ends, lengths = np.zeros(most, np.int64), np.zeros(most, np.int64)
+    arrays = (past.ring, past.links, past.heads, past.state[0], own.ring, own.state[0])
+    n = module.find(*arrays, most, ends, lengths, 0)
+    return list(zip(ends[:n].tolist(), lengths[:n].tolist(), strict=True))
+
+
+def expected(
+    past: list[int], kept: int, text: list[int], lengths: tuple[int, ...], reach: int
+) -> list[tuple[int, int]]:
+    """The same by looking everywhere. kept: how many of the last tokens the ring still holds."""
+    found = []
+    for end in range(1, len(past)):
+        n = 0
+        while (
+            n < min(reach, len(text), end - (len(past) - kept))
+            and past[end - 1 - n] == text[len(text) - 1 - n] >= 0
+        ):
+            n += 1
+        if n:
+            found.append((end, n))
+    return sorted(found, key=lambda f: (-max(x for x in lengths if x <= f[1]), -f[0]))
+
+
+@given(past=texts, text=st.lists(tokens, min_size=1, max_size=40), splits=st.booleans())
+@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("name", MODULES)
+def test_every_place_is_found_longer_ngrams_first_then_recent_ones(
+    name: str, past: list[list[int]], text: list[int], splits: bool
+) -> None:
+    module = MODULES[name]
+    history = module.History()
+    flat: list[int] = []
+    for one in past:
+        if flat and flat[-1] != module.BORDER:
+            flat.append(module.BORDER)
+        history.end_text()
+        for part in [[token] for token in one] if splits else [one]:
+            history.extend(part)
+        flat += one
+    found = places(module, history, text, 1000)
+    assert found == expected(flat, len(flat), text, module.LENGTHS, module.REACH)
+    assert places(module, history, text, 3) == found[:3]
+
+
+@given(past=st.lists(tokens, max_size=300), text=st.lists(tokens, min_size=1, max_size=40))
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("name", MODULES)
+def test_of_a_full_ring_the_last_tokens_are_found_and_no_others(
+    name: str, past: list[int], text: list[int]
+) -> None:
+    module = MODULES[name]
+    history = module.History(limit=16)
+    for at in range(0, len(past), 7):
+        history.extend(past[at : at + 7])
+    kept = min(16, len(past))
+    assert len(history) == kept
+    found = places(module, history, text, 1000)
+    assert found == expected(past, kept, text, module.LENGTHS, module.REACH)
+
+
+@given(text=st.lists(st.integers(0, 1), min_size=70, max_size=150))
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("name", MODULES)
+def test_the_end_of_the_text_itself_is_no_place(name: str, text: list[int]) -> None:
+    module = MODULES[name]
+    history = module.History()
+    history.extend(text)
+    found = places(module, history, text, 1000)
+    assert found == expected(text, len(text), text, module.LENGTHS, module.REACH)
+    assert max(length for _, length in found) <= module.REACH
+
+
+def test_it_finds_the_same_after_growing_as_when_made_large_enough(module: ModuleType) -> None:
+    text = np.random.default_rng(0).integers(0, 50, 5000).tolist()
+    grown, made = module.History(), module.History(len(text))
+    for at in range(0, len(text), 100):
+        grown.extend(text[at : at + 100])
+    made.extend(text)
+    assert len(grown.ring) == len(made.ring) == 8192
+    for array in ("ring", "links", "heads", "state"):
+        assert np.array_equal(getattr(grown, array), getattr(made, array))
+
+
+def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:
+    """Entries hold positions modulo 2**32; a ring that has seen more than that goes on as before."""
+    history = module.History(limit=1024)
+    history.state[0] = (1 << 32) - 5
+    history.extend([7, 8, 9, 1, 7, 8, 9])
+    total = int(history.state[0])
+    assert total == (1 << 32) + 2
+    ends = [end - total for end, _ in places(module, history, [7, 8, 9], 10)]
+    assert ends == [-4]
+
+
+def test_tokens_of_any_vocabulary_fit(module: ModuleType) -> None:
+    history = module.History()
+    history.extend([2**31 - 1, 0, 151_935, 5, 2**31 - 1, 0])
+    assert places(module, history, [2**31 - 1, 0], 10) == [(2, 2)]
+
+
+def test_a_border_is_put_once_and_not_before_the_first_text(module: ModuleType) -> None:
+    history = module.History()
+    history.end_text()
+    history.extend([1, 2])
+    history.end_text()
+    history.end_text()
+    assert list(history.ring[:4]) == [1, 2, module.BORDER, 0]
+    assert len(history) == 3
+
+
+def test_a_cleared_history_finds_nothing_and_gives_its_memory_back(module: ModuleType) -> None:
+    history = module.History()
+    history.extend([1, 2] * 4000)
+    large = history.nbytes
+    history.clear()
+    assert len(history) == 0
+    assert history.nbytes == large // 8
+    assert places(module, history, [1, 2], 10) == []
+
+
+def test_a_token_costs_52_bytes() -> None:
+    history = compiled.History()
+    history.extend(np.zeros(1 << 16, np.int32))
+    assert history.nbytes == 52 << 16
+
+
+def test_compiled_and_interpreted_are_really_that() -> None:
+    pytest.importorskip("numba")
+    assert MODULES["compiled"].COMPILED
+    assert not MODULES["interpreted"].COMPILED
+
+
+def test_a_frequent_ngram_does_not_hide_a_rare_one_of_another_level(module: ModuleType) -> None:
+    """Chains of one level lead to n-grams of that level only."""
+    history = module.History()
+    history.extend([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    history.end_text()
+    history.extend([0] * 600)
+    assert places(module, history, [1, 2, 3, 4, 5, 6, 7, 8], 10) == [(8, 8)]
+
+
+@pytest.mark.parametrize(("limit", "size"), [(1, 1), (16, 16), (17, 32), (1000, 1024), (5000, 8192)])
+def test_the_limit_is_rounded_up_to_a_power_of_two(limit: int, size: int) -> None:
+    history = compiled.History(limit=limit)
+    history.extend([1] * 20_000)
+    assert len(history) == size

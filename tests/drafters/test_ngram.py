@@ -1,0 +1,273 @@
+"""The n-gram drafter: llama.cpp's own drafts, its rules by hand, trees, and what it learns."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enumeration import distance, drafted_distribution, plain_distribution
+from paceline.core.decode import decode, start
+from paceline.core.errors import UsageError, VocabError
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Drafter, Features, Learner
+from paceline.core.record import Step, Times
+from paceline.core.sampling import Sampling
+from paceline.core.tree import ROOT, DraftTree
+from paceline.drafters.ngram import NgramDrafter
+from paceline.drafters.ngram_cache import NgramCache
+from paceline.drafters.none import NoDrafter
+from paceline.engines.toy import ToyTarget
+
+DRAFTS = Path(__file__).parent.parent / "data" / "ngram" / "drafts.jsonl"
+V = 6
+FOUR = Budget(depth=4, nodes=4)
+Texts = Sequence[Sequence[int]]
+
+
+def drafter_of(static: Texts = (), dynamic: Texts = (), **settings: Any) -> NgramDrafter:
+    drafter = NgramDrafter(NgramCache.build(static) if static else None, **settings)
+    for text in dynamic:
+        drafter.learn(text)
+    return drafter
+
+
+def draft(prompt: Sequence[int], budget: Budget = FOUR, static: Texts = (), dynamic: Texts = ()) -> DraftTree:
+    drafter = drafter_of(static, dynamic)
+    return drafter.propose([(drafter.open(prompt, 0), budget)])[0]
+
+
+def observed(tokens: Sequence[int]) -> Step:
+    return Step(tuple(tokens), ("target",) * len(tokens), (), {}, {}, None, Times())
+
+
+def followers(texts: Texts, ngram: tuple[int, ...]) -> Counter[int]:
+    n = len(ngram)
+    return Counter(t[i + n] for t in texts for i in range(len(t) - n) if tuple(t[i : i + n]) == ngram)
+
+
+def could_follow(prompt: list[int], chain: list[int], dynamic: Texts, static: Texts) -> set[int]:
+    """What llama.cpp's rules may choose next, written down anew; more than one where ranks are equal. What is
+    drafted already is text, but not counted."""
+    lax, strict = [(2, 66), (2, 50), (1, 50), (1, 50)], [(4, 75), (3, 66), (2, 66), (2, 66)]
+    text = prompt + chain
+    judge = followers(static, tuple(text[-2:]))
+    for texts, rules in (([prompt], lax), (dynamic, strict)):
+        for n in range(min(4, len(text)), 0, -1):
+            found, (fewest, percent) = followers(texts, tuple(text[-n:])), rules[n - 1]
+            rank = {t: c * 100 * judge[t] if judge[t] else c for t, c in found.items()}
+            total = found.total()
+            best = {t for t in found if rank[t] == max(rank.values())}
+            passed = {t for t in best if total >= fewest and 100 * found[t] >= percent * total}
+            if passed:
+                return passed
+    if judge.total() >= 2 and 2 * max(judge.values()) >= judge.total():
+        return {t for t in judge if judge[t] == max(judge.values())}
+    return set()
+
+
+@pytest.mark.parametrize("line", DRAFTS.read_text().splitlines())
+def test_a_chain_is_what_llama_cpps_own_functions_draft(line: str) -> None:
+    case = json.loads(line)
+    budget = Budget(case["n_draft"], case["n_draft"])
+    tree = draft(case["context"], budget, case["static"], case["dynamic"])
+    assert list(tree.tokens) == case["draft"]
+    assert tree.parents == tuple(range(-1, len(tree) - 1))
+
+
+texts = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=25), max_size=3)
+
+
+@given(prompt=st.lists(st.integers(0, 3), min_size=2, max_size=25), dynamic=texts, static=texts)
+@settings(max_examples=150, deadline=None)
+def test_every_token_is_one_that_the_rules_choose_and_a_chain_ends_where_they_have_none(
+    prompt: list[int], dynamic: list[list[int]], static: list[list[int]]
+) -> None:
+    static = [text for text in static if len(text) > 2]
+    tree = draft(prompt, Budget(5, 5), static, dynamic)
+    chain: list[int] = []
+    for token in tree.tokens:
+        assert token in could_follow(prompt, chain, dynamic, static)
+        chain.append(token)
+    assert len(tree) == 5 or not could_follow(prompt, chain, dynamic, static)
+
+
+def test_the_context_is_asked_before_what_was_learned_and_that_before_the_corpus() -> None:
+    past, corpus = [[1, 2, 3, 4, 8]] * 4, [[3, 4, 9, 3, 4, 9]]
+    assert draft([1, 2, 3, 4], static=corpus).tokens[:1] == (9,)
+    assert draft([1, 2, 3, 4], static=corpus, dynamic=past).tokens[:1] == (8,)
+    assert draft([1, 2, 3, 4, 7, 1, 2, 3, 4], static=corpus, dynamic=past).tokens[:1] == (7,)
+
+
+def test_the_corpus_ranks_what_the_context_counts() -> None:
+    prompt = [1, 2, 3, 1, 2, 4, 1, 2]
+    assert draft(prompt).tokens[0] == 4  # of equals the last to appear
+    assert draft(prompt, static=[[1, 2, 3]]).tokens[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "score"),
+    [
+        ([1, 2, 3, 4, 5, 1, 2, 3, 4], 1 / 1.5),
+        ([2, 3, 4, 5, 2, 3, 4], 1 / 2),
+        ([3, 4, 5, 9, 3, 4, 5, 8, 3, 4], 2 / 4),
+        ([4, 5, 9, 4, 5, 8, 4], 2 / 6),
+        ([7, 1, 2, 3, 8, 1, 2, 3, 6, 1, 2, 4, 9, 1, 2], 2 / 5),
+    ],
+)
+def test_scores_grow_with_the_count_its_share_and_the_ngrams_length(prompt: list[int], score: float) -> None:
+    tree = draft(prompt, Budget(1, 1))
+    assert tree.score == (score,)
+    assert tree.source == ("ngram",)
+    assert tree.q is None
+
+
+def test_one_occurrence_is_enough_for_three_tokens_and_two_for_one() -> None:
+    assert draft([1, 2, 3, 9, 1, 2, 3], Budget(1, 1)).tokens == (9,)
+    assert draft([5, 2, 3, 9, 6, 2, 3]).tokens == ()
+    assert draft([5, 3, 9, 6, 3, 9, 7, 3], Budget(1, 1)).tokens == (9,)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_what_was_learned_counts_from_the_second_time_on(times: int) -> None:
+    tree = draft([1, 2, 3, 4], dynamic=[[1, 2, 3, 4, 5, 6]] * times)
+    assert tree.tokens == ((5, 6) if times > 1 else ())
+
+
+def test_a_text_of_one_token_drafts_nothing() -> None:
+    assert draft([1], static=[[1, 1, 1, 1]], dynamic=[[1, 1, 1, 1]] * 9).tokens == ()
+    assert draft([1, 1], static=[[1, 1, 1, 1]]).tokens == (1, 1, 1, 1)
+
+
+def test_a_step_below_p_min_is_not_taken() -> None:
+    prompt = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
+    assert draft(prompt, Budget(2, 2, p_min=0.67)).tokens == ()
+    assert draft(prompt, Budget(2, 2, p_min=0.66)).tokens == (3, 1)
+
+
+SPLIT = [1, 2, 3, 5, 1, 2, 3, 5, 1, 2, 4, 6, 1, 2, 3, 5, 1, 2, 4, 6, 9, 1, 2]
+
+
+def test_with_width_the_others_that_followed_the_same_ngram_are_siblings() -> None:
+    tree = draft(SPLIT, Budget(depth=2, nodes=8, width=2))
+    assert tree.tokens == (3, 5, 4, 6)
+    assert tree.parents == (ROOT, 0, ROOT, 2)
+    assert tree.score == (3 / 7, 3 / 4, 2 / 7, 2 / 3)
+
+
+def test_the_likeliest_paths_get_the_nodes_and_rare_ones_none() -> None:
+    assert draft(SPLIT, Budget(depth=2, nodes=3, width=2)).tokens == (3, 5, 4)
+    assert draft(SPLIT, Budget(depth=2, nodes=8, width=2, p_split=0.41)).tokens == (3, 5)
+    assert draft(SPLIT, Budget(depth=2, nodes=8, width=1)).tokens == (3, 5)
+
+
+prompts = st.lists(st.integers(0, 3), min_size=1, max_size=25)
+
+
+@given(prompt=prompts, dynamic=texts, static=texts, depth=st.integers(1, 5), nodes=st.integers(1, 9))
+@settings(max_examples=80, deadline=None)
+def test_a_tree_keeps_to_its_budget_and_its_first_children_are_the_chain(
+    prompt: list[int], dynamic: list[list[int]], static: list[list[int]], depth: int, nodes: int
+) -> None:
+    static = [text for text in static if len(text) > 2]
+    tree = draft(prompt, Budget(depth, nodes, width=3), static, dynamic)
+    assert len(tree) <= nodes
+    assert max(tree.depths(), default=0) <= depth
+    assert sum(not tree.children(node) for node in range(len(tree))) <= 3
+    first, node = [], ROOT
+    while below := tree.children(node):
+        node = below[0]
+        first.append(tree.tokens[node])
+        assert len({tree.tokens[child] for child in below}) == len(below)
+        assert sum(tree.score[child] for child in below) <= 1 + 1e-12
+    chain = draft(prompt, Budget(depth, depth), static, dynamic).tokens
+    assert tuple(first) == chain[: len(first)]
+
+
+def test_it_learns_what_was_emitted_when_a_request_ends_and_nothing_of_the_prompt() -> None:
+    drafter = drafter_of()
+    assert isinstance(drafter, Learner)
+    for _ in range(2):
+        memory = drafter.open([1, 2, 3, 4, 5, 6], 0)
+        memory.observe(observed([7, 8]), Features())
+        assert drafter.dynamic.continuations((6, 7)) == drafter.dynamic.continuations((5, 6, 7))
+        memory.close()
+        memory.close()
+    assert drafter.dynamic.continuations((3, 4, 5, 6)) == ((7,), (2,))
+    assert drafter.dynamic.continuations((6, 7)) == ((8,), (2,))
+    assert drafter.dynamic.continuations((1, 2)) == ((), ())
+    assert drafter.propose([(drafter.open([3, 4, 5, 6], 0), FOUR)])[0].tokens == (7, 8)
+    drafter.forget()
+    assert drafter.propose([(drafter.open([3, 4, 5, 6], 0), FOUR)])[0].tokens == ()
+
+
+def test_forgetting_keeps_the_caches_that_were_given() -> None:
+    drafter = NgramDrafter(
+        NgramCache.build([[1, 2, 9], [1, 2, 9]]), NgramCache.build([[5, 1, 3, 8]] * 2, 1, 4)
+    )
+    drafter.learn([5, 1, 3, 7])
+    drafter.learn([5, 1, 3, 7])
+    drafter.forget()
+    assert drafter.propose([(drafter.open([5, 1, 3], 0), Budget(1, 1))])[0].tokens == (8,)
+    assert drafter.propose([(drafter.open([1, 2], 0), Budget(1, 1))])[0].tokens == (9,)
+
+
+def test_what_is_learned_is_bounded_and_the_rarest_go_first() -> None:
+    drafter = drafter_of(limit=200)
+    for n in range(100):
+        drafter.learn([1, 2, 3, 4, 5])
+        drafter.learn([1000 + 5 * n + i for i in range(5)])
+        assert drafter.dynamic.added <= 200
+    assert drafter.dynamic.continuations((1, 2, 3, 4)) == ((5,), (100,))
+
+
+def test_caches_of_another_tokenizer_or_without_pairs_are_refused() -> None:
+    cache = NgramCache.build([[1, 2, 7]])
+    with pytest.raises(VocabError, match="static n-gram cache holds token 7, the target has 7"):
+        NgramDrafter(cache, n_vocab=7)
+    with pytest.raises(VocabError, match="dynamic n-gram cache holds token 7"):
+        NgramDrafter(None, cache, n_vocab=7)
+    NgramDrafter(cache, cache, n_vocab=8)
+    for text in ([1, 7], [-1, 1]):
+        with pytest.raises(VocabError, match="cannot learn a token outside the target's 7"):
+            NgramDrafter(n_vocab=7).learn(text)
+    with pytest.raises(UsageError, match="no n-grams of 2 tokens"):
+        NgramDrafter(NgramCache.build([[1, 2, 3, 4]], 3, 3))
+
+
+def rich() -> Drafter:
+    """One whose three levels all have something to say of a toy target's text."""
+    target, past = ToyTarget(V, seed=3), []
+    for seed in range(4):
+        request = start(
+            target, NoDrafter(), [seed], max_tokens=60, sampling=Sampling(temperature=0.5), seed=seed
+        )
+        list(decode(target, NoDrafter(), Fixed(FOUR), [request]))
+        past.append(list(request.session.tokens))
+        request.close()
+    return NgramDrafter(NgramCache.build(past[:2]), NgramCache.build(past[2:] * 2, 1, 4), n_vocab=V)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_greedy_output_is_plain_decodings(width: int) -> None:
+    target, drafter, outputs = ToyTarget(V, seed=3), rich(), []
+    for one in (drafter, NoDrafter()):
+        request = start(target, one, [1, 2, 1, 2], max_tokens=60)
+        list(decode(target, one, Fixed(Budget(3, 3 * width, width=width)), [request]))
+        outputs.append(list(request.session.tokens))
+        assert bool(request.stats.accepted) == (one is drafter)
+        request.close()
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_sampled_output_has_plain_decodings_distribution(width: int) -> None:
+    target, sampling, prompt = ToyTarget(V, seed=3), Sampling(temperature=0.7, top_k=3), [1, 2, 1, 2]
+    drafted = drafted_distribution(target, rich(), prompt, Budget(3, 3 * width, width=width), sampling, 3)
+    assert distance(drafted, plain_distribution(target, prompt, sampling, 3)) < 1e-12

@@ -1,0 +1,287 @@
+"""n-gram caches: counts, files of llama.cpp's and for it, damage."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline import zoo
+from paceline.core.errors import ModelError, UsageError
+from paceline.drafters import ngram_cache
+from paceline.drafters.ngram_cache import NgramCache
+
+DATA = Path(__file__).parent.parent / "data" / "ngram"
+TEXTS: dict[str, list[int]] = json.loads((DATA / "tokens.json").read_text())
+Tally = dict[tuple[int, ...], dict[int, int]]
+
+tokens = st.lists(st.integers(0, 3), max_size=30)
+texts = st.lists(tokens, max_size=4)
+
+
+def counted(streams: Sequence[Sequence[int]], ngram_min: int, ngram_max: int) -> Tally:
+    """What a cache of these texts holds, one n-gram after the other."""
+    out: Tally = {}
+    for text in streams:
+        for i, token in enumerate(text):
+            for n in range(ngram_min, ngram_max + 1):
+                if i >= n:
+                    part = out.setdefault(tuple(text[i - n : i]), {})
+                    part[token] = part.get(token, 0) + 1
+    return out
+
+
+def held(cache: NgramCache) -> Tally:
+    ngrams = [tuple(token for token in row if token >= 0) for row in cache.table().ngrams().tolist()]
+    return {ngram: dict(zip(*cache.continuations(ngram), strict=True)) for ngram in ngrams}
+
+
+def records(data: bytes) -> list[tuple[tuple[int, ...], frozenset[tuple[int, int]]]]:
+    """A file's records without their order, read one integer after the other."""
+    words, out = [word for (word,) in struct.iter_unpack("<i", data)], []
+    while words:
+        n = 5 + 2 * words[4]
+        out.append((tuple(words[:4]), frozenset(zip(words[5:n:2], words[6:n:2], strict=True))))
+        words = words[n:]
+    return sorted(out, key=lambda record: record[0])
+
+
+@given(streams=texts, lengths=st.sampled_from([(2, 2), (1, 4), (3, 4), (1, 1)]))
+@settings(max_examples=80, deadline=None)
+def test_built_and_counted_caches_hold_what_a_count_by_hand_does(
+    streams: list[list[int]], lengths: tuple[int, int]
+) -> None:
+    expected = counted(streams, *lengths)
+    built, added = NgramCache.build(streams, *lengths), NgramCache()
+    for text in streams:
+        added.add(text, 0, *lengths)
+    for cache in (built, added):
+        assert held(cache) == expected
+        assert len(cache) == len(expected)
+        # Tokens keep the order of their first appearance.
+        assert [list(part) for part in held(cache).values()] == [list(expected[n]) for n in held(cache)]
+        assert cache.continuations((9, 9)) == ((), ())
+        assert cache.lengths() == {len(ngram) for ngram in expected}
+        assert cache.span() == max((t + 1 for n, p in expected.items() for t in (*n, *p)), default=0)
+
+
+@given(first=texts, second=texts, third=texts)
+@settings(max_examples=60, deadline=None)
+def test_counts_on_top_of_a_built_cache_and_merged_ones_are_those_of_all_texts(
+    first: list[list[int]], second: list[list[int]], third: list[list[int]]
+) -> None:
+    expected = counted(first + second + third, 1, 4)
+    cache = NgramCache.build(first, 1, 4)
+    for text in second:
+        cache.add(text)
+    cache.table()
+    for text in third:
+        cache.add(text)
+    assert held(cache) == expected
+    assert len(cache) == len(expected)
+    merged = NgramCache.build(first, 1, 4).merge(*(NgramCache.build([text], 1, 4) for text in second + third))
+    assert held(merged) == expected
+    cache.forget()
+    assert held(cache) == counted(first, 1, 4)
+    assert (len(cache), cache.added) == (len(counted(first, 1, 4)), 0)
+
+
+def test_counting_goes_on_where_it_stopped() -> None:
+    whole, parts, text = NgramCache(), NgramCache(), [1, 2, 3, 1, 2, 3, 1]
+    whole.add(text)
+    for end in (1, 3, 4, 7):
+        parts.add(text[:end], {1: 0, 3: 1, 4: 3, 7: 4}[end])
+    assert held(parts) == held(whole)
+
+
+def test_many_short_texts_are_added_up_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = [[n % 3, n % 5, n % 2, 1] for n in range(60)]
+    monkeypatch.setattr(ngram_cache, "ROWS", 7)
+    assert held(NgramCache.build(iter(streams))) == counted(streams, 2, 2)
+
+
+def test_trimming_and_thinning_drop_what_is_rare() -> None:
+    cache = NgramCache.build([[1, 2, 3, 1, 2, 3, 1, 2, 4]])
+    assert held(cache.trimmed(2)) == {(1, 2): {3: 2}, (2, 3): {1: 2}, (3, 1): {2: 2}}
+    cache.add([7, 7, 7, 7, 8, 1, 2, 5], 0, 2, 2)
+    cache.thin(2)
+    assert held(cache) == held(NgramCache.build([[1, 2, 3, 1, 2, 3, 1, 2, 4]])) | {
+        (1, 2): {3: 2, 4: 1, 5: 1},
+        (7, 7): {7: 2, 8: 1},
+    }
+    assert (len(cache), cache.added) == (len(held(cache)), 2)
+
+
+@pytest.mark.parametrize("lengths", [(0, 2), (3, 2), (2, 5)])
+def test_ngrams_of_impossible_lengths_are_refused(lengths: tuple[int, int]) -> None:
+    with pytest.raises(UsageError, match="1 to 4 are possible"):
+        NgramCache.build([[1, 2, 3]], *lengths)
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_a_built_file_is_llama_lookup_creates(name: str, tmp_path: Path) -> None:
+    NgramCache.build([TEXTS[name]]).write(tmp_path / "ours.bin")
+    theirs = DATA / f"{name}.bin"
+    assert records((tmp_path / "ours.bin").read_bytes()) == records(theirs.read_bytes())
+    assert held(NgramCache.read(theirs)) == counted([TEXTS[name]], 2, 2)
+
+
+def test_a_merged_file_is_llama_lookup_merges(tmp_path: Path) -> None:
+    one, two = (NgramCache.read(DATA / f"{name}.bin") for name in ("one", "two"))
+    one.merge(two).write(tmp_path / "ours.bin")
+    assert records((tmp_path / "ours.bin").read_bytes()) == records((DATA / "merged.bin").read_bytes())
+
+
+def test_a_dynamic_file_of_llama_lookup_is_read_counted_on_and_written(tmp_path: Path) -> None:
+    cache = NgramCache.read(DATA / "dynamic.bin")
+    before = held(cache)
+    assert cache.lengths() == {1, 2, 3, 4}
+    cache.write(tmp_path / "same.bin")
+    assert records((tmp_path / "same.bin").read_bytes()) == records((DATA / "dynamic.bin").read_bytes())
+    cache.add(TEXTS["two"])
+    after = {n: Counter(p) for n, p in before.items()}
+    for ngram, part in counted([TEXTS["two"]], 1, 4).items():
+        after[ngram] = after.get(ngram, Counter()) + Counter(part)
+    cache.write(tmp_path / "more.bin")
+    assert held(NgramCache.read(tmp_path / "more.bin")) == after
+
+
+@given(streams=texts.filter(lambda found: any(len(text) > 1 for text in found)))
+@settings(max_examples=30, deadline=None)
+def test_reading_gives_back_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory, streams: list[list[int]]
+) -> None:
+    path = tmp_path_factory.mktemp("ngram") / "x.bin"
+    cache = NgramCache.build(streams, 1, 4)
+    cache.write(path)
+    again = NgramCache.read(path)
+    assert held(again) == held(cache)
+    assert [*map(list, held(again).values())] == [*map(list, held(cache).values())]
+
+
+def test_large_tokens_and_counts_keep_their_value(tmp_path: Path) -> None:
+    cache = NgramCache.build([[2**31 - 1, 2**31 - 1, 2**31 - 1, 0]])
+    for _ in range(32):
+        cache = cache.merge(cache)
+    cache.write(tmp_path / "x.bin")
+    top = 2**31 - 1
+    assert held(NgramCache.read(tmp_path / "x.bin")) == {(top, top): {top: top, 0: top}}
+
+
+WHOLE = struct.pack("<14i", 1, 2, -1, -1, 1, 3, 5, 1, 3, -1, -1, 1, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "an empty file"),
+        (WHOLE[:30], "cut short or damaged at byte 28, after 1 n-grams"),
+        (WHOLE[:52], "cut short or damaged at byte 28, after 1 n-grams"),
+        (WHOLE[:53], "cut short or damaged at byte 28, after 1 n-grams"),
+        (WHOLE + b"\0", "cut short or damaged at byte 56, after 2 n-grams"),
+        (WHOLE[:20], "not an n-gram cache"),
+        (WHOLE[:3], "not an n-gram cache"),
+        (b"GGUF" + bytes(60), "not an n-gram cache"),
+        (b"SELECT id, name FROM users WHERE id = 1;\n" * 9, "not an n-gram cache"),
+        (struct.pack("<7i", 1, -1, 2, -1, 1, 3, 5), "tokens that cannot be"),
+        (struct.pack("<7i", -1, -1, -1, -1, 1, 3, 5), "tokens that cannot be"),
+        (struct.pack("<7i", 1, -2, -1, -1, 1, 3, 5), "tokens that cannot be"),
+        (struct.pack("<7i", 1, 2, -1, -1, 1, -3, 5), "tokens that cannot be"),
+        (struct.pack("<7i", 1, 2, -1, -1, 1, 3, 0), "a count below 1"),
+        (WHOLE * 2, "an n-gram twice"),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused_with_its_reason(
+    data: bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=message) as caught:
+        NgramCache.read(path)
+    assert str(path) in str(caught.value)
+    assert path.read_bytes() == data
+
+
+def test_the_whole_file_that_the_damaged_ones_come_from_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(WHOLE)
+    assert held(NgramCache.read(str(tmp_path / "x.bin"))) == {(1, 2): {3: 5}, (1, 3): {4: 6}}
+
+
+@pytest.mark.parametrize("kind", ["json", "python", "sql"])
+def test_the_shipped_idioms_are_small_static_caches_of_the_embedded_tokenizer(kind: str) -> None:
+    path = zoo.models_dir().parent / "idioms" / f"{kind}.ngram"
+    cache = NgramCache.read(path)
+    assert cache.lengths() == {2}
+    assert len(cache) > 2_000
+    assert cache.span() <= 8_192
+    assert path.stat().st_size <= 100_000
+
+
+def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        NgramCache.read(tmp_path / "x.bin")
+    with pytest.raises(UsageError, match="no such file"):
+        NgramCache.read(tmp_path)
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(WHOLE)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        NgramCache.build([[1, 2, 3]]).write(path)
+    assert caught.value.filename == str(path.resolve())
+    assert [file.name for file in tmp_path.iterdir()] == ["x.bin"]
+    assert path.read_bytes() == WHOLE
+
+
+def test_a_missing_folder_is_named_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        NgramCache.build([[1, 2, 3]]).write(tmp_path / "none" / "x.bin")
+    assert caught.value.filename == str((tmp_path / "none" / "x.bin").resolve())
+
+
+def test_writing_to_a_link_writes_what_it_points_to(tmp_path: Path) -> None:
+    (tmp_path / "link.bin").symlink_to(tmp_path / "x.bin")
+    NgramCache.build([[1, 2, 3]]).write(tmp_path / "link.bin")
+    assert (tmp_path / "link.bin").is_symlink()
+    assert len(NgramCache.read(tmp_path / "x.bin")) == 1
+
+
+def test_writing_replaces_a_file_and_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    cache = NgramCache.build([[1, 2, 3]])
+    cache.write(path)
+    assert path.stat().st_mode & 0o777 == 0o644
+    path.chmod(0o600)
+    cache.write(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_bytes() == struct.pack("<7i", 1, 2, -1, -1, 1, 3, 1)
+
+
+def test_an_empty_cache_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(WHOLE)
+    with pytest.raises(UsageError, match="is empty"):
+        NgramCache().write(path)
+    assert path.read_bytes() == WHOLE
+
+
+def test_numpy_and_list_streams_are_the_same() -> None:
+    text = [1, 2, 3, 1, 2, 4]
+    assert held(NgramCache.build([np.array(text)])) == held(NgramCache.build([text]))  # type: ignore[list-item]

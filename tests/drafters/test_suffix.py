@@ -1,0 +1,309 @@
+"""The suffix drafter: case by case, against a plain reading of its rules, and in the loop."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enumeration import distance, drafted_distribution, plain_distribution
+from paceline.core.decode import decode, start
+from paceline.core.errors import UsageError
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Features, Learner
+from paceline.core.record import Step, Times
+from paceline.core.sampling import Sampling
+from paceline.core.tree import ROOT, DraftTree
+from paceline.drafters.suffix import PLACES, SuffixDrafter
+from paceline.drafters.vote import DOUBT
+from paceline.engines.toy import ToyTarget
+
+LENGTHS = (1, 2, 4, 8, 16, 32)
+texts = st.lists(st.integers(0, 3), min_size=1, max_size=50)
+
+
+def emitted(*tokens: int) -> Step:
+    return Step(tokens, ("target",) * len(tokens), (), {}, {}, None, Times())
+
+
+def proposal(drafter: SuffixDrafter, prompt: list[int], budget: Budget) -> DraftTree:
+    (tree,) = drafter.propose([(drafter.open(prompt, 0), budget)])
+    return tree
+
+
+# What the rules say, read off whole texts: a place is what follows it, and how far it may be followed.
+
+
+def found(text: list[int], past: list[int], own: bool, most: int) -> list[tuple[int, list[int]]]:
+    """Match length and continuation of every place; -1 where a text ends."""
+    out = []
+    for end in range(1, len(past)):
+        n = 0
+        while n < min(64, end, len(text)) and past[end - 1 - n] == text[-1 - n]:
+            n += 1
+        if n:
+            follows = past[end:]
+            while own and len(follows) < 64:
+                follows = follows + follows
+            out.append((end, n, [*follows, -1]))
+    out.sort(key=lambda place: (-max(n for n in LENGTHS if n <= place[1]), -place[0]))
+    return [(n, follows) for _, n, follows in out[:most]]
+
+
+def shares(
+    places: list[tuple[int, list[int]]], path: tuple[int, ...], alpha: float, offset: float
+) -> dict[int, float]:
+    """The score of every token that may follow a path."""
+    votes: dict[int, float] = defaultdict(float)
+    for rank, (n, follows) in enumerate(places):
+        if follows[: len(path)] == list(path) and len(path) + 1 <= alpha * n + offset + 1e-6:
+            token = follows[len(path)]
+            if token >= 0:
+                votes[token] += n**2 / (3 + rank)
+    every = sum(votes.values())
+    return {token: weight / (every + DOUBT) for token, weight in votes.items()}
+
+
+@given(
+    past=st.lists(texts, max_size=3),
+    text=texts,
+    alpha=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    offset=st.sampled_from([0.0, 1.0, 1.5]),
+    min_prob=st.sampled_from([0.0, 0.1, 0.3]),
+    budget=st.builds(
+        Budget,
+        depth=st.integers(1, 6),
+        nodes=st.integers(1, 12),
+        width=st.sampled_from([1, 2, 99]),
+        p_min=st.sampled_from([0.0, 0.3]),
+        p_split=st.sampled_from([0.01, 0.2]),
+    ),
+)
+@settings(max_examples=300, deadline=None)
+def test_every_node_is_what_the_places_vote_for(
+    past: list[list[int]], text: list[int], alpha: float, offset: float, min_prob: float, budget: Budget
+) -> None:
+    drafter = SuffixDrafter(alpha=alpha, offset=offset, min_prob=min_prob)
+    joined: list[int] = []
+    for one in past:
+        drafter.learn(one)
+        joined += [*([-1] if joined else []), *one]
+    places = found(text, text, own=True, most=PLACES) + found(text, joined, own=False, most=PLACES)
+    tree = proposal(drafter, text, budget)
+    assert sum(not tree.children(node) for node in range(len(tree))) <= budget.width
+    survival = [1.0]
+    undrafted = []
+    for node in (ROOT, *range(len(tree))):
+        path = tuple(tree.path_tokens(node))
+        ranked = sorted(shares(places, path, alpha, offset).items(), key=lambda vote: -vote[1])
+        drafted = {tree.tokens[child]: tree.score[child] for child in tree.children(node)}
+        votes = dict(ranked)
+        for token, score in drafted.items():
+            assert score == pytest.approx(votes[token], abs=1e-9)
+            assert score >= (budget.p_min if token == tree.tokens[tree.children(node)[0]] else budget.p_split)
+        if drafted:
+            assert max(drafted.values()) == pytest.approx(ranked[0][1], abs=1e-9)
+        if len(path) < budget.depth:
+            for rank, (token, score) in enumerate(ranked[: budget.width]):
+                if rank == 0 and score < budget.p_min + 1e-9:
+                    break
+                if token not in drafted and (rank == 0 or score > budget.p_split + 1e-9):
+                    undrafted.append((survival[node + 1] * score, rank))
+        survival.extend([0.0] * (len(tree) + 1 - len(survival)))
+        for child in tree.children(node):
+            survival[child + 1] = survival[node + 1] * tree.score[child]
+    assert all(value >= min_prob - 1e-9 for value in survival)
+    # What was left out is less likely than the least likely that was drafted, or there was no room for it.
+    for value, rank in undrafted:
+        if value > min_prob + 1e-9 and (rank == 0 or budget.width == 99):
+            assert len(tree) == budget.nodes
+            assert value <= min(survival) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        ([1, 2, 3, 4, 9, 1, 2], (3, 4)),  # two tokens match, two may follow
+        ([1, 2, 3, 4, 9, 8, 2], (3,)),
+        ([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4], (5, 6, 7, 8)),
+        ([1, 2, 3], ()),
+        ([5], ()),
+        ([9, 1, 2, 1, 2], (1, 2)),  # goes on into its own draft
+        ([4] * 7, (4,) * 6),
+        ([2, 7, 0, 2, 6, 0, 3, 2], (6,)),  # of equals the most recent weighs more,
+        ([2, 7, 0, 2, 7, 0, 2, 6, 3, 2], (7,)),  # but two weigh more than one
+    ],
+)
+def test_a_match_drafts_as_many_tokens_as_it_is_long(prompt: list[int], tokens: tuple[int, ...]) -> None:
+    assert proposal(SuffixDrafter(), prompt, Budget(8, 8)).tokens == tokens
+
+
+def test_alpha_and_offset_lengthen_the_draft() -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]
+    eight = Budget(8, 8)
+    for alpha, offset, n in [(1, 0, 2), (2, 0, 4), (1, 1, 3), (1.5, 0, 3), (0, 0, 0), (9, 0, 8), (0, 0.5, 0)]:
+        drafter = SuffixDrafter(alpha=alpha, offset=offset, min_prob=0.0)
+        assert len(proposal(drafter, prompt, eight)) == n, (alpha, offset)
+
+
+def test_rounding_takes_no_token_away() -> None:
+    """0.58 * 50 is 28.999999999999996."""
+    drafter = SuffixDrafter(alpha=0.58, min_prob=0.0)
+    assert len(proposal(drafter, [*range(90), 99, *range(50)], Budget(64, 64))) == 29
+
+
+def test_a_draft_stops_where_its_path_becomes_unlikely() -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4]
+    for min_prob in (0.0, 0.3, 0.7, 1.0):
+        tree = proposal(SuffixDrafter(min_prob=min_prob), prompt, Budget(8, 8))
+        assert all(value >= min_prob for value in tree.survival)
+    assert len(proposal(SuffixDrafter(min_prob=1.0), prompt, Budget(8, 8))) == 0
+
+
+def test_a_longer_match_is_trusted_more() -> None:
+    scores = [
+        proposal(SuffixDrafter(), [*range(n), 50, *range(n)], Budget(1, 1)).score[0] for n in (1, 2, 4, 9)
+    ]
+    assert scores == pytest.approx([n * n / 3 / (n * n / 3 + DOUBT) for n in (1, 2, 4, 9)])
+
+
+def test_a_wider_budget_gives_a_tree() -> None:
+    prompt = [1, 2, 3, 0, 1, 2, 4, 0, 1, 2]
+    path, tree, cut = (
+        proposal(SuffixDrafter(), prompt, Budget(2, 6, width=w, p_split=p))
+        for w, p in [(1, 0.1), (2, 0.1), (2, 0.3)]
+    )
+    assert path.tokens == cut.tokens == (4, 0)
+    assert tree.tokens == (4, 0, 3, 0)  # the likeliest path first
+    assert tree.parents == (ROOT, 0, ROOT, 2)
+
+
+def test_what_one_request_emitted_helps_the_next() -> None:
+    drafter = SuffixDrafter()
+    memory = drafter.open([1], 0)
+    memory.observe(emitted(5, 6, 7, 8, 9), Features())
+    assert proposal(drafter, [2, 5, 6], Budget(4, 4)).tokens == ()  # not before it ends
+    memory.close()
+    memory.close()
+    assert list(drafter.history.ring[:6]) == [5, 6, 7, 8, 9, 0]
+    assert proposal(drafter, [2, 5, 6], Budget(4, 4)).tokens == (7, 8)
+    drafter.forget()
+    assert proposal(drafter, [2, 5, 6], Budget(4, 4)).tokens == ()
+
+
+def test_prompts_are_not_remembered() -> None:
+    drafter = SuffixDrafter()
+    memory = drafter.open([5, 6, 7, 8], 0)
+    memory.close()
+    assert len(drafter.history) == 0
+
+
+def test_what_it_is_taught_helps_without_any_request() -> None:
+    drafter = SuffixDrafter()
+    assert isinstance(drafter, Learner)
+    drafter.learn([5, 6, 7, 8])
+    drafter.learn([])
+    drafter.learn([1, 2, 3])
+    assert proposal(drafter, [5, 6], Budget(4, 4)).tokens == (7, 8)
+    assert proposal(drafter, [6, 7, 8], Budget(4, 4)).tokens == ()  # 1 follows in memory, not in any text
+    assert proposal(drafter, [8, 1], Budget(4, 4)).tokens == (2,)
+
+
+def test_the_oldest_is_forgotten_when_there_is_no_room() -> None:
+    drafter = SuffixDrafter(max_tokens=1024)
+    drafter.learn([5001, 5002, 5003])
+    drafter.learn(list(range(1015)))
+    assert proposal(drafter, [5001, 5002], Budget(4, 4)).tokens == (5003,)
+    drafter.learn(list(range(2000, 2010)))
+    assert proposal(drafter, [5001, 5002], Budget(4, 4)).tokens == ()
+    assert proposal(drafter, [2000, 2001], Budget(4, 4)).tokens == (2002, 2003)
+    assert len(drafter.history) == 1024
+
+
+def test_no_history_means_the_request_alone() -> None:
+    drafter = SuffixDrafter(max_tokens=0)
+    drafter.learn([5, 6, 7])
+    assert len(drafter.history) == 0
+    assert proposal(drafter, [5, 6, 5], Budget(4, 4)).tokens == (6,)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_tokens": -1}, {"alpha": -1.0}, {"min_prob": 1.5}, {"min_prob": -0.1}]
+)
+def test_a_wrong_option_is_refused_by_name(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(UsageError, match=name):
+        SuffixDrafter(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_loop_emits_what_plain_decoding_does(width: int) -> None:
+    """Several requests one after the other and at once, so that the history is used."""
+    target, drafter = ToyTarget(4, seed=5), SuffixDrafter(alpha=2.0, offset=1.0, min_prob=0.01)
+    accepted = 0
+    for seed in range(4):
+        prompts = [[seed % 4, 1], [2, seed % 4, 3]]
+        outputs = {}
+        for policy in (Fixed(Budget(0, 0)), Fixed(Budget(4, 8, width=width, p_split=0.01))):
+            requests = [start(target, drafter, prompt, max_tokens=60, ignore_eos=True) for prompt in prompts]
+            tokens: dict[int, list[int]] = {0: [], 1: []}
+            for request, step in decode(target, drafter, policy, requests):
+                tokens[requests.index(request)] += step.tokens
+            outputs[policy] = tokens
+            accepted += sum(request.stats.accepted for request in requests)
+            for request in requests:
+                request.close()
+        plain, drafted = outputs.values()
+        assert plain == drafted
+    assert accepted > 100
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_distribution_of_sampled_text_is_unchanged(width: int) -> None:
+    target, sampling = ToyTarget(3, seed=2), Sampling(temperature=0.8)
+    drafter = SuffixDrafter(max_tokens=0, alpha=3.0, min_prob=0.01)
+    budget = Budget(2, 4, width=width, p_split=0.01)
+    drafted = drafted_distribution(target, drafter, [0, 1, 0, 2, 0], budget, sampling, 4)
+    assert distance(drafted, plain_distribution(target, [0, 1, 0, 2, 0], sampling, 4)) < 1e-12
+
+
+SAME = """
+import sys
+if {without}:
+    sys.modules["numba"] = None
+import random
+from paceline.core.ports import Budget
+from paceline.drafters.suffix import SuffixDrafter
+draw = random.Random(0)
+drafter = SuffixDrafter()
+drafter._most = 8
+drafter.learn([draw.randrange(4) for _ in range(3000)])
+for _ in range(20):
+    memory = drafter.open([draw.randrange(4) for _ in range(50)], 0)
+    for tree in drafter.propose([(memory, Budget(6, 9, width=2)), (memory, Budget(5, 5))]):
+        print(tree.tokens, tree.parents, [round(score, 9) for score in tree.score])
+print("numba" in sys.modules and sys.modules["numba"] is not None)
+"""
+
+
+def test_without_numba_it_drafts_the_same() -> None:
+    pytest.importorskip("numba")
+    lines = [
+        subprocess.run(
+            [sys.executable, "-c", SAME.format(without=without)], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        for without in (False, True)
+    ]
+    assert [one[-1] for one in lines] == ["True", "False"]
+    assert lines[0][:-1] == lines[1][:-1]
+    assert len(set(lines[0])) > 20
+
+
+def test_importing_the_drafter_imports_no_numba() -> None:
+    code = "import sys, paceline.drafters.suffix; print('numba' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"

@@ -1,0 +1,168 @@
+"""The suffix array against brute force over the documents, and what is said of files that cannot be used."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.core.errors import ModelError, UsageError
+from paceline.drafters.suffix_array import INDEX, SuffixArray
+from paceline.drafters.suffix_sort import build
+
+Documents = Sequence[Sequence[int]]
+DEPTH = 4
+TEXT = [[1, 2, 3, 4, 1, 2, 3, 5], [2, 3, 4]]
+tokens = st.sampled_from([0, 1, 2, 300, 9_000])
+documents = st.lists(st.lists(tokens, max_size=30), min_size=1, max_size=5).filter(any)
+vocabularies = st.sampled_from([9_001, 65_535, 65_536, 152_000])
+
+
+def made(folder: Path, documents: Documents = TEXT, n_vocab: int = 10, **options: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    build(folder, documents, n_vocab, **options)
+    return folder
+
+
+def occurrences(documents: Documents, context: Sequence[int]) -> tuple[int, Counter[tuple[int, ...]]]:
+    """The longest ending of the context that a document has, and what followed it each time."""
+    for n in range(len(context), 0, -1):
+        end = list(context[-n:])
+        found = Counter(
+            tuple(document[i + n : i + n + DEPTH])
+            for document in documents
+            for i in range(len(document) - n + 1)
+            if list(document[i : i + n]) == end
+        )
+        if found:
+            return n, found
+    return 0, Counter()
+
+
+def looked_up(store: SuffixArray, context: Sequence[int]) -> tuple[int, Counter[tuple[int, ...]]]:
+    """The same by the store, from all shards."""
+    query = store.spelled(context)
+    matches = [(shard, shard.find(query)) for shard in store.shards]
+    length = max(match.length for _, match in matches)
+    found: Counter[tuple[int, ...]] = Counter()
+    for shard, match in matches:
+        if match.length == length:
+            for spelled, n in shard.followed(match, 10**6, DEPTH).items():
+                found[tuple(token - 1 for token in store.read(spelled))] += n
+    return length, found
+
+
+@given(documents=documents, context=st.lists(tokens, max_size=8), n_vocab=vocabularies)
+@settings(max_examples=150, deadline=None)
+def test_it_finds_every_place_of_the_longest_ending_and_what_followed(
+    documents: Documents, context: Sequence[int], n_vocab: int
+) -> None:
+    with TemporaryDirectory() as folder:
+        assert build(Path(folder), documents, n_vocab) == sum(map(len, documents))
+        store = SuffixArray(folder)
+        assert (store.n_vocab, store.tokens) == (n_vocab, sum(map(len, documents)))
+        assert looked_up(store, context) == occurrences(documents, context)
+        store.close()
+
+
+@given(documents=documents, context=st.lists(tokens, max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_shards_together_find_what_each_document_has(documents: Documents, context: Sequence[int]) -> None:
+    """Shards of 34 tokens: none of the documents is cut."""
+    with TemporaryDirectory() as folder:
+        build(Path(folder), documents, 9_001, shard=2 * 64)
+        store = SuffixArray(folder)
+        assert len(store.shards) <= max(1, len(documents))
+        assert looked_up(store, context) == occurrences(documents, context)
+        store.close()
+
+
+def test_a_document_longer_than_a_shard_goes_on_in_the_next(tmp_path: Path) -> None:
+    document = list(range(100))
+    store = SuffixArray(made(tmp_path, [document], 100, shard=2 * 42))
+    assert (len(store.shards), store.tokens) == (3, 100)
+    assert looked_up(store, [7, 8]) == (2, Counter({(9, 10, 11, 12): 1}))
+    assert looked_up(store, [38, 39]) == (2, Counter({(): 1}))
+    store.close()
+
+
+def test_a_token_that_no_corpus_can_have_ends_the_query(tmp_path: Path) -> None:
+    store = SuffixArray(made(tmp_path))
+    for stranger in (65_535, 2**40, -1):
+        assert looked_up(store, [2, stranger, 3]) == (1, Counter({(4, 1, 2, 3): 1, (5,): 1, (4,): 1}))
+        assert looked_up(store, [stranger]) == (0, Counter())
+    store.close()
+
+
+def test_closing_twice_is_harmless(tmp_path: Path) -> None:
+    store = SuffixArray(made(tmp_path))
+    store.close()
+    store.close()
+
+
+def test_a_folder_without_a_datastore_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no datastore; make one with paceline corpus build"):
+        SuffixArray(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["000.text", "000.array"])
+@pytest.mark.parametrize("size", [None, 0, 3])
+def test_a_file_that_is_cut_short_or_gone_is_told_by_its_name(
+    tmp_path: Path, name: str, size: int | None
+) -> None:
+    path = made(tmp_path) / name
+    whole = path.read_bytes()
+    path.unlink() if size is None else path.write_bytes(whole[:size])
+    with pytest.raises(ModelError, match=rf"{name}: has {size or 0} bytes instead of {len(whole)}"):
+        SuffixArray(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 0},
+        {"version": "1"},
+        {"width": 3},
+        {"shards": []},
+        {"shards": [0]},
+        {"shards": ["12"]},
+        {"n_vocab": None},
+    ],
+)
+def test_a_damaged_index_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = made(tmp_path) / INDEX
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ModelError, match="is damaged; build the corpus again"):
+        SuffixArray(tmp_path)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b"\xff"])
+def test_an_index_that_is_none_is_refused(tmp_path: Path, text: bytes) -> None:
+    (made(tmp_path) / INDEX).write_bytes(text)
+    with pytest.raises(ModelError, match="is damaged; build the corpus again"):
+        SuffixArray(tmp_path)
+
+
+def test_a_newer_datastore_is_refused_with_both_versions(tmp_path: Path) -> None:
+    path = made(tmp_path) / INDEX
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
+    with pytest.raises(ModelError, match="of version 2, and this Paceline reads up to 1: upgrade"):
+        SuffixArray(tmp_path)
+
+
+def test_places_are_sampled_evenly_from_all_over_the_range(tmp_path: Path) -> None:
+    """100 places, in the order of the tokens before them, which also follow."""
+    store = SuffixArray(made(tmp_path, [[i, 200, i] for i in range(100)], 256))
+    (shard,) = store.shards
+    match = shard.find(store.spelled([200]))
+    assert (match.length, match.high - match.low) == (1, 100)
+    said = [store.read(spelled)[0] - 1 for spelled in shard.followed(match, 4, DEPTH)]
+    assert said == [0, 25, 50, 75]
+    store.close()

@@ -1,0 +1,356 @@
+"""Replaying: what is counted, who remembers what, and a replay that is cut short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.core.decode import decode, start
+from paceline.core.errors import ContractError, UsageError
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Drafter, Features, Want
+from paceline.core.record import Stats, Step
+from paceline.core.settings import Drafting
+from paceline.core.tree import DraftTree, chain
+from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.engines.recorded import RecordedTarget, Recording, numbered
+from paceline.engines.toy import ToyTarget
+from paceline.lab.replay import replay as module
+from paceline.lab.replay import tables, traces
+from paceline.lab.replay.replay import REQUEST, Replay, methods_of, play
+from paceline.lab.replay.traces import Recorded, Trace
+
+DATA = Path(__file__).parents[2] / "data" / "traces"
+TRANSCRIPTS = Path(__file__).parents[4] / "shared" / "data" / "agent_transcripts.jsonl"
+V = 6
+SETTINGS = {"n_draft": 4, "ngram_min": 1, "ngram_max": 2}
+
+
+class Parrot:
+    """Guesses that the answer is the last request's."""
+
+    name = "parrot"
+
+    def __init__(self, top_k: int = 0) -> None:
+        self.wants = Want(top_k=top_k)
+        self.last: list[int] = []
+        self.forgot = 0
+        self.closed = 0
+
+    def open(self, prompt: Sequence[int], seed: int) -> ParrotMemory:
+        return ParrotMemory(self)
+
+    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
+        return [chain(self.last[len(memory.said) :][: budget.depth], self.name) for memory, budget in batch]
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        self.last = list(tokens)
+
+    def forget(self) -> None:
+        self.last = []
+        self.forgot += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class ParrotMemory:
+    def __init__(self, parrot: Parrot) -> None:
+        self.parrot, self.said = parrot, list[int]()
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.said += step.tokens
+
+    def close(self) -> None:
+        self.parrot.learn(self.said)
+
+
+@pytest.fixture
+def parrots(monkeypatch: pytest.MonkeyPatch) -> list[Parrot]:
+    """Every method drafts like one of these."""
+    made: list[Parrot] = []
+
+    def make() -> Parrot:
+        made.append(Parrot())
+        return made[-1]
+
+    making(monkeypatch, make)
+    return made
+
+
+def trace(tmp_path: Path, *answers: Sequence[int], name: str = "trace.jsonl") -> Trace:
+    """Requests with those answers."""
+    file = tmp_path / name
+    file.write_text(
+        "".join(json.dumps({"prompt_tokens": [1, 2], "tokens": list(said)}) + "\n" for said in answers)
+    )
+    return traces.read(file, traces.lines(file), None)
+
+
+def replaying(some: Sequence[Trace], methods: str = "lookup", **options: Any) -> Replay:
+    return Replay(some, methods_of(methods, SETTINGS), numbered(V), **options)
+
+
+SAME = (3, 4, 5, 3, 3, 4)
+
+
+def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
+    """Toy answers, by request, against a run of the toy itself."""
+    toy, budget = ToyTarget(V, seed=4), Budget(4, 4)
+    answers, expected = [], []
+    for prompt in ([1, 2], [2, 1], [5, 5]):
+        request = start(toy, LookupDrafter(1, 2), prompt, max_tokens=40)
+        total = Stats()
+        for _, step in decode(toy, LookupDrafter(1, 2), Fixed(budget), [request]):
+            if total.tokens < 30:
+                total.add(step)
+        # As many tokens as whole steps emitted: the record's end cuts none of them short.
+        answers.append({"prompt_tokens": prompt, "tokens": request.session.tokens[2 : 2 + total.tokens]})
+        expected.append((total.tokens, total.steps, total.drafted, total.accepted))
+    file = tmp_path / "toy.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in answers))
+    done = replaying([traces.read(file, traces.lines(file), None)], "plain,lookup")
+    done.run()
+    plain, lookup = done.results()
+    for one, (tokens, steps, drafted, accepted) in zip(lookup.each, expected, strict=True):
+        assert (one.tokens, one.steps, one.drafted, one.accepted) == (tokens, steps, drafted, accepted)
+    assert lookup.accepted > 0
+    assert [one.steps for one in plain.each] == [tokens for tokens, *_ in expected]
+    assert plain.tokens_per_step.value == 1.0
+    assert lookup.by_source["lookup"].accepted == lookup.accepted
+    assert lookup.by_source["lookup"].tried == lookup.steps
+    assert lookup.by_source["lookup"].proposed == lookup.drafted_steps
+    assert min(vars(lookup.spent).values()) > 0.0
+
+
+def test_a_request_does_not_know_where_its_record_ends() -> None:
+    """Drafts near the end are as long as anywhere, and what they guess beyond it is not accepted."""
+    target = RecordedTarget(numbered(V), [Recording((3, 4, 3), (4, 3, 4))])
+    steps = list(play(target, LookupDrafter(1, 2), Fixed(Budget(5, 5)), Recording((3, 4, 3), (4, 3, 4))))
+    assert [(len(step.tree), step.accepted["lookup"], step.tokens) for step in steps] == [(5, 3, (4, 3, 4))]
+
+
+@pytest.mark.usefixtures("parrots")
+def test_drafters_that_remember_learn_from_the_requests_before(tmp_path: Path) -> None:
+    done = replaying([trace(tmp_path, SAME, SAME, SAME)])
+    done.run()
+    assert [one.accepted for one in done.results()[0].each] == [0, 5, 5]
+
+
+@pytest.mark.usefixtures("parrots")
+def test_fresh_requests_remember_nothing(tmp_path: Path) -> None:
+    done = replaying([trace(tmp_path, SAME, SAME, SAME)], fresh=True)
+    done.run()
+    assert [one.accepted for one in done.results()[0].each] == [0, 0, 0]
+    assert done.as_dict()["fresh"] is True
+
+
+def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Parrot]) -> None:
+    files = [trace(tmp_path, SAME, SAME, name=name) for name in ("a", "b")]
+    done = replaying(files)
+    done.run()
+    assert [one.accepted for one in done.results()[0].each] == [0, 5, 0, 5]
+    record = done.as_dict()
+    assert [request["file"] for request in record["requests"]] == [0, 0, 1, 1]
+    assert [file["file"] for file in record["files"]] == ["a", "b"]
+    assert [parrot.forgot for parrot in parrots] == [2]
+    done.close()
+    assert [parrot.closed for parrot in parrots] == [1]
+
+
+@pytest.mark.usefixtures("parrots")
+def test_methods_do_not_learn_from_each_other(tmp_path: Path) -> None:
+    done = replaying([trace(tmp_path, SAME, SAME)], "lookup,lookup:n_draft=2")
+    done.run()
+    assert [one.accepted for one in done.results()[1].each] == [0, 4]
+
+
+def test_a_replay_that_is_cut_short_tells_of_what_every_method_did_and_goes_on(tmp_path: Path) -> None:
+    some, ticks = [trace(tmp_path, SAME, SAME[::-1], SAME)], list[str]()
+
+    def tick(what: str) -> None:
+        ticks.append(what)
+        if len(ticks) == 2:
+            raise KeyboardInterrupt
+
+    cut, whole = (replaying(some, "plain,lookup") for _ in range(2))
+    assert cut.work() == {REQUEST: 3}
+    with pytest.raises(UsageError, match="nothing was replayed"):
+        cut.results()
+    with pytest.raises(KeyboardInterrupt):
+        cut.run(tick)
+    whole.run()
+    assert (cut.done, cut.complete, cut.as_dict()["status"]) == (2, False, "interrupted")
+    for part, every in zip(cut.results(), whole.results(), strict=True):
+        assert part.each == every.each[:2]
+        assert part.steps == sum(one.steps for one in every.each[:2])
+    cut.run()
+    assert (cut.complete, cut.as_dict()["status"]) == (True, "done")
+    assert [one.each for one in cut.results()] == [one.each for one in whole.results()]
+
+
+def test_turns_of_a_conversation_count_as_one_text(tmp_path: Path) -> None:
+    """Two lines with one turn each, or one line with two turns: the second leaves nothing to draw from."""
+    said = [Recording((1, 2), (3, 4) * 5), Recording((2, 1), (0, 1, 2, 3, 4, 5))]
+    spans = []
+    for first, second in ((1, 2), (1, 1)):
+        requests = (Recorded("a", first, said[0]), Recorded("b", second, said[1]))
+        done = replaying([Trace(tmp_path, requests, 0, None, V)])
+        done.run()
+        interval = done.results()[0].tokens_per_step
+        spans.append(interval.high - interval.low)
+    assert spans[0] > 0.0 == spans[1]
+
+
+def test_another_text_than_the_record_is_a_defect() -> None:
+    recording = Recording((1,), (2, 3))
+    other = RecordedTarget(numbered(V), [Recording((1,), (2, 4))])
+    with pytest.raises(ContractError, match="another text than was recorded"):
+        list(play(other, NoDrafter(), Fixed(Budget(0, 0)), recording))
+
+
+def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Drafter]) -> None:
+    """Every method drafts like this."""
+    monkeypatch.setattr(module, "make_drafter", lambda drafting, target, draft, corpora: (make(), drafting))
+
+
+def composed(wanted: int) -> Drafter:
+    return ComposedDrafter([LookupDrafter(), Parrot(wanted)])
+
+
+def test_a_drafter_that_reads_the_targets_rows_is_marked_or_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = DATA / "tokens.jsonl"
+    known = traces.read(file, traces.lines(file), None)
+    for wanted in (8, 0):
+        making(monkeypatch, partial(composed, wanted))
+        done = Replay([known], methods_of("lookup", {}), numbered(8192))
+        done.run()
+        assert [one.partial for one in done.results()] == [wanted > 0]
+        shown = said({"tokenizer": None, "n_vocab": V} | done.as_dict())
+        assert ("after wrong guesses too" in shown) == ("\nlookup*" in shown) == (wanted > 0)
+    making(monkeypatch, lambda: Parrot(8))
+    without = trace(tmp_path, SAME)
+    for some in ([without], [known, without]):
+        with pytest.raises(UsageError, match=r"method 'lookup': .* 8 likeliest .*\(top_k\)"):
+            Replay(some, methods_of("lookup", {}), numbered(8192))
+    making(monkeypatch, lambda: Parrot(9))
+    with pytest.raises(UsageError, match="9 likeliest"):
+        Replay([known], methods_of("lookup", {}), numbered(8192))
+
+
+def test_a_drafter_that_asks_what_nobody_decoded_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Prober(Parrot):
+        def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
+            return [replace(chain([1], "parrot"), probe=frozenset({0})) for _ in batch]
+
+    making(monkeypatch, Prober)
+    with pytest.raises(UsageError, match=r"parrot: asks the target .* `paceline bench`"):
+        replaying([trace(tmp_path, SAME)]).run()
+
+
+def test_drafters_are_made_with_the_corpora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[Any] = []
+
+    def make(drafting: Drafting, target: Any, draft: Any, corpora: Any) -> tuple[Drafter, Drafting]:
+        given.append((target.vocab.size, target.text, draft, corpora))
+        return NoDrafter(), drafting
+
+    monkeypatch.setattr(module, "make_drafter", make)
+    corpora: Any = ["a corpus"]
+    replaying([trace(tmp_path, SAME)], text="a tokenizer", corpora=corpora)
+    assert given == [(V, "a tokenizer", None, corpora)]
+
+
+def said(record: dict[str, Any]) -> str:
+    out = StringIO()
+    tables.write(record, out)
+    return out.getvalue()
+
+
+def test_the_record_of_a_replay_says_what_was_replayed(tmp_path: Path) -> None:
+    done = replaying([trace(tmp_path, SAME, SAME)], "lookup,plain")
+    done.run()
+    record = done.as_dict()
+    assert list(record) == ["status", "fresh", "files", "requests", "results"]
+    assert record["requests"][1] == {"file": 0, "id": "2", "line": 2, "n_prompt": 2, "n_tokens": 6}
+    assert list(record["files"][0]) == ["file", "fingerprint", "requests", "skipped"]
+    assert [one["method"] for one in record["results"]] == ["plain", "lookup"]
+    assert list(record["results"][0]) == [
+        "method", "drafting", "requests", "n_prompt", "n_tokens", "steps", "drafted_steps", "drafted",
+        "accepted", "acceptance_rate", "tokens_per_step", "by_source", "seconds", "partial", "each",
+    ]  # fmt: skip
+    assert record["results"][1]["drafting"]["n_draft"] == 4
+    assert list(record["results"][1]["seconds"]) == ["begin", "propose", "observe", "end"]
+    json.dumps(record, allow_nan=False)
+
+
+def test_the_tables_hold_every_method_and_who_drafted(tmp_path: Path) -> None:
+    done = replaying([trace(tmp_path, (3, 4, 3, 4, 3, 4, 3, 4), SAME)], "plain,lookup")
+    done.run()
+    lookup = done.results()[1]
+    lines = said({"tokenizer": "a\x1b.gguf", "n_vocab": 6} | done.as_dict() | {"status": "interrupted"})
+    rows = [line.split() for line in lines.splitlines()]
+    assert ["tokenizer", "a\\x1b.gguf,", "6", "tokens"] in rows
+    assert ["replayed", "2", "requests,", "14", "tokens", "after", "4", "of", "prompts"] in rows
+    assert rows[3][:2] == ["status", "interrupted:"]
+    (mine,) = [row for row in rows if row[:1] == ["lookup"] and "/" in row[1]]
+    assert mine[1] == f"{lookup.accepted}/{lookup.drafted}"
+    assert mine[3] == f"{lookup.tokens_per_step.value:.2f}"
+    source = lookup.by_source["lookup"]
+    numbers = [source.tried, source.proposed, source.right, source.drafted, source.accepted]
+    assert [*map(str, numbers), f"{source.accepted / source.drafted:.2f}"] in [row[2:] for row in rows]
+    (plain,) = [row for row in rows if row[:1] == ["plain"]]
+    assert plain[1:5] == ["-", "-", "1.00", "0%"]
+    assert "not speed" in lines
+
+
+def test_methods_are_those_that_were_named() -> None:
+    assert [one.name for one in methods_of("lookup", {})] == ["lookup"]
+    for plain in ("none", "plain"):
+        assert [one.name for one in methods_of(f"lookup:n_draft=3,{plain}", {})] == [
+            "plain",
+            "lookup:n_draft=3",
+        ]
+    assert methods_of("lookup:n_draft=3", {"n_draft": 5})[0].drafting.n_draft == 3
+    for text, words in (
+        (" , ", "no method named"),
+        ("lookup+model", "leave 'model' out"),
+        ("magic", "unknown drafter 'magic'"),
+        ("lookup,lookup", "named twice"),
+        ("lookup:speed=9", "is no setting"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            methods_of(text, {})
+
+
+@pytest.fixture(scope="module")
+def transcripts() -> Iterator[Trace]:
+    from paceline import zoo
+    from paceline.lab.tokenizer import Tokenizer
+
+    if not TRANSCRIPTS.exists():
+        pytest.skip("no recorded sessions here")
+    with Tokenizer(zoo.target_path()) as tokenizer:
+        yield traces.read(TRANSCRIPTS, traces.lines(TRANSCRIPTS)[:3], tokenizer.text)
+
+
+def test_sessions_of_an_agent_replay(transcripts: Trace) -> None:
+    done = Replay([transcripts], methods_of("lookup", {}), numbered(transcripts.needed))
+    done.run()
+    (lookup,) = done.results()
+    assert lookup.requests == len(transcripts.requests) > 3
+    assert 0 < lookup.accepted < lookup.drafted
+    assert lookup.tokens_per_step.value > 1.0
