@@ -29,7 +29,7 @@ from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import SHARD, build
 from paceline.lab.corpus.collect import Reader, Skipped, find
-from paceline.lab.replay.tokenizer import Tokenizer
+from paceline.lab.tokenizer import Tokenizer
 
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 PIECE = 64

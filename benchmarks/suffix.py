@@ -2,14 +2,14 @@
 `python benchmarks/suffix.py --vocab VOCAB.gguf --traces TRACES.jsonl`.
 
 The record's own next token plays the target, so no model is needed, only a vocabulary: any GGUF, one without
-weights will do (llama.cpp's models/ggml-vocab-qwen2.gguf). Traces are JSON lines with `messages` of `role` and
-`content`: every assistant message is a request, all before it the prompt, and requests come in order. Without
-traces files of the standard library are continued from their first third. Costs are measured on top of a
-history of the standard library's source.
+weights will do (llama.cpp's models/ggml-vocab-qwen2.gguf). Traces are JSON lines with `messages` of `role`
+and `content`: every assistant message is a request, all before it the prompt, and requests come in order.
+Beside them files of the standard library are continued from their first third, and costs are measured on top
+of a history of its source.
 
 Where arctic-inference is installed, its SuffixDecodingCache (exact counts in a suffix tree, arXiv:2411.04975)
-does the same work; both may draft as many tokens. It builds from source: torch, grpcio-tools and nanobind 2.9.2
-installed first, then `pip install --no-build-isolation arctic-inference`.
+does the same work; both may draft as many tokens. It builds from source: torch, grpcio-tools and nanobind
+2.9.2 installed first, then, in an active environment, `pip install --no-build-isolation arctic-inference`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import statistics
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -31,7 +32,7 @@ from paceline.core.tree import ROOT
 from paceline.drafters.suffix import SuffixDrafter
 
 try:
-    from arctic_inference.suffix_decoding import SuffixDecodingCache
+    SuffixDecodingCache: Any = import_module("arctic_inference.suffix_decoding").SuffixDecodingCache
 except ImportError:
     SuffixDecodingCache = None
 
@@ -219,9 +220,8 @@ def main() -> None:
     ]
     for name, requests in traces.items():
         print(f"\n{name}: {len(requests)} outputs, {sum(len(output) for _, output in requests):,} tokens")
-        print(
-            "             draft  accepted   drafted  rate   microseconds\n                    per step  per step"
-        )
+        print("             draft  accepted   drafted  rate   microseconds")
+        print("                    per step  per step")
         for n in args.drafts:
             for tree in (False, True):
                 for system in systems():

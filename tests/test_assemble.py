@@ -10,11 +10,12 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline import zoo
-from paceline.assemble import MAKERS, choose
+from paceline.assemble import choose
 from paceline.core.errors import UsageError
 from paceline.core.settings import DRAFTERS
 from paceline.machine import threads
 from paceline.machine.threads import choose_threads
+from paceline.makers import MAKERS
 
 
 def test_every_drafter_that_can_be_named_can_be_made() -> None:

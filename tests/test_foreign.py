@@ -112,7 +112,8 @@ def test_auto_takes_tli_where_the_draft_has_nearly_every_usual_token_or_must(
         zoo.target_path(), draft, "model", n_ctx=64, threads=1, cross_vocab="auto", **settings
     ) as llm:
         assert llm.drafting.cross_vocab == chosen
-        assert isinstance(llm.drafter, SlemDrafter if chosen == "slem" else ModelDrafter)
+        (drafter,) = llm.drafter.drafters  # type: ignore[attr-defined]  # a composition of one
+        assert isinstance(drafter, SlemDrafter if chosen == "slem" else ModelDrafter)
         assert llm.draft is not None
         assert llm.draft.path == draft
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import paceline
 from paceline import zoo
-from paceline.assemble import make_drafter
 from paceline.core import theory
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
@@ -27,6 +26,7 @@ from paceline.core.settings import Drafting
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.lab.judge import judge
+from paceline.makers import make_drafter
 from paceline.report.table import listing, ratio
 
 PROMPT = Path(__file__).parents[1] / "prompt.txt"

@@ -62,7 +62,14 @@ class Generation:
 class Stream(Iterator[Piece]):
     """Pieces as they are decoded; `result()` at any point tells what there is so far."""
 
-    def __init__(self, llm: LLM, prompt: Sequence[int], drafter: Drafter, **request: Any) -> None:
+    def __init__(
+        self,
+        llm: LLM,
+        prompt: Sequence[int],
+        drafter: Drafter,
+        remembered: Remembered | None,
+        **request: Any,
+    ) -> None:
         self._text = TextStream(llm.target.text.piece, request.pop("stop"))
         self._prompt = prompt
         self._grammar: TextGrammar | None = request["grammar"]
@@ -76,7 +83,7 @@ class Stream(Iterator[Piece]):
         self._seconds = 0.0  # in the loop only: what the reader of the stream does between steps is not ours
         self._steps = decode(llm.target, drafter, llm.policy, [self._request])
         self._closed = False
-        self._remembered = None if isinstance(drafter, NoDrafter) else llm.remembered
+        self._remembered = remembered
 
     def __next__(self) -> Piece:
         if self._closed:
@@ -185,6 +192,7 @@ class LLM:
         json_schema: Schema | None = None,
         regex: str | None = None,
         logprobs: int | None = None,
+        remember: bool = True,
         **sampling: Any,
     ) -> Stream:
         """Decode `prompt` (text or token ids), yielding a Piece a step.
@@ -192,6 +200,7 @@ class LLM:
         sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
         plain: without drafts. json_schema or regex: what the whole text must match. logprobs: tell every
         token's log-probability and the likeliest so many tokens; the target's own, before any sampler.
+        remember: keep the answer for later drafts, where the model was loaded to (load's `remember`).
         Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
         """
         settings = checked(Sampling, sampling)
@@ -210,6 +219,7 @@ class LLM:
             self,
             self.tokens(prompt),
             NoDrafter() if plain else self.drafter,
+            self.remembered if remember and not plain else None,
             max_tokens=max_tokens,
             seed=seed,
             stop=(stop,) if isinstance(stop, str) else tuple(stop),

@@ -174,7 +174,7 @@ def test_stdin_that_is_not_utf8_is_refused(capsys: Capture, target: Path) -> Non
         ("--logit-bias 1000=2", "logit bias for token 1000: the model's tokens are 0 to 257"),
         ("--stop=", "--stop '': an empty stop string would stop at once"),
         ("--stop \udcff", "the stop string is not UTF-8 text"),
-        ("--bogus", "No such option: --bogus; see paceline run --help"),
+        ("--xyzzy", "No such option: --xyzzy; see paceline run --help"),
         ("second", "unexpected extra argument"),
     ],
 )

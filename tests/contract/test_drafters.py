@@ -27,6 +27,7 @@ from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.recycle import RecycleDrafter
 from paceline.drafters.slem import SlemDrafter
+from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
 from paceline.engines.toy import ToyTarget
@@ -85,6 +86,9 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "lookahead, bigrams": lambda: LookaheadDrafter(3, 2, 2),
     "lookahead, no window": lambda: LookaheadDrafter(0, 3, 2),
     "lookup,lookahead": lambda: ComposedDrafter([LookupDrafter(2, 3), LookaheadDrafter(2, 3, 2)]),
+    "suffix": SuffixDrafter,
+    "suffix, taught": lambda: taught(SuffixDrafter()),
+    "suffix,model": lambda: ComposedDrafter([SuffixDrafter(), model()], least=3),
     "ngram": NgramDrafter,
     "ngram, static": lambda: NgramDrafter(NgramCache.build([[1, 2, 3, 1, 2, 3, 4, 5, 0, 0, 0]])),
     "ngram, taught": lambda: taught(NgramDrafter()),

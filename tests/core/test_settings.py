@@ -20,6 +20,8 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
     ("values", "complaint"),
     [
         ({"drafters": ()}, "no drafter named"),
+        ({"drafters": ("lookahead", "lookup")}, "name it without other drafters"),
+        ({"level": 1}, "level 1: must be at least 2"),
         ({"drafters": ("guess",)}, "unknown drafter 'guess': choose from lookup, suffix, datastore"),
         ({"drafters": ("lookup", "lookup")}, "named twice"),
         ({"drafters": ("none", "lookup")}, "cannot be combined"),
@@ -64,3 +66,10 @@ def test_a_budget_is_only_ever_made_smaller() -> None:
 def test_statistics_of_nothing_have_no_rate() -> None:
     assert Stats().acceptance_rate is None
     assert Stats().acceptance_length is None
+
+
+def test_lookahead_has_the_room_of_its_window_and_guesses() -> None:
+    budget = Drafting(drafters=("lookahead",), n_draft=3, window=5, level=4, guesses=2).budget
+    # Columns of three tokens, the last of which begins below four others; as many for each guess.
+    assert (budget.depth, budget.nodes, budget.width) == (3 + 3, 7 * 3, 7)
+    assert Drafting(drafters=("lookup",), n_draft=3).budget.nodes == 3

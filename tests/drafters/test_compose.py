@@ -77,13 +77,13 @@ def test_the_first_that_has_enough_drafts(
 
 
 def test_what_is_learned_and_forgotten_reaches_those_that_remember() -> None:
-    parts = [Saying("a", 1), LookupDrafter(), Saying("b", 1)]
-    drafter = ComposedDrafter(parts)
+    first, last = Saying("a", 1), Saying("b", 1)
+    drafter = ComposedDrafter([first, LookupDrafter(), last])
     assert isinstance(drafter, Learner)
     drafter.learn([1, 2])
-    assert parts[0].learned == parts[2].learned == [[1, 2]]
+    assert first.learned == last.learned == [[1, 2]]
     drafter.forget()
-    assert parts[0].learned == parts[2].learned == []
+    assert first.learned == last.learned == []
 
 
 def test_statistics_tell_how_often_each_was_tried_proposed_and_right() -> None:

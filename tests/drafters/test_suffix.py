@@ -182,6 +182,14 @@ def test_a_wider_budget_gives_a_tree() -> None:
     assert tree.parents == (ROOT, 0, ROOT, 2)
 
 
+@pytest.mark.parametrize("width", [1, 2, 3, 5])
+def test_branches_at_any_depth_count_as_leaves(width: int) -> None:
+    text = [int(bit) for n in range(64) for bit in f"{n:06b}"]
+    drafter = SuffixDrafter(alpha=9.0, min_prob=0.0)
+    tree = proposal(drafter, text, Budget(4, 40, width=width, p_split=0.01))
+    assert sum(not tree.children(node) for node in range(len(tree))) == width
+
+
 def test_what_one_request_emitted_helps_the_next() -> None:
     drafter = SuffixDrafter()
     memory = drafter.open([1], 0)

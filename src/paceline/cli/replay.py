@@ -76,9 +76,9 @@ def replay(
         raise UsageError("--corpus: holds tokens of a model; name it with --tokenizer FILE.gguf")
     drafting.pop("exact_greedy")  # nothing is computed that could differ
 
-    from paceline.assemble import Corpora
     from paceline.cli.progress import progress
     from paceline.lab.replay.replay import Replay, methods_of
+    from paceline.makers import Corpora
 
     chosen = methods_of(methods, drafting)
     with Interrupts() as interrupts, ExitStack() as stack:

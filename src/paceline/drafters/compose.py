@@ -28,7 +28,7 @@ class ComposedDrafter:
     largest draft is taken, of equals the first."""
 
     def __init__(self, drafters: Sequence[Drafter], least: int = 1) -> None:
-        self._drafters = list(drafters)
+        self.drafters = list(drafters)
         self._least = least
         self.name = ",".join(d.name for d in drafters)
         self.wants = Want(top_k=max((d.wants.top_k for d in drafters), default=0))
@@ -36,7 +36,7 @@ class ComposedDrafter:
     def open(self, prompt: Sequence[int], seed: int) -> ComposedMemory:
         memory = ComposedMemory([])
         try:
-            for drafter in self._drafters:
+            for drafter in self.drafters:
                 memory.parts.append(drafter.open(prompt, seed))
         except BaseException:
             memory.close()
@@ -46,7 +46,7 @@ class ComposedDrafter:
     def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
         trees = [EMPTY] * len(batch)
         asked: list[tuple[str, ...]] = [()] * len(batch)
-        for i, drafter in enumerate(self._drafters):
+        for i, drafter in enumerate(self.drafters):
             open_ = [
                 at
                 for at, (tree, (_, budget)) in enumerate(zip(trees, batch, strict=True))
@@ -64,7 +64,7 @@ class ComposedDrafter:
 
     @property
     def learners(self) -> list[Learner]:
-        return [d for d in self._drafters if isinstance(d, Learner) and getattr(d, "learners", True)]
+        return [d for d in self.drafters if isinstance(d, Learner) and getattr(d, "learners", True)]
 
     def learn(self, tokens: Sequence[int]) -> None:
         for drafter in self.learners:
@@ -75,5 +75,5 @@ class ComposedDrafter:
             drafter.forget()
 
     def close(self) -> None:
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             drafter.close()

@@ -19,7 +19,7 @@ from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree
 
 if TYPE_CHECKING:
-    from paceline.drafters.history import History
+    from paceline.drafters.suffix_history import History
 
 MAX_TOKENS = 1 << 20
 PLACES = 32  # most that are looked at in the text, and in past outputs; more change the drafts very little
@@ -51,8 +51,8 @@ class SuffixDrafter:
     rounded up to a power of two; 52 to 104 bytes each, as they come. 0 remembers none. alpha, offset: how far
     a match may draft by its length. min_prob: the least that a path's probability may be.
 
-    The first drafter of a process imports and compiles what it needs: about a second and, where no cache
-    of an earlier time is found, half a minute."""
+    The first drafter of a process loads compiled code, in half a second; the first on a machine compiles it,
+    in about ten."""
 
     name = "suffix"
     wants = Want()
@@ -69,7 +69,7 @@ class SuffixDrafter:
         if alpha < 0 or not 0.0 <= min_prob <= 1.0:
             raise UsageError(f"alpha {alpha} must not be negative, and min_prob {min_prob} from 0 to 1")
         # numba takes a second to import: only who drafts with suffixes waits for it.
-        from paceline.drafters.history import COMPILED, REACH, History
+        from paceline.drafters.suffix_history import COMPILED, REACH, History
         from paceline.drafters.vote import draft
 
         self._make, self._draft_into = History, draft

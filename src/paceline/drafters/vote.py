@@ -2,8 +2,8 @@
 
 SuffixDecoding (arXiv:2411.04975) takes one match length, counts what followed every occurrence, and chooses
 the length whose draft promises most. Here every place votes, a longer match and a more recent one with more
-weight, L**2 / (3 + rank), and for no more tokens than its own length allows. On recorded traces this accepts
-more per step and per drafted token than exact counts of the best length do (benchmarks/suffix.py).
+weight, L**2 / (3 + rank), and for no more tokens than its own length allows. On recorded traces such a path
+has more tokens accepted, of fewer drafted, than exact counts of the best length (benchmarks/suffix.py).
 
 A token's score is its share of the votes, with DOUBT for what none of the places has seen: few or short
 matches, however unanimous, are not certain. Unlike a bare share it comes close to the acceptance rate.
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.drafters.history import BORDER, Ints, compiled, find
+from paceline.drafters.suffix_history import BORDER, Ints, compiled, find
 
 DOUBT = 1.0
 Floats = Any  # an array of floating-point numbers

@@ -34,7 +34,7 @@ class Judgement:
 def warm_up(llm: LLM, prompt: Sequence[int]) -> None:
     """Before runs that are compared, so that all start alike: every model's weights are in memory, and the
     prompt is in the target's cache but not in the draft's, whose work on it counts."""
-    llm.generate(prompt[:1], max_tokens=2)
+    llm.generate(prompt[:1], max_tokens=2, remember=False)
     llm.generate(prompt, max_tokens=1, plain=True)
 
 

@@ -47,7 +47,7 @@ class Plan:
     distil: float = 0.6
     unloop_from: float = 0.75
     unloop_rows: int = 4
-    unloop_weight: float = 0.5
+    unloop_weight: float = 0.25
     checkpoint_minutes: float = 10.0
 
     def rate(self, done: float) -> float:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.assemble import MAKERS
 from paceline.core.errors import UsageError
 from paceline.core.ports import Budget, Features, Want
 from paceline.core.record import Step
@@ -28,9 +27,11 @@ from paceline.lab.bench.own import Paceline
 from paceline.lab.bench.plan import Plan
 from paceline.lab.bench.prompts import Prompts
 from paceline.lab.bench.summary import Group
+from paceline.lab.bench.sweep import every_drafter
 from paceline.lab.bench.turns import Turns, in_turn, together
 from paceline.lab.system import Answer, Ask
 from paceline.lab.workload import Item
+from paceline.makers import MAKERS
 
 EXACT: dict[str, Any] = {"threads": 1, "cache_type": "f32", "flash_attention": False}
 ITEMS = (
@@ -105,7 +106,8 @@ def test_a_sweep_over_temperatures_checks_sampling_where_it_samples(
 
 def test_the_sweep_over_drafters_names_each_and_all(asked: dict[str, Any]) -> None:
     record = Bench(Plan(**asked, sweep="drafter")).measure()
-    assert overall(record) == [({}, name) for name in ("plain", "lookup", "model", "lookup+model")]
+    methods = every_drafter(has_draft=True, has_stores=False).split(",")
+    assert overall(record) == [({}, name) for name in methods]
 
 
 def test_what_ends_a_sweep_leaves_the_points_before_it(asked: dict[str, Any], tmp_path: Path) -> None:

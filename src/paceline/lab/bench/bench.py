@@ -27,6 +27,7 @@ from paceline.lab.bench.sweep import DRAFTER, Point, every_drafter, parse
 from paceline.lab.bench.turns import Tick, Turns, Watch
 from paceline.lab.provenance import provenance
 from paceline.lab.workload import Item, load, of_size, sampled
+from paceline.makers import Corpora
 from paceline.zoo.quantize import quantize
 
 VARIED = {"threads": ("threads",), "draft-type": ("draft",)}  # of the provenance, by a sweep
@@ -79,7 +80,9 @@ class Bench:
         self._sweep = parse(plan.sweep)
         text = plan.methods
         if plan.sweep == DRAFTER:
-            text = every_drafter("draft" in plan.models or plan.models.get("target") is None)
+            stores = Corpora.find(plan.models.get("corpora", ())).stores
+            has_draft = "draft" in plan.models or plan.models.get("target") is None
+            text = every_drafter(has_draft, bool(stores))
         self._methods = parse_all(text, plan.drafting)
         self._peers = peers.parse(plan.peers)
         peers.require(self._peers)

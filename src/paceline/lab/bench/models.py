@@ -9,9 +9,10 @@ from typing import Any
 
 import psutil
 
-from paceline.assemble import Corpora, load, make_drafter
+from paceline.assemble import load
 from paceline.core.settings import Drafting
 from paceline.llm import LLM
+from paceline.makers import Corpora, make_drafter
 
 
 class Models:

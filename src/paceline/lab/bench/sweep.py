@@ -123,7 +123,9 @@ def parse(text: str) -> Sweep:
     return Sweep(name, tuple(values))
 
 
-def every_drafter(has_draft: bool) -> str:
-    """The methods of `--sweep drafter`: each drafter alone, then all of them in order."""
-    names = [name for name in DRAFTERS if name != "none" and (has_draft or name != "model")]
-    return ",".join(["plain", *names, *(["+".join(names)] if len(names) > 1 else [])])
+def every_drafter(has_draft: bool, has_stores: bool) -> str:
+    """The methods of `--sweep drafter`: each drafter that can be made alone, then in order all of those that
+    can be asked one after the other."""
+    there = {"model": has_draft, "datastore": has_stores, "none": False}
+    names = [name for name in DRAFTERS if there.get(name, True)]
+    return ",".join(["plain", *names, "+".join(name for name in names if name not in ("lookahead", "stack"))])

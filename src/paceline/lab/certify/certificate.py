@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from paceline.assemble import make_drafter
 from paceline.core.errors import UsageError
 from paceline.core.sampling import Sampling, probabilities
 from paceline.engines.noise import batch_noise
@@ -21,6 +20,7 @@ from paceline.lab.certify.sampled import CHUNK, Context, Sampled, check_sampled
 from paceline.lab.certify.state import State, check_state
 from paceline.lab.compare import rows_of
 from paceline.llm import LLM
+from paceline.makers import make_drafter
 
 # Every sampler at once, each doing something to most rows. What was said just now is made likelier, not
 # unlikelier: it rarely comes twice, and a row that overlooks its own drafted prefix would hardly show.

@@ -46,6 +46,7 @@ class Greedy:
 def check_greedy(llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling) -> Greedy:
     """`n` tokens; `sampling` is at temperature 0, with whatever penalties and biases."""
     request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0}
+    request["remember"] = False
     plain, drafted = (llm.generate(prompt, plain=plainly, **request) for plainly in (True, False))
     difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)
     alike = first_difference(plain.tokens, drafted.tokens)

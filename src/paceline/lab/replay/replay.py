@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from paceline.assemble import NO_CORPORA, Corpora, make_drafter
 from paceline.core.decode import decode, start
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed, Policy
@@ -23,6 +22,7 @@ from paceline.lab.provenance import fingerprint
 from paceline.lab.replay.clock import ClockedDrafter
 from paceline.lab.replay.record import Played, Result, result
 from paceline.lab.replay.traces import Trace
+from paceline.makers import NO_CORPORA, Corpora, make_drafter
 
 REQUEST = "replaying"
 ENDLESS = 1 << 30  # tokens; a request ends with its recording, which no drafter knows beforehand

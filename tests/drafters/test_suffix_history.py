@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.drafters import history as compiled
+from paceline.drafters import suffix_history as compiled
 
-HERE = "paceline.drafters.history"
+HERE = "paceline.drafters.suffix_history"
 tokens = st.integers(0, 2)
 texts = st.lists(st.lists(tokens, max_size=12), max_size=8)
 
@@ -184,3 +185,21 @@ def test_the_limit_is_rounded_up_to_a_power_of_two(limit: int, size: int) -> Non
     history = compiled.History(limit=limit)
     history.extend([1] * 20_000)
     assert len(history) == size
+
+
+def test_without_a_folder_for_the_cache_it_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    numba = pytest.importorskip("numba")
+    real = numba.njit
+
+    def njit(*function: Callable[..., int], **options: bool) -> object:
+        if options:
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(*function)
+
+    def next_one(n: int) -> int:
+        return n + 1
+
+    monkeypatch.setattr(numba, "njit", njit)
+    made = compiled.compiled(next_one)
+    assert hasattr(made, "py_func")
+    assert made(1) == 2

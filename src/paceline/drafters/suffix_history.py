@@ -3,11 +3,11 @@
 As in zlib: for n-grams of a few lengths, `heads` says where one with this hash was last seen, and `links`
 where it was seen before that. A look-up walks the most recent places, the longest n-grams first, and compares
 tokens, so that a collision costs time and nothing else. What the ring overwrites is forgotten in order of age
-without any bookkeeping: a chain ends where it leaves the ring. 52 bytes a token, where Arctic's
-suffix tree takes 360, and no counts to keep: who wants counts samples the places.
+without any bookkeeping: a chain ends where it leaves the ring. A token takes 52 bytes, in Arctic's suffix
+tree 360, and there are no counts to keep: who wants counts samples the places.
 
-The functions are compiled by numba where it is installed (extra "fast"); without it the same functions run
-as they stand, some fifty times slower.
+The functions are compiled by numba where it is installed (extra "fast"). Without it the same functions run as
+they stand: 7 microseconds a token instead of a fraction of one, and 80 a proposal instead of 8.
 """
 
 from __future__ import annotations
