@@ -66,6 +66,10 @@ def load(
         raise UsageError(f"a draft model is given, but --draft {','.join(names)} does not name 'model'")
     if remember and not LEARNERS & set(names):
         raise UsageError(f"nothing learns from what is remembered: name one of {', '.join(sorted(LEARNERS))}")
+    if corpora and names != ("none",) and not known & set(names):
+        raise UsageError(
+            f"a corpus is given, but --draft {','.join(names)} does not name {' or '.join(sorted(known))}"
+        )
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
     if exact_greedy and drafting.budget.width > 1:
@@ -94,7 +98,7 @@ def load(
         drafter, drafting = make_drafter(drafting, engine, small, found)
         remembered = recall(engine.vocab, drafter, remember) if remember else None
         undo.pop_all()
-    return LLM(engine, drafter, drafting, small, remembered)
+    return LLM(engine, drafter, drafting, small, remembered, found)
 
 
 def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> Remembered:
@@ -118,7 +122,7 @@ def choose(
     corpus for. known: the drafters that corpora were given for."""
     if target is None:
         target = zoo.target_path()
-        if draft is None and (drafters is None or "model" in drafters):
+        if draft is None and (drafters is None or {"model", "stack"} & set(drafters)):
             draft = zoo.draft_path()
     if drafters is None:
         # What copies from this text, from earlier ones, from a corpus; then what computes.

@@ -156,12 +156,14 @@ class LLM:
         drafting: Drafting,
         draft: LlamaTarget | None = None,
         remembered: Remembered | None = None,
+        corpora: Any = None,
     ) -> None:
         self.target = target
         self.draft = draft
         self.drafter = drafter
         self.drafting = drafting
         self.remembered = remembered
+        self.corpora = corpora  # what the drafter was made with, for whoever makes another like it
         self.policy = Fixed(drafting.budget)
 
     def tokens(self, prompt: str | Sequence[int]) -> list[int]:

@@ -63,8 +63,12 @@ class Corpora:
     def find(cls, names: Sequence[PathLike], vocab: Vocab | None = None) -> Corpora:
         """Of corpora by name or folder, and of cache files, which do not tell whose tokens they hold. With
         `vocab` they must be that vocabulary's: VocabError."""
-        files = [path for path in map(Path, names) if path.is_file()]
-        named = [name for name in names if not Path(name).is_file()]
+        paths = {name: Path(name).expanduser() for name in names}
+        # What is a bare name is a corpus's, whatever lies in the folder we are in.
+        files = [
+            path for name, path in paths.items() if path.is_file() and (path.suffix or str(path) != path.name)
+        ]
+        named = [name for name, path in paths.items() if path not in files]
         found = [find_corpus(name) if vocab is None else open_corpus(name, vocab) for name in named]
         caches = [*files, *(one.static for one in found if one.static is not None)]
         return cls(tuple(caches), tuple(one.datastore for one in found if one.datastore is not None))
@@ -166,14 +170,14 @@ MAKERS: dict[str, Callable[[Parts], Drafter]] = {
 
 
 def make_drafter(
-    drafting: Drafting, target: Target, draft: Any, corpora: Corpora = NO_CORPORA
+    drafting: Drafting, target: Target, draft: Any, corpora: Corpora | None = None
 ) -> tuple[Drafter, Drafting]:
     """What `drafting` names, asked in that order; and `drafting` with what "auto" came to. The models need a
     `text` where their vocabularies differ. Raises VocabError where those cannot be brought together."""
     translation = None
     if draft is not None:
         drafting, translation = translated(drafting, target, draft)
-    parts = Parts(drafting, target, draft, translation, corpora)
+    parts = Parts(drafting, target, draft, translation, corpora or NO_CORPORA)
     if drafting.drafters == ("none",):
         return NoDrafter(), drafting
     return ComposedDrafter([MAKERS[name](parts) for name in drafting.drafters], drafting.least), drafting

@@ -21,6 +21,7 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
     [
         ({"drafters": ()}, "no drafter named"),
         ({"drafters": ("lookahead", "lookup")}, "name it without other drafters"),
+        ({"drafters": ("stack", "model")}, "name it without them"),
         ({"level": 1}, "level 1: must be at least 2"),
         ({"drafters": ("guess",)}, "unknown drafter 'guess': choose from lookup, suffix, datastore"),
         ({"drafters": ("lookup", "lookup")}, "named twice"),

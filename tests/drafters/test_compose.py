@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Learner, Want
+from paceline.core.ports import Budget, Drafter, Learner, Want
+from paceline.core.sampling import Sampling
 from paceline.core.tree import DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookahead import LookaheadDrafter
@@ -126,3 +128,14 @@ def test_probes_are_no_guesses_but_better_than_nothing() -> None:
         (tree,) = drafter.propose([(drafter.open(last, 0), Budget(3, 20, 8))])
         assert tree.drafted == drafted
         assert bool(tree.probe) == (not drafted)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sampled_draft_is_not_dropped_for_what_was_drawn(first: bool) -> None:
+    """How long it is depends on the draws: `p_min` ends it where the draft is unsure of the next token."""
+    target, sampling, prompt = ToyTarget(3, seed=3, sharpness=2.0), Sampling(temperature=1.0), [1, 2, 0, 1, 2]
+    model = ModelDrafter(ToyTarget(3, seed=3, sharpness=2.0), 3, temperature=1.0)
+    drafters: list[Drafter] = [model, LookupDrafter(1, 2)] if first else [LookupDrafter(1, 2), model]
+    drafter = ComposedDrafter(drafters, least=3)
+    drafted = drafted_distribution(target, drafter, prompt, Budget(3, 3, p_min=0.6), sampling, 3)
+    assert distance(drafted, plain_distribution(target, prompt, sampling, 3)) < 1e-12

@@ -47,6 +47,7 @@ def certify(
     ] = 0,
     draft: options.Drafters = None,
     drafting: Any,
+    corpus: options.Corpora = None,
     sampling: Any,
     as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="Every figure as one JSON object.")] = False,
 ) -> int:
@@ -81,7 +82,10 @@ def certify(
     if sampling != Sampling():
         named["sampling"] = sampling
     plan = Plan(n=n_predict, contexts=contexts, runs=samples, sequences=sequences, seed=seed, **named)
-    with Interrupts() as interrupts, load(**models, drafters=draft, **drafting) as llm:
+    with (
+        Interrupts() as interrupts,
+        load(**models, drafters=draft, corpora=tuple(corpus or ()), **drafting) as llm,
+    ):
         with progress(work(llm, plan), interrupts) as tick:
             certificate = run_checks(llm, plan, tick)
         record = certificate.as_dict() | {"provenance": provenance(llm, plan.as_dict())}

@@ -68,6 +68,8 @@ class Drafting:
             raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
         if "none" in self.drafters and len(self.drafters) > 1:
             raise UsageError("'none' means plain decoding; it cannot be combined with other drafters")
+        if "stack" in self.drafters and {"lookup", "suffix", "model"} & set(self.drafters):
+            raise UsageError("'stack' is lookup, suffix and model already: name it without them")
         if "lookahead" in self.drafters and len(self.drafters) > 1:
             raise UsageError("'lookahead' needs its window in every pass: name it without other drafters")
         lows = {"n_draft": 1, "width": 1, "top_k": 1, "least": 1, "window": 0, "level": 2, "guesses": 1}
@@ -95,7 +97,7 @@ class Drafting:
             raise UsageError(
                 f"unknown cross_vocab {self.cross_vocab!r}: choose from {', '.join(CROSS_VOCAB)}"
             )
-        if self.cross_vocab != "off" and "model" not in self.drafters:
+        if self.cross_vocab != "off" and not {"model", "stack"} & set(self.drafters):
             raise UsageError(
                 f"cross_vocab {self.cross_vocab} translates for a draft model: give one (-md), "
                 "with 'model' among the drafters"

@@ -25,7 +25,8 @@ class ComposedMemory:
 
 class ComposedDrafter:
     """least: how many tokens are enough for the later ones not to be asked. Where none has so many, the
-    largest draft is taken, of equals the first."""
+    largest draft is taken, of equals the first. A sampled draft is taken whatever its size: how long it
+    became depends on what was drawn, and a choice by that would bias the output."""
 
     def __init__(self, drafters: Sequence[Drafter], least: int = 1) -> None:
         self.drafters = list(drafters)
@@ -50,7 +51,7 @@ class ComposedDrafter:
             open_ = [
                 at
                 for at, (tree, (_, budget)) in enumerate(zip(trees, batch, strict=True))
-                if len(tree.drafted) < min(self._least, budget.nodes, budget.depth)
+                if tree.q is None and len(tree.drafted) < min(self._least, budget.nodes, budget.depth)
             ]
             if not open_:
                 break
@@ -58,7 +59,8 @@ class ComposedDrafter:
             for at, tree in zip(open_, proposals, strict=True):
                 asked[at] += tree.asked or (drafter.name,)
                 # Probes alone are worth their rows where nobody has a guess.
-                if (len(tree.drafted), len(tree)) > (len(trees[at].drafted), len(trees[at])):
+                size, best = (len(tree.drafted), len(tree)), (len(trees[at].drafted), len(trees[at]))
+                if tree.q is not None or size > best:
                     trees[at] = tree
         return [replace(tree, asked=names) for tree, names in zip(trees, asked, strict=True)]
 

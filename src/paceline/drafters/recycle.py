@@ -131,7 +131,8 @@ class RecycleDrafter:
         """Keep the rows of the root and of every node; of equal tokens the last one's. A row beside the true
         text is worth as much as one in it: the true text is what `_followed` remembers."""
         k = min(TOP_K, top.shape[1])
-        self._table[np.array(tokens), :k] = top[: len(tokens), :k]
+        known = top[: len(tokens), 0] != UNKNOWN  # a record does not tell what follows beside it
+        self._table[np.array(tokens)[known], :k] = top[: len(tokens)][known, :k]
 
     def learn_rates(self, memory: RecycleMemory, step: Step) -> None:
         """Which place was right after each token that the target confirmed."""

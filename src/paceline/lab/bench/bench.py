@@ -99,13 +99,12 @@ class Bench:
 
     def _files(self) -> tuple[Path, Path | None]:
         needed = any(method.needs_draft for method in self._methods)
+        used = any(method.uses_draft for method in self._methods)
         models = self._plan.models
-        target, draft, _ = choose(
-            models.get("target"), models.get("draft"), ["model" if needed else "lookup"]
-        )
+        target, draft, _ = choose(models.get("target"), models.get("draft"), ["model" if used else "lookup"])
         if needed and draft is None:
             raise UsageError("the drafter 'model' needs a draft model: give one (-md)")
-        if draft is not None and not needed:
+        if draft is not None and not used:
             raise UsageError("a draft model is given (-md), but no method names 'model'")
         if draft is None and any(point.draft_type for point in self._sweep.points):
             raise UsageError("--sweep draft-type quantises a draft model: name 'model' among the methods")

@@ -42,7 +42,9 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     drafters = ("none",) if names == PLAIN else tuple(names.split("+"))
     own = dict(_change(text, change) for change in changes)
     try:
-        return Method(text.strip(), Drafting(drafters=drafters, **{**settings, **own}), tuple(own))
+        # A translation is for a draft model; the others have nothing to translate.
+        shared = {n: v for n, v in settings.items() if n != "cross_vocab" or {"model", "stack"} & {*drafters}}
+        return Method(text.strip(), Drafting(drafters=drafters, **{**shared, **own}), tuple(own))
     except UsageError as error:
         raise UsageError(f"method {text.strip()!r}: {error}") from error
 

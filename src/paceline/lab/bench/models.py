@@ -37,7 +37,7 @@ class Models:
         if draft is not None:
             small = self._draft(draft).target
         drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora)
-        return LLM(self.plain.target, drafter, drafting, small)
+        return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora)
 
     def _draft(self, path: Path) -> LLM:
         if path not in self._drafts:

@@ -173,7 +173,7 @@ def sampled_check(llm: LLM, plan: Plan, texts: Sequence[list[int]], tick: Callab
     if llm.draft is not None:
         theirs = [recorded(llm.draft, text, RECORDED) for text in draft_texts(llm, texts)]
         draft = HeldTarget(llm.draft, np.concatenate(theirs), place)
-    drafter, _ = make_drafter(llm.drafting, target, draft)
+    drafter, _ = make_drafter(llm.drafting, target, draft, llm.corpora)
     return check_sampled(
         target,
         drafter,

@@ -39,6 +39,10 @@ def methods_of(text: str, settings: Mapping[str, Any]) -> list[Method]:
             raise UsageError(
                 f"method {method.name!r}: a replay runs no model, so none can draft; leave 'model' out"
             )
+        if "lookahead" in method.drafting.drafters:
+            raise UsageError(
+                f"method {method.name!r}: lookahead asks about tokens that nobody decoded; leave it out"
+            )
     return methods
 
 
