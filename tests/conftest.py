@@ -50,3 +50,11 @@ def unrounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def foreign_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded draft with another tokenizer."""
     return write_foreign(tmp_path_factory.mktemp("foreign") / "foreign.gguf")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose outputs are remembered in a home of the test's own."""
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    (tmp_path / "project").mkdir()
+    return tmp_path / "project"

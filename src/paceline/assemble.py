@@ -11,7 +11,7 @@ from typing import Any
 from paceline import zoo
 from paceline.core.errors import UsageError
 from paceline.core.ports import Drafter, Learner
-from paceline.core.settings import DRAFTERS, LEARNERS, Drafting, checked
+from paceline.core.settings import DRAFTERS, LEARNERS, WITH_MODEL, Drafting, checked
 from paceline.core.vocab import Vocab
 from paceline.llm import LLM
 from paceline.machine.remembered import Remembered, project_of
@@ -62,7 +62,7 @@ def load(
     drafting = checked(Drafting, {"drafters": names, **settings})
     if "model" in names and draft is None:
         raise UsageError("the drafter 'model' needs a draft model: give one (-md), or use --draft lookup")
-    if not {"model", "stack"} & set(names) and draft is not None:
+    if not WITH_MODEL & set(names) and draft is not None:
         raise UsageError(f"a draft model is given, but --draft {','.join(names)} does not name 'model'")
     if remember and not LEARNERS & set(names):
         raise UsageError(f"nothing learns from what is remembered: name one of {', '.join(sorted(LEARNERS))}")
@@ -122,7 +122,7 @@ def choose(
     corpus for. known: the drafters that corpora were given for."""
     if target is None:
         target = zoo.target_path()
-        if draft is None and (drafters is None or {"model", "stack"} & set(drafters)):
+        if draft is None and (drafters is None or WITH_MODEL & set(drafters)):
             draft = zoo.draft_path()
     if drafters is None:
         # What copies from this text, from earlier ones, from a corpus; then what computes.

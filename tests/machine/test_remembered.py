@@ -9,20 +9,15 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.errors import RememberedError, UsageError
-from paceline.core.vocab import Vocab
 from paceline.machine import remembered_file
 from paceline.machine.remembered import Remembered, describe, forget, project_of
-
-
-def vocab(size: int = 300) -> Vocab:
-    return Vocab(size, "BPE", None, frozenset(), False, False, text=b"%d".__mod__, piece=b"%d".__mod__)
+from remembering import kept, vocab
 
 
 @pytest.fixture(autouse=True)
@@ -32,19 +27,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    (tmp_path / "project").mkdir()
-    return tmp_path / "project"
-
-
-@pytest.fixture
 def store(project: Path) -> Iterator[Remembered]:
     with Remembered.open(vocab(), project) as it:
         yield it
-
-
-def kept(project: Path, **settings: Any) -> list[list[int]]:
-    return list(Remembered.open(vocab(), project, **settings).outputs())
 
 
 def test_what_was_added_comes_back_oldest_first_in_another_process_too(

@@ -13,25 +13,10 @@ from pathlib import Path
 import pytest
 
 from paceline.core.errors import RememberedError
-from paceline.core.vocab import Vocab
 from paceline.machine import remembered_file
 from paceline.machine.remembered import Remembered, describe, forget
 from paceline.machine.remembered_file import VERSION
-
-
-def vocab(size: int = 300) -> Vocab:
-    return Vocab(size, "BPE", None, frozenset(), False, False, text=b"%d".__mod__, piece=b"%d".__mod__)
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
-    (tmp_path / "project").mkdir()
-    return tmp_path / "project"
-
-
-def kept(project: Path) -> list[list[int]]:
-    return list(Remembered.open(vocab(), project).outputs())
+from remembering import kept, vocab
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ DRAFTERS = (
     "stack",
     "none",
 )
+WITH_MODEL = frozenset({"model", "stack"})  # that take a draft model, the second where there is one
 LEARNERS = frozenset({"suffix", "ngram", "recycle", "stack"})  # that remember across requests
 VERIFY = ("auto", *RULES)
 CROSS_VOCAB = ("off", "tli", "slem", "auto")
@@ -97,7 +98,7 @@ class Drafting:
             raise UsageError(
                 f"unknown cross_vocab {self.cross_vocab!r}: choose from {', '.join(CROSS_VOCAB)}"
             )
-        if self.cross_vocab != "off" and not {"model", "stack"} & set(self.drafters):
+        if self.cross_vocab != "off" and not WITH_MODEL & set(self.drafters):
             raise UsageError(
                 f"cross_vocab {self.cross_vocab} translates for a draft model: give one (-md), "
                 "with 'model' among the drafters"

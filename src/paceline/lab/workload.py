@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.lab.jsonl import numbered_lines
 
 Message = tuple[str, str | None]  # role and content
 FOLDER = Path(__file__).parent / "suites"
@@ -96,7 +97,7 @@ def is_file(text: str) -> bool:
 def read(path: Path) -> list[Item]:
     items: dict[str, Item] = {}
     asked: Counter[str] = Counter()  # by session
-    for number, line in _lines(path):
+    for number, line in numbered_lines(path):
         where = f"{path}, line {number}"
         try:
             said = json.loads(line)
@@ -153,19 +154,6 @@ def _spread(items: Sequence[Item]) -> Iterator[Item]:
     order = sorted(enumerate(units.values()), key=lambda unit: f"{unit[0]:0{width}b}"[::-1])
     for _, unit in order:
         yield from unit
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); give a .jsonl file") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not UTF-8 text (byte {error.start}); convert it first") from error
-    # Not splitlines(), which also splits at form feeds and others that JSON may hold as they are.
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, line
 
 
 def _item(said: dict[str, Any], category: str, number: str, where: str) -> Item:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.core.settings import Drafting
+from paceline.core.settings import WITH_MODEL, Drafting
 
 PLAIN = "plain"
 
@@ -32,7 +32,7 @@ class Method:
     @property
     def uses_draft(self) -> bool:
         """Whether it takes a draft model where there is one."""
-        return self.needs_draft or "stack" in self.drafting.drafters
+        return bool(WITH_MODEL & set(self.drafting.drafters))
 
 
 def parse(text: str, settings: Mapping[str, Any]) -> Method:
@@ -43,7 +43,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     own = dict(_change(text, change) for change in changes)
     try:
         # A translation is for a draft model; the others have nothing to translate.
-        shared = {n: v for n, v in settings.items() if n != "cross_vocab" or {"model", "stack"} & {*drafters}}
+        shared = {n: v for n, v in settings.items() if n != "cross_vocab" or WITH_MODEL & {*drafters}}
         return Method(text.strip(), Drafting(drafters=drafters, **{**shared, **own}), tuple(own))
     except UsageError as error:
         raise UsageError(f"method {text.strip()!r}: {error}") from error

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from paceline.core.errors import UsageError
 from paceline.engines.recorded import Recording
+from paceline.lab.jsonl import numbered_lines
 
 FORMS = "write prompt_tokens and tokens, prompt and completion, or messages"
 LINE = "reading"
@@ -56,14 +57,7 @@ class Trace:
 
 def lines(path: Path) -> list[tuple[int, str]]:
     """The lines that are not empty, with their numbers."""
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); give a .jsonl file") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not UTF-8 text (byte {error.start}); convert it first") from error
-    # Not splitlines(), which also splits at form feeds and others that JSON may hold as they are.
-    found = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    found = list(numbered_lines(path))
     if not found:
         raise UsageError(f"{path}: is empty; write one JSON object a line: {FORMS}")
     return found

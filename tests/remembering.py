@@ -1,0 +1,17 @@
+"""What the tests of remembered outputs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline.core.vocab import Vocab
+from paceline.machine.remembered import Remembered
+
+
+def vocab(size: int = 300) -> Vocab:
+    return Vocab(size, "BPE", None, frozenset(), False, False, text=b"%d".__mod__, piece=b"%d".__mod__)
+
+
+def kept(project: Path, **settings: Any) -> list[list[int]]:
+    return list(Remembered.open(vocab(), project, **settings).outputs())
