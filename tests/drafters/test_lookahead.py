@@ -199,7 +199,10 @@ class Varying:
         self._at += 1
         return [self._budgets[self._at % len(self._budgets)]] * len(requests)
 
-    def observe(self, request: Request, step: Step) -> None:
+    def choose(self, requests: Sequence[Request], drafts: Sequence[DraftTree]) -> list[DraftTree]:
+        return list(drafts)
+
+    def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
         """Nothing to learn."""
 
 

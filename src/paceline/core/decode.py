@@ -17,6 +17,9 @@ from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import Verdict, verify
 
 
+Clock = Callable[[], float]  # seconds; a replay has one that runs on what passes are known to cost
+
+
 def _never(_token: int) -> bool:
     return False
 
@@ -41,6 +44,7 @@ class Request:
     rule: str = "auto"
     grammar: Grammar | None = None
     logprobs: int | None = None
+    late: float = 0.0  # seconds spent on a step after it was recorded; they count in the next one
     n_tokens: int = 0
     stop_reason: StopReason | None = None
     stats: Stats = field(default_factory=Stats)
@@ -119,30 +123,40 @@ def start(
     )
 
 
-def advance(target: Target, drafter: Drafter, policy: Policy, requests: Sequence[Request]) -> list[Step]:
+def advance(
+    target: Target, drafter: Drafter, policy: Policy, requests: Sequence[Request], clock: Clock = perf_counter
+) -> list[Step]:
     """One step of every request: draft, one forward pass, verify, commit."""
-    began = perf_counter()
+    began = clock()
     budgets = [r.cap(b, target.caps) for r, b in zip(requests, policy.budgets(requests), strict=True)]
-    trees = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True)])
-    check(drafter, target, trees, budgets)
-    trees = [t if r.grammar is None else prune(t, r.grammar) for r, t in zip(requests, trees, strict=True)]
-    drafted = perf_counter()
+    asked = clock()
+    proposals = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True)])
+    proposed = clock()
+    check(drafter, target, proposals, budgets)
+    proposals = [
+        t if r.grammar is None else prune(t, r.grammar) for r, t in zip(requests, proposals, strict=True)
+    ]
+    trees = policy.choose(requests, proposals)
+    chosen = clock()
     outs = target.forward([(r.session, t) for r, t in zip(requests, trees, strict=True)], drafter.wants)
-    forwarded = perf_counter()
-    shared = ((drafted - began) / len(requests), (forwarded - drafted) / len(requests))
+    forwarded = clock()
+    n = len(requests)
+    draft, forward = (proposed - asked) / n, (forwarded - chosen) / n
+    other = (chosen - began) / n - draft
     steps = []
     for request, tree, out in zip(requests, trees, outs, strict=True):
-        t0 = perf_counter()
+        t0 = clock()
         verdict = verify(
             tree, out, request.sampling, request.session.tokens, request.rng, request.rule, request.grammar
         )
-        t1 = perf_counter()
+        t1 = clock()
         tokens, sources, reason = cut(request, tree, verdict, target.caps.n_ctx)
         path = verdict.path[: len(tokens) - 1]
         logprobs = told(request, out, path, tokens)
         if request.grammar is not None:
             request.grammar.commit(tokens)
         request.session.keep(path, tokens[-1])
+        t2 = clock()
         step = Step(
             tokens=tokens,
             sources=sources,
@@ -151,14 +165,18 @@ def advance(target: Target, drafter: Drafter, policy: Policy, requests: Sequence
             drafted=Counter(tree.drafted),
             accepted=Counter(tree.source[node] for node in verdict.path),
             stop_reason=reason,
-            times=Times(*shared, verify=t1 - t0, keep=perf_counter() - t1),
+            times=Times(draft, forward, verify=t1 - t0, keep=t2 - t1, other=other + request.late),
             logprobs=logprobs,
         )
         request.stop_reason = reason
         request.stats.add(step)
         request.memory.observe(step, out.features)
-        policy.observe(request, step)
+        request.late = clock() - t2
         steps.append(step)
+    observed = clock()
+    policy.observe(requests, steps)
+    for request in requests:
+        request.late += (clock() - observed) / n
     return steps
 
 
@@ -202,13 +220,17 @@ def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets:
 
 
 def decode(
-    target: Target, drafter: Drafter, policy: Policy, requests: Sequence[Request]
+    target: Target,
+    drafter: Drafter,
+    policy: Policy,
+    requests: Sequence[Request],
+    clock: Clock = perf_counter,
 ) -> Iterator[tuple[Request, Step]]:
     """Decode every request to its end, all of them in each forward pass; yields each step as it happens.
 
-    The caller closes the requests. A generator that is dropped in mid-way leaves every session consistent.
+    clock: what the steps' times are told by. The caller closes the requests. A generator that is dropped in mid-way leaves every session consistent.
     """
     active = [r for r in requests if r.stop_reason is None]
     while active:
-        yield from zip(active, advance(target, drafter, policy, active), strict=True)
+        yield from zip(active, advance(target, drafter, policy, active, clock), strict=True)
         active = [r for r in active if r.stop_reason is None]

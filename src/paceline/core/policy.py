@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from paceline.core.ports import Budget
 from paceline.core.record import Step
+from paceline.core.tree import DraftTree
 
 if TYPE_CHECKING:
     from paceline.core.decode import Request
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 class Policy(Protocol):
     def budgets(self, requests: Sequence[Request]) -> list[Budget]: ...
 
-    def observe(self, request: Request, step: Step) -> None: ...
+    def choose(self, requests: Sequence[Request], drafts: Sequence[DraftTree]) -> list[DraftTree]:
+        """What is verified of what was proposed. A sampled draft may not be chosen from."""
+
+    def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
+        """One step of each."""
 
 
 class Fixed:
@@ -28,5 +33,8 @@ class Fixed:
     def budgets(self, requests: Sequence[Request]) -> list[Budget]:
         return [self._budget] * len(requests)
 
-    def observe(self, request: Request, step: Step) -> None:
+    def choose(self, requests: Sequence[Request], drafts: Sequence[DraftTree]) -> list[DraftTree]:
+        return list(drafts)
+
+    def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
         """Nothing to learn: the numbers are fixed."""

@@ -142,10 +142,24 @@ class Budget:
         depth, nodes = max(0, min(self.depth, depth)), max(0, min(self.nodes, nodes))
         return replace(self, depth=depth, nodes=nodes, width=min(self.width, width))
 
-    def goes_on(self, likeliest: float, drafted: int, depth: int) -> bool:
-        """Whether to draft one more token below a node at `depth`, known the probability of the likeliest.
-        Decided before the token is drawn, so that sampled drafts stay exact."""
+    def asks(self, drafter: str, draft: DraftTree) -> bool:
+        """Whether a composition asks one more drafter, known the `draft` of those before it."""
+        return True
+
+    def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:
+        """The chance that a token at `depth` is reached and accepted, which the drafter finds as `likely`
+        after a text that has the chance `parent`."""
+        return parent * likely
+
+    def goes_on(self, likeliest: float, drafted: int, depth: int, survival: float = 1.0) -> bool:
+        """Whether to draft one more token below a node at `depth`, known the probability of the likeliest and
+        its `survival`. Decided before the token is drawn, so that sampled drafts stay exact."""
         return drafted < self.nodes and depth < self.depth and likeliest >= self.p_min
+
+    def deepens(self, drafted: int, depth: int, survival: float) -> bool:
+        """Whether what follows a drafted token at `depth`, of that survival, is worth another pass of a
+        drafter that has to compute it."""
+        return True
 
 
 class Memory(Protocol):

@@ -17,16 +17,19 @@ TARGET = "target"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of one step; a batch's time is shared out evenly among its requests."""
+    """Seconds of one step; a batch's time is shared out evenly among its requests. draft: proposing.
+    forward: the target's pass. keep: committing and rolling back. other: deciding what to draft, and learning
+    from what came of the step before."""
 
     draft: float = 0.0
     forward: float = 0.0
     verify: float = 0.0
     keep: float = 0.0
+    other: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.draft + self.forward + self.verify + self.keep
+        return self.draft + self.forward + self.verify + self.keep + self.other
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class Stats:
     forward_seconds: float = 0.0
     verify_seconds: float = 0.0
     keep_seconds: float = 0.0
+    other_seconds: float = 0.0
 
     def add(self, step: Step) -> None:
         self.steps += 1
@@ -105,6 +109,7 @@ class Stats:
         self.forward_seconds += step.times.forward
         self.verify_seconds += step.times.verify
         self.keep_seconds += step.times.keep
+        self.other_seconds += step.times.other
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -117,7 +122,8 @@ class Stats:
 
     @property
     def seconds(self) -> float:
-        return self.draft_seconds + self.forward_seconds + self.verify_seconds + self.keep_seconds
+        known = self.draft_seconds + self.forward_seconds + self.verify_seconds + self.keep_seconds
+        return known + self.other_seconds
 
     def as_dict(self) -> dict[str, Any]:
         """The names `--json` prints; seconds by phase under "time"."""
@@ -134,5 +140,6 @@ class Stats:
                 "forward": self.forward_seconds,
                 "verify": self.verify_seconds,
                 "keep": self.keep_seconds,
+                "other": self.other_seconds,
             },
         }

@@ -31,6 +31,7 @@ class DraftTree:
         as a whole where every choice was.
     probe: nodes whose rows are computed but which are never accepted.
     asked: the drafters that were asked for this draft, in order, whether or not they had anything to say.
+    parts: the whole drafts that this one was merged or chosen from, one a drafter.
     """
 
     tokens: tuple[int, ...] = ()
@@ -41,6 +42,7 @@ class DraftTree:
     probe: frozenset[int] = frozenset()
     survival: tuple[float, ...] = ()
     asked: tuple[str, ...] = ()
+    parts: tuple[DraftTree, ...] = field(default=(), repr=False, compare=False)
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +129,7 @@ class DraftTree:
             probe=frozenset(place[i] for i in self.probe if kept[i]),
             survival=tuple(self.survival[i] for i in nodes),
             asked=self.asked,
+            parts=self.parts,
         )
 
     def starts_with(self, other: DraftTree) -> bool:

@@ -28,6 +28,7 @@ from paceline.zoo.network import DRAFT, TARGET, Llama
 
 # share of every batch drawn from each source, and the bytes of it that the tokenizer is trained on
 MIXTURE = {"library": 0.34, "tests": 0.08, "prose": 0.10, "records": 0.16, "packages": 0.32}
+LONGEST_STEP = 60.0  # seconds; the first one compiles
 TOKENIZER_BYTES = {"library": 9e6, "tests": 2e6, "prose": 5e6, "records": 5e6, "packages": 5e6}
 
 
@@ -243,7 +244,8 @@ class Trainer:
             late = done > plan.unloop_from
             repeated = loops(short.next(plan.unloop_rows), short.rng) if late else None
             mean += self.step(batches.next(plan.batch_tokens // batches.length), done, repeated)
-            self.seconds += time.monotonic() - began
+            # a step that took longer was a machine asleep, or a run stopped for a while: not the plan's time
+            self.seconds += min(time.monotonic() - began, LONGEST_STEP)
             if self.steps % 50 == 0:
                 rate = 50 * plan.batch_tokens / (time.monotonic() - shown)
                 print(
