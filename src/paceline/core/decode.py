@@ -16,7 +16,6 @@ from paceline.core.sampling import Rng, Sampling, SeededRng, logprob
 from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import Verdict, verify
 
-
 Clock = Callable[[], float]  # seconds; a replay has one that runs on what passes are known to cost
 
 
@@ -228,7 +227,8 @@ def decode(
 ) -> Iterator[tuple[Request, Step]]:
     """Decode every request to its end, all of them in each forward pass; yields each step as it happens.
 
-    clock: what the steps' times are told by. The caller closes the requests. A generator that is dropped in mid-way leaves every session consistent.
+    clock: what the steps' times are told by. The caller closes the requests. A generator that is dropped in
+    mid-way leaves every session consistent.
     """
     active = [r for r in requests if r.stop_reason is None]
     while active:
