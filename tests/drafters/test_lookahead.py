@@ -199,7 +199,9 @@ class Varying:
         self._at += 1
         return [self._budgets[self._at % len(self._budgets)]] * len(requests)
 
-    def choose(self, requests: Sequence[Request], drafts: Sequence[DraftTree]) -> list[DraftTree]:
+    def choose(
+        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+    ) -> list[DraftTree]:
         return list(drafts)
 
     def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:

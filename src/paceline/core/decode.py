@@ -131,11 +131,11 @@ def advance(
     asked = clock()
     proposals = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True)])
     proposed = clock()
-    check(drafter, target, proposals, budgets)
     proposals = [
         t if r.grammar is None else prune(t, r.grammar) for r, t in zip(requests, proposals, strict=True)
     ]
-    trees = policy.choose(requests, proposals)
+    trees = policy.choose(requests, budgets, proposals)
+    check(drafter, target, trees, budgets)
     chosen = clock()
     outs = target.forward([(r.session, t) for r, t in zip(requests, trees, strict=True)], drafter.wants)
     forwarded = clock()

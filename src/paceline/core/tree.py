@@ -31,7 +31,8 @@ class DraftTree:
         as a whole where every choice was.
     probe: nodes whose rows are computed but which are never accepted.
     asked: the drafters that were asked for this draft, in order, whether or not they had anything to say.
-    parts: the whole drafts that this one was merged or chosen from, one a drafter.
+    said: per node the drafters that proposed it, each with its score; () where one drafter speaks for all.
+    whole: the draft that this one was chosen from; None where it is all there was.
     """
 
     tokens: tuple[int, ...] = ()
@@ -42,7 +43,8 @@ class DraftTree:
     probe: frozenset[int] = frozenset()
     survival: tuple[float, ...] = ()
     asked: tuple[str, ...] = ()
-    parts: tuple[DraftTree, ...] = field(default=(), repr=False, compare=False)
+    said: tuple[tuple[tuple[str, float], ...], ...] = field(default=(), repr=False, compare=False)
+    whole: DraftTree | None = field(default=None, repr=False, compare=False)
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,6 +61,11 @@ class DraftTree:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def proposed(self) -> DraftTree:
+        """All that was proposed, of which this was chosen."""
+        return self if self.whole is None else self.whole
 
     @property
     def drafted(self) -> tuple[str, ...]:
@@ -129,7 +136,8 @@ class DraftTree:
             probe=frozenset(place[i] for i in self.probe if kept[i]),
             survival=tuple(self.survival[i] for i in nodes),
             asked=self.asked,
-            parts=self.parts,
+            said=tuple(self.said[i] for i in nodes) if self.said else (),
+            whole=self.whole,
         )
 
     def starts_with(self, other: DraftTree) -> bool:

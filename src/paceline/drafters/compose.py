@@ -1,13 +1,17 @@
-"""Several drafters in order: the next is asked only where those before it have too little to say."""
+"""Several drafters as one.
+
+ComposedDrafter   in order: the next is asked only where those before it have too little to say
+Portfolio         whoever is worth asking, their guesses in one tree, from which the policy chooses
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from paceline.core.ports import Budget, Drafter, Features, Learner, Memory, Want
 from paceline.core.record import Step
-from paceline.core.tree import EMPTY, DraftTree
+from paceline.core.tree import EMPTY, ROOT, DraftTree
 
 
 class ComposedMemory:
@@ -23,14 +27,11 @@ class ComposedMemory:
             part.close()
 
 
-class ComposedDrafter:
-    """least: how many tokens are enough for the later ones not to be asked. Where none has so many, the
-    largest draft is taken, of equals the first. A sampled draft is taken whatever its size: how long it
-    became depends on what was drawn, and a choice by that would bias the output."""
+class _Several:
+    """What compositions have in common: they open, teach and close all of their drafters."""
 
-    def __init__(self, drafters: Sequence[Drafter], least: int = 1) -> None:
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = list(drafters)
-        self._least = least
         self.name = ",".join(d.name for d in drafters)
         self.wants = Want(top_k=max((d.wants.top_k for d in drafters), default=0))
 
@@ -43,6 +44,32 @@ class ComposedDrafter:
             memory.close()
             raise
         return memory
+
+    @property
+    def learners(self) -> list[Learner]:
+        return [d for d in self.drafters if isinstance(d, Learner) and getattr(d, "learners", True)]
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        for drafter in self.learners:
+            drafter.learn(tokens)
+
+    def forget(self) -> None:
+        for drafter in self.learners:
+            drafter.forget()
+
+    def close(self) -> None:
+        for drafter in self.drafters:
+            drafter.close()
+
+
+class ComposedDrafter(_Several):
+    """least: how many tokens are enough for the later ones not to be asked. Where none has so many, the
+    largest draft is taken, of equals the first. A sampled draft is taken whatever its size: how long it
+    became depends on what was drawn, and a choice by that would bias the output."""
+
+    def __init__(self, drafters: Sequence[Drafter], least: int = 1) -> None:
+        super().__init__(drafters)
+        self._least = least
 
     def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
         trees = [EMPTY] * len(batch)
@@ -64,18 +91,68 @@ class ComposedDrafter:
                     trees[at] = tree
         return [replace(tree, asked=names) for tree, names in zip(trees, asked, strict=True)]
 
-    @property
-    def learners(self) -> list[Learner]:
-        return [d for d in self.drafters if isinstance(d, Learner) and getattr(d, "learners", True)]
 
-    def learn(self, tokens: Sequence[int]) -> None:
-        for drafter in self.learners:
-            drafter.learn(tokens)
+@dataclass
+class Union:
+    """Drafts of one text in one tree: where several say the same, one node. Deterministic drafts only."""
 
-    def forget(self) -> None:
-        for drafter in self.learners:
-            drafter.forget()
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    said: list[tuple[tuple[str, float], ...]] = field(default_factory=list)
+    _places: dict[tuple[int, int], int] = field(default_factory=dict)
+    _tree: DraftTree = EMPTY
 
-    def close(self) -> None:
-        for drafter in self.drafters:
-            drafter.close()
+    def add(self, draft: DraftTree) -> None:
+        places = {ROOT: ROOT}
+        nodes = zip(draft.tokens, draft.parents, draft.source, draft.score, strict=True)
+        for node, (token, parent, source, score) in enumerate(nodes):
+            key = (places[parent], token)
+            place = self._places.get(key)
+            if place is None:
+                place = self._places[key] = len(self.tokens)
+                self.tokens.append(token)
+                self.parents.append(key[0])
+                self.said.append(((source, score),))
+            else:
+                self.said[place] += ((source, score),)
+            places[node] = place
+        self._tree = EMPTY
+
+    def tree(self) -> DraftTree:
+        if len(self._tree) != len(self.tokens) or self._tree.said != tuple(self.said):
+            self._tree = DraftTree(
+                tokens=tuple(self.tokens),
+                parents=tuple(self.parents),
+                score=tuple(max(score for _, score in who) for who in self.said),
+                source=tuple(who[0][0] for who in self.said),
+                said=tuple(self.said),
+            )
+        return self._tree
+
+
+class Portfolio(_Several):
+    """Its drafters in order, whoever the budget asks. Together they may propose more than the budget holds:
+    the policy chooses. A sampled draft stands alone: its nodes may not be chosen from, and whether it was
+    asked for was decided before it was drawn."""
+
+    def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
+        unions = [Union() for _ in batch]
+        alone: list[DraftTree | None] = [None] * len(batch)
+        asked: list[tuple[str, ...]] = [()] * len(batch)
+        for i, drafter in enumerate(self.drafters):
+            open_ = [
+                at
+                for at, (_, budget) in enumerate(batch)
+                if alone[at] is None and budget.depth > 0 and budget.asks(drafter.name, unions[at].tree())
+            ]
+            if not open_:
+                continue
+            proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
+            for at, tree in zip(open_, proposals, strict=True):
+                asked[at] += tree.asked or (drafter.name,)
+                if tree.q is not None:
+                    alone[at] = tree
+                else:
+                    unions[at].add(tree)
+        drafts = [union.tree() if tree is None else tree for union, tree in zip(unions, alone, strict=True)]
+        return [replace(tree, asked=names) for tree, names in zip(drafts, asked, strict=True)]

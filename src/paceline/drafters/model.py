@@ -56,19 +56,30 @@ class _Growth:
     parents: list[int] = field(default_factory=list)
     score: list[float] = field(default_factory=list)
     q: list[Probabilities | None] = field(default_factory=list)
+    survival: list[float] = field(default_factory=list)
     frontier: list[int] = field(default_factory=lambda: [ROOT])
     depth: int = 0
     leaves: int = 1
 
-    def add(self, parent: int, token: int, score: float, q: Probabilities | None = None) -> int:
+    def add(self, parent: int, token: int, score: float, q: Probabilities | None = None) -> None:
+        """The next level goes on below it where that is worth a pass."""
+        survival = self.reaches(parent, score)
         self.tokens.append(token)
         self.parents.append(parent)
         self.score.append(score)
         self.q.append(q)
-        return len(self.tokens) - 1
+        self.survival.append(survival)
+        if self.budget.deepens(len(self.tokens), self.depth + 1, survival):
+            self.frontier.append(len(self.tokens) - 1)
 
-    def goes_on(self, likeliest: float) -> bool:
-        return self.budget.goes_on(likeliest, len(self.tokens), self.depth)
+    def reaches(self, parent: int, likely: float) -> float:
+        """The survival of a token below `parent`."""
+        above = 1.0 if parent == ROOT else self.survival[parent]
+        return self.budget.survival(ModelDrafter.name, likely, self.depth + 1, above)
+
+    def goes_on(self, parent: int, likeliest: float) -> bool:
+        survival = self.reaches(parent, likeliest)
+        return self.budget.goes_on(likeliest, len(self.tokens), self.depth, survival)
 
     def allowed(self, node: int, logits: Logits) -> Logits:
         """`logits` of what follows `node`, without what the grammar forbids there."""
@@ -89,6 +100,7 @@ class _Growth:
             score=tuple(self.score),
             source=(source,) * len(self.tokens),
             q=tuple(self.q) if sampled else None,
+            survival=tuple(self.survival),
         )
 
 
@@ -158,13 +170,13 @@ class ModelDrafter:
         token = int(logits.argmax())
         # The argmax's own probability needs one sum, not a whole distribution.
         likeliest = 1.0 / float(np.exp(logits - logits[token]).sum())
-        if growth.goes_on(likeliest):
-            growth.frontier.append(growth.add(node, token, likeliest))
+        if growth.goes_on(node, likeliest):
+            growth.add(node, token, likeliest)
 
     def _draw(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
         q = whole = probabilities(logits, sampling, ())
         # How many are drawn is decided before the first: dropping one for what it is would bias the output.
-        if not growth.goes_on(float(q.max())):
+        if not growth.goes_on(node, float(q.max())):
             return
         room = 1 + growth.budget.width - growth.leaves
         n = max(1, min(room, int((q >= growth.budget.p_split).sum()), int((q > 0.0).sum())))
@@ -173,7 +185,7 @@ class ModelDrafter:
             if len(growth.tokens) >= growth.budget.nodes:
                 break
             token = growth.memory.rng.draw(q)
-            growth.frontier.append(growth.add(node, token, float(whole[token]), q))
+            growth.add(node, token, float(whole[token]), q)
             if not self._independent:
                 q = without(q, token)
 
@@ -184,10 +196,10 @@ class ModelDrafter:
             likely = float(p[token])
             if rank > 0 and (likely < growth.budget.p_split or growth.leaves >= growth.budget.width):
                 break
-            if not growth.goes_on(likely):
+            if not growth.goes_on(node, likely):
                 break
             growth.leaves += rank > 0
-            growth.frontier.append(growth.add(node, token, likely))
+            growth.add(node, token, likely)
 
 
 def without(q: Probabilities, token: int) -> Probabilities:
