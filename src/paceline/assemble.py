@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from paceline import zoo
 from paceline.core.errors import UsageError
 from paceline.core.ports import Drafter, Learner
-from paceline.core.settings import DRAFTERS, LEARNERS, WITH_MODEL, Drafting, checked
+from paceline.core.settings import LEARNERS, WITH_MODEL, Drafting, checked
 from paceline.core.vocab import Vocab
+from paceline.costing import costs_of, save
 from paceline.llm import LLM
 from paceline.machine.remembered import Remembered, project_of
 from paceline.machine.threads import choose_threads
-from paceline.makers import Corpora, PathLike, make_drafter
+from paceline.makers import Corpora, PathLike, make_drafter, make_policy
 
 
 def load(
@@ -39,8 +40,9 @@ def load(
 
     target: a GGUF file; the embedded model if None. draft: a smaller GGUF with the same vocabulary, or with
     another one and cross_vocab="auto"; beside the embedded target the embedded draft. drafters: names in the
-    order they are asked ("lookup", "model"; "none" decodes plainly); by default lookup, and model where there
-    is a draft.
+    order they are asked ("lookup", "model"; "none" decodes plainly); by default "auto", all there is
+    something for, each used where it pays by what passes cost on this machine. What they cost is measured
+    when a model is loaded for the first time, in a few seconds, and kept.
     n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core.
     flash_attention: None leaves it to llama.cpp. cache_type: f32, f16, bf16 or q8_0.
     exact_greedy: plain and drafted passes have one shape, n_draft + 1 rows, so that greedy output is plain
@@ -58,7 +60,8 @@ def load(
     if isinstance(drafters, str):
         drafters = [name.strip() for name in drafters.split(",")]
     known = Corpora.find(corpora).drafters  # what is wrong with a name is said before a model is loaded
-    target, draft, names = choose(target, draft, drafters, known, bool(remember))
+    left_open = drafters is None
+    target, draft, names = choose(target, draft, drafters, exact_greedy)
     drafting = checked(Drafting, {"drafters": names, **settings})
     if "model" in names and draft is None:
         raise UsageError("the drafter 'model' needs a draft model: give one (-md), or use --draft lookup")
@@ -66,7 +69,7 @@ def load(
         raise UsageError(f"a draft model is given, but --draft {','.join(names)} does not name 'model'")
     if remember and not LEARNERS & set(names):
         raise UsageError(f"nothing learns from what is remembered: name one of {', '.join(sorted(LEARNERS))}")
-    if corpora and names != ("none",) and not known & set(names):
+    if corpora and names not in (("none",), ("auto",)) and not known & set(names):
         raise UsageError(
             f"a corpus is given, but --draft {','.join(names)} does not name {' or '.join(sorted(known))}"
         )
@@ -85,6 +88,8 @@ def load(
         rows = 1 + drafting.n_draft if exact_greedy else 0
         engine = LlamaTarget(Path(target), n_ctx=n_ctx, exact_rows=rows, **engine_settings)
         undo.callback(engine.close)
+        if not engine.caps.rewind and left_open:
+            names, draft, drafting = ("none",), None, Drafting(drafters=("none",))
         if not engine.caps.rewind and names != ("none",):
             raise UsageError(
                 f"{target}: a recurrent model's state cannot be rolled back yet, so nothing can be drafted "
@@ -94,11 +99,16 @@ def load(
         if draft is not None:
             small = LlamaTarget(Path(draft), n_ctx=engine.caps.n_ctx, **engine_settings)
             undo.callback(small.close)
+        costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)
         drafter, drafting = make_drafter(drafting, engine, small, found)
         remembered = recall(engine.vocab, drafter, remember) if remember else None
         undo.pop_all()
-    return LLM(engine, drafter, drafting, small, remembered, found)
+    policy = make_policy(drafting, costs)
+    llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
+    if costs is not None:
+        llm.on_close(lambda: save(engine, small, costs))
+    return llm
 
 
 def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> Remembered:
@@ -115,17 +125,14 @@ def choose(
     target: PathLike | None,
     draft: PathLike | None,
     drafters: Sequence[str] | None,
-    known: Collection[str] = (),
-    remember: bool = False,
+    exact_greedy: bool = False,
 ) -> tuple[PathLike, PathLike | None, tuple[str, ...]]:
-    """Fill in what was left open: the embedded models, and every drafter there is a model, a memory or a
-    corpus for. known: the drafters that corpora were given for."""
+    """Fill in what was left open: the embedded models, and who drafts."""
     if target is None:
         target = zoo.target_path()
         if draft is None and (drafters is None or WITH_MODEL & set(drafters)):
             draft = zoo.draft_path()
     if drafters is None:
-        # What copies from this text, from earlier ones, from a corpus; then what computes.
-        there = {"lookup": True, "suffix": remember, "model": draft is not None}
-        drafters = [name for name in DRAFTERS if there.get(name) or name in known]
+        # Passes of one shape all cost alike: there is no rate to choose by.
+        drafters = ("lookup", "model")[: 1 + (draft is not None)] if exact_greedy else ("auto",)
     return target, draft, tuple(drafters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from types import TracebackType
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.decode import decode, start
 from paceline.core.errors import UsageError
-from paceline.core.policy import Fixed
-from paceline.core.ports import Drafter
+from paceline.core.policy import Fixed, Policy
+from paceline.core.ports import Budget, Drafter
 from paceline.core.record import Logprob, Stats, StopReason
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting, checked
@@ -23,6 +23,9 @@ from paceline.engines.syntax import Schema, chosen
 if TYPE_CHECKING:
     from paceline.engines.llama import LlamaTarget
     from paceline.machine.remembered import Remembered
+
+
+PLAIN = Fixed(Budget(depth=0, nodes=0))
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Stream(Iterator[Piece]):
         llm: LLM,
         prompt: Sequence[int],
         drafter: Drafter,
+        policy: Policy,
         remembered: Remembered | None,
         **request: Any,
     ) -> None:
@@ -81,7 +85,7 @@ class Stream(Iterator[Piece]):
         self._request = start(llm.target, drafter, prompt, stop=self._text, **request)
         self._prompt_seconds = perf_counter() - began
         self._seconds = 0.0  # in the loop only: what the reader of the stream does between steps is not ours
-        self._steps = decode(llm.target, drafter, llm.policy, [self._request])
+        self._steps = decode(llm.target, drafter, policy, [self._request])
         self._closed = False
         self._remembered = remembered
 
@@ -157,6 +161,7 @@ class LLM:
         draft: LlamaTarget | None = None,
         remembered: Remembered | None = None,
         corpora: Any = None,
+        policy: Policy | None = None,
     ) -> None:
         self.target = target
         self.draft = draft
@@ -164,7 +169,12 @@ class LLM:
         self.drafting = drafting
         self.remembered = remembered
         self.corpora = corpora  # what the drafter was made with, for whoever makes another like it
-        self.policy = Fixed(drafting.budget)
+        self.policy = policy or Fixed(drafting.budget)
+        self._closing: list[Callable[[], None]] = []
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Call it before the models are freed."""
+        self._closing.append(call)
 
     def tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """The prompt as tokens; what is no text is taken to be tokens already."""
@@ -221,6 +231,7 @@ class LLM:
             self,
             self.tokens(prompt),
             NoDrafter() if plain else self.drafter,
+            PLAIN if plain else self.policy,
             self.remembered if remember and not plain else None,
             max_tokens=max_tokens,
             seed=seed,
@@ -241,6 +252,8 @@ class LLM:
 
     def close(self) -> None:
         """Free the models. Calling it twice is harmless."""
+        while self._closing:
+            self._closing.pop()()
         self.drafter.close()
         self.target.close()
         if self.remembered is not None:

@@ -8,17 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
+from time import perf_counter
 from typing import Any
 
+from paceline.core.cost import Costs
+from paceline.core.decode import Clock
 from paceline.core.errors import UsageError, VocabError
 from paceline.core.intersection import Intersection
 from paceline.core.lexicon import Lexicon
+from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Drafter, Target
+from paceline.core.rate import Rate
 from paceline.core.sample import TEXT
 from paceline.core.settings import Drafting
 from paceline.core.translation import Translation
 from paceline.core.vocab import Vocab, check_shared
-from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
@@ -139,6 +144,14 @@ def make_stack(parts: Parts) -> Drafter:
     return ComposedDrafter([make(parts) for make in makers], least=3)
 
 
+def make_auto(parts: Parts) -> Drafter:
+    """All there is something for, the cheapest first."""
+    there = {"ngram": bool(parts.corpora.caches), "datastore": bool(parts.corpora.stores)}
+    there["model"] = parts.draft is not None
+    names = [name for name in ("suffix", "lookup", "ngram", "datastore", "model") if there.get(name, True)]
+    return Portfolio([MAKERS[name](parts) for name in names])
+
+
 def make_model(parts: Parts) -> Drafter:
     assert parts.draft is not None  # load() asks for one
     draft: Target = parts.draft
@@ -166,6 +179,7 @@ MAKERS: dict[str, Callable[[Parts], Drafter]] = {
     "lookahead": make_lookahead,
     "model": make_model,
     "stack": make_stack,
+    "auto": make_auto,
 }
 
 
@@ -180,7 +194,20 @@ def make_drafter(
     parts = Parts(drafting, target, draft, translation, corpora or NO_CORPORA)
     if drafting.drafters == ("none",):
         return NoDrafter(), drafting
-    return ComposedDrafter([MAKERS[name](parts) for name in drafting.drafters], drafting.least), drafting
+    if drafting.drafters == ("auto",):
+        return make_auto(parts), drafting
+    made = [MAKERS[name](parts) for name in drafting.drafters]
+    if drafting.policy == "rate":
+        return Portfolio(made), drafting
+    return ComposedDrafter(made, drafting.least), drafting
+
+
+def make_policy(drafting: Drafting, costs: Costs | None, clock: Clock = perf_counter) -> Policy:
+    """Who decides. costs: what passes take here, which the policy `rate` needs and keeps up to date."""
+    if drafting.policy != "rate" or drafting.drafters == ("none",):
+        return Fixed(drafting.budget)
+    assert costs is not None  # who wants the rate measures first
+    return Rate(costs, depth=drafting.n_draft, nodes=2 * drafting.n_draft, width=drafting.width, clock=clock)
 
 
 def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, Translation | None]:

@@ -143,12 +143,23 @@ def sampling(
 
 
 def drafting(
+    policy: Annotated[
+        str | None,
+        option(
+            "--policy",
+            panel=DRAFTING,
+            metavar="RULE",
+            help="How much is drafted: rate (what pays, as measured), p_min or fixed.",
+        ),
+    ] = None,
     n_draft: Annotated[
-        int, option("--n-draft", panel=DRAFTING, metavar="N", help="Most tokens to draft ahead.")
-    ] = 7,
+        int | None,
+        option("--n-draft", panel=DRAFTING, metavar="N", help="Most tokens to draft ahead; 7, by rate 31."),
+    ] = None,
     width: Annotated[
-        int, option("--width", panel=DRAFTING, metavar="N", help="Most branches of the draft model's tree.")
-    ] = 1,
+        int | None,
+        option("--width", panel=DRAFTING, metavar="N", help="Most branches of a draft; 1, by rate 4."),
+    ] = None,
     p_min: Annotated[
         float,
         option("--p-min", panel=DRAFTING, metavar="X", help="Draft on while the draft model is this sure."),
@@ -220,9 +231,8 @@ def drafting(
     ] = 7,
 ) -> dict[str, Any]:
     """What `load` takes to draft, whoever drafts."""
-    return {
-        "n_draft": n_draft,
-        "width": width,
+    open_ = {"policy": policy, "n_draft": n_draft, "width": width}
+    return {name: value for name, value in open_.items() if value is not None} | {
         "p_min": p_min,
         "p_split": p_split,
         "temperature": draft_temp,

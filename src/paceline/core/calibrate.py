@@ -55,7 +55,7 @@ class Calibrator:
 
     def __init__(self) -> None:
         # slope, trend, then a bias a position
-        self._weights = [1.0, 0.0] + [0.0] * POSITIONS
+        self._weights = [1.0, 1.0] + [0.0] * POSITIONS
         self._curvature = [PRIOR] * (2 + POSITIONS)
         self.reliability = Reliability()
 

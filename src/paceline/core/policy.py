@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from paceline.core.ports import Budget
 from paceline.core.record import Step
-from paceline.core.tree import DraftTree
+from paceline.core.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
     from paceline.core.decode import Request
@@ -43,7 +43,44 @@ class Fixed:
     def choose(
         self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
-        return list(drafts)
+        return [fitted(d, b) if d.said else d for d, b in zip(drafts, budgets, strict=True)]
 
     def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
         """Nothing to learn: the numbers are fixed."""
+
+
+def fitting(
+    queue: Sequence[tuple[float, int, int]], drafts: Sequence[DraftTree], budgets: Sequence[Budget]
+) -> list[tuple[float, int, int]]:
+    """The likeliest nodes first, without those that their request has no room for, nor what hangs below
+    them."""
+    kept: list[tuple[float, int, int]] = []
+    parents: list[set[int]] = [set() for _ in drafts]  # that have a child already
+    nodes: list[set[int]] = [set() for _ in drafts]
+    leaves = [0] * len(drafts)
+    depths = [tree.depths() for tree in drafts]
+    for entry in queue:
+        _, at, node = entry
+        tree, budget = drafts[at], budgets[at]
+        parent = tree.parents[node]
+        if parent != ROOT and parent not in nodes[at]:
+            continue
+        branches = parent in parents[at] or not nodes[at]
+        if len(nodes[at]) >= budget.nodes or depths[at][node] > budget.depth:
+            continue
+        if branches and leaves[at] >= budget.width:
+            continue
+        leaves[at] += branches
+        nodes[at].add(node)
+        parents[at].add(parent)
+        kept.append(entry)
+    return kept
+
+
+def fitted(draft: DraftTree, budget: Budget) -> DraftTree:
+    """What fits of drafts that together are more than each may be: the likeliest of it."""
+    queue = sorted((-s, 0, node) for node, s in enumerate(draft.survival))
+    kept = {node for _, _, node in fitting(queue, [draft], [budget])}
+    if len(kept) == len(draft):
+        return draft
+    return draft.only([node in kept for node in range(len(draft))])

@@ -4,10 +4,10 @@ At the best achievable rate (tokens a second) a set of draft nodes N is worth ve
 
     1 + sum of survivals  -  rate * (T_draft(N) + T_verify(1 + |N|, depth))
 
-Survivals are calibrated (calibrate.py), costs measured (cost.py), and the rate is what has been reached lately,
-at least that of plain decoding. A node's survival is at most its parent's, so that the best n nodes are the n
-likeliest, and the best n is found by trying each: the curve of costs has steps, and a draft ends at one of
-its edges. Requests that share a pass share its cost, and their nodes compete in one list.
+Survivals are calibrated (calibrate.py), costs measured (cost.py), and the rate is what has been reached
+lately, at least that of plain decoding. A node's survival is at most its parent's, so that the best n nodes
+are the n likeliest, and the best n is found by trying each: the curve of costs has steps, and a draft ends at
+one of its edges. Requests that share a pass share its cost, and their nodes compete in one list.
 (The objective is FIELD's goodput: TurboSpec, arXiv:2406.14066, without a model of the acceptance.)
 """
 
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from paceline.core.calibrate import Calibration
-from paceline.core.cost import Cost
+from paceline.core.cost import Costs
+from paceline.core.policy import fitting
 from paceline.core.ports import Budget
 from paceline.core.record import Step
 from paceline.core.tree import ROOT, DraftTree
@@ -28,7 +29,7 @@ from paceline.core.tree import ROOT, DraftTree
 if TYPE_CHECKING:
     from paceline.core.decode import Request
 
-LATELY = 0.96  # what is left of a step's weight after the next one: a memory of some 25 steps
+LATELY = 0.88  # what is left of a step's weight after the next one: a memory of some eight steps
 RECENT = 1 / 8  # how much the last guess says of how a request's guesses fare
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
 SURE = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # of the cheap draft's first token: kinds of steps told apart
@@ -102,18 +103,18 @@ class RateBudget(Budget):
 
 
 class Rate:
-    """costs: of the target's passes. nodes, depth, width: the most that a request's draft may have."""
+    """costs: what passes take here, kept up to date. nodes, depth, width: the most that a draft may have."""
 
     def __init__(
         self,
-        cost: Cost,
+        costs: Costs,
         *,
         depth: int = 24,
         nodes: int = 48,
         width: int = 4,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.cost = cost
+        self.costs, self.cost = costs, costs.target
         self._most = (depth, nodes, width)
         self._clock = clock
         self.forget()
@@ -179,7 +180,7 @@ class Rate:
             else:
                 queue += [(-s, at, node) for node, s in enumerate(survival)]
         queue.sort()
-        kept = _fitting(queue, drafts, budgets)
+        kept = fitting(queue, drafts, budgets)
         n, _ = self._best([-s for s, _, _ in kept], self._rows + fixed)
         taken: list[list[bool]] = [[False] * len(tree) for tree in drafts]
         for _, at, node in kept[:n]:
@@ -363,34 +364,6 @@ def _pattern(who: Sequence[tuple[str, float]], voices: set[str]) -> str:
     """Who says it, and who says something else there."""
     names = [name for name, _ in who]
     return "+".join(names) + "|" + "+".join(sorted(voices.difference(names)))
-
-
-def _fitting(
-    queue: Sequence[tuple[float, int, int]], drafts: Sequence[DraftTree], budgets: Sequence[Budget]
-) -> list[tuple[float, int, int]]:
-    """The likeliest nodes first, without those that their request has no room for, nor what hangs below
-    them."""
-    kept: list[tuple[float, int, int]] = []
-    parents: list[set[int]] = [set() for _ in drafts]  # that have a child already
-    nodes: list[set[int]] = [set() for _ in drafts]
-    leaves = [0] * len(drafts)
-    depths = [tree.depths() for tree in drafts]
-    for entry in queue:
-        _, at, node = entry
-        tree, budget = drafts[at], budgets[at]
-        parent = tree.parents[node]
-        if parent != ROOT and parent not in nodes[at]:
-            continue
-        branches = parent in parents[at] or not nodes[at]
-        if len(nodes[at]) >= budget.nodes or depths[at][node] > budget.depth:
-            continue
-        if branches and leaves[at] >= budget.width:
-            continue
-        leaves[at] += branches
-        nodes[at].add(node)
-        parents[at].add(parent)
-        kept.append(entry)
-    return kept
 
 
 def _only(tree: DraftTree, survival: Sequence[float], keep: Sequence[bool]) -> DraftTree:

@@ -21,17 +21,24 @@ DRAFTERS = (
     "lookahead",
     "model",
     "stack",
+    "auto",
     "none",
 )
-WITH_MODEL = frozenset({"model", "stack"})  # that take a draft model, the second where there is one
-LEARNERS = frozenset({"suffix", "ngram", "recycle", "stack"})  # that remember across requests
+WITH_MODEL = frozenset({"model", "stack", "auto"})  # that take a draft model, presets where there is one
+LEARNERS = frozenset({"suffix", "ngram", "recycle", "stack", "auto"})  # that remember across requests
+POLICIES = ("fixed", "p_min", "rate")
+UNSET = -(1 << 31)  # a number that was left to the policy
+ROOM = {"rate": (31, 4)}  # the longest draft and its leaves, where they are left open; else:
+FIXED_ROOM = (7, 1)  # with the root 8 rows: where kernels work in tiles, the ninth is the dear one
 VERIFY = ("auto", *RULES)
 CROSS_VOCAB = ("off", "tli", "slem", "auto")
 
 
 @dataclass(frozen=True)
 class Drafting:
-    """drafters: asked in this order. n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
+    """drafters: asked in this order. policy: who decides how much of their drafts is verified
+    (core/policy.py); left open, "rate" for the preset auto and "p_min" for drafters that are named.
+    n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
     p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
     its top_k. verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree,
     or token and recursive where rows are long (verify.py).
@@ -43,8 +50,9 @@ class Drafting:
     (engines/translated.py), "slem" drafts text (drafters/slem.py), "auto" chooses, "off" refuses it."""
 
     drafters: tuple[str, ...] = ("lookup", "model")
-    n_draft: int = 7  # with the root 8 rows: where kernels work in tiles, the ninth is the dear one
-    width: int = 1
+    policy: str = ""
+    n_draft: int = UNSET
+    width: int = UNSET
     p_min: float = 0.5
     p_split: float = 0.1
     temperature: float = 0.0
@@ -59,6 +67,12 @@ class Drafting:
     cross_vocab: str = "off"
 
     def __post_init__(self) -> None:
+        if not self.policy:
+            object.__setattr__(self, "policy", "rate" if "auto" in self.drafters else "p_min")
+        room = ROOM.get(self.policy, FIXED_ROOM)
+        for name, value in zip(("n_draft", "width"), room, strict=True):
+            if getattr(self, name) == UNSET:
+                object.__setattr__(self, name, value)
         known = ", ".join(DRAFTERS)
         if not self.drafters:
             raise UsageError(f"no drafter named: choose from {known}")
@@ -71,6 +85,9 @@ class Drafting:
             raise UsageError("'none' means plain decoding; it cannot be combined with other drafters")
         if "stack" in self.drafters and {"lookup", "suffix", "model"} & set(self.drafters):
             raise UsageError("'stack' is lookup, suffix and model already: name it without them")
+        if "auto" in self.drafters and len(self.drafters) > 1:
+            raise UsageError("'auto' is all drafters there is something for: name it without others")
+        self._check_policy()
         if "lookahead" in self.drafters and len(self.drafters) > 1:
             raise UsageError("'lookahead' needs its window in every pass: name it without other drafters")
         lows = {"n_draft": 1, "width": 1, "top_k": 1, "least": 1, "window": 0, "level": 2, "guesses": 1}
@@ -92,6 +109,14 @@ class Drafting:
         if not 1 <= self.ngram_min <= self.ngram_max:
             raise UsageError(f"ngram_min {self.ngram_min}: must be between 1 and ngram_max {self.ngram_max}")
         self._check_cross_vocab()
+
+    def _check_policy(self) -> None:
+        if self.policy not in POLICIES:
+            raise UsageError(f"unknown policy {self.policy!r}: choose from {', '.join(POLICIES)}")
+        if "auto" in self.drafters and self.policy != "rate":
+            raise UsageError(f"'auto' decides by the rate: name drafters to draft by policy {self.policy}")
+        if "lookahead" in self.drafters and self.policy == "rate":
+            raise UsageError("'lookahead' needs its window in every pass: use policy fixed or p_min")
 
     def _check_cross_vocab(self) -> None:
         if self.cross_vocab not in CROSS_VOCAB:
@@ -124,7 +149,7 @@ class Drafting:
             depth=depth,
             nodes=nodes,
             width=width,
-            p_min=self.p_min,
+            p_min=0.0 if self.policy == "fixed" else self.p_min,
             p_split=self.p_split,
         )
 

@@ -1,0 +1,260 @@
+"""What a forward pass costs on this machine: seconds by rows and by the depth of the context.
+
+The curve is no smooth line. Kernels work in tiles, so that three rows can cost more than four and eight what
+five do; to smooth it would hide the edges that a draft has to end at. It is measured once (measuring.py) and
+kept up to date by every real pass.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from paceline.core.errors import UsageError
+
+# Depths that differ by less than a factor of two cost alike: bucket b is about SHALLOW * 2^b.
+SHALLOW, BUCKETS = 256, 24
+EDGES = [round(SHALLOW * 2 ** (b + 0.5)) for b in range(BUCKETS - 1)]
+
+# How a pass that was faster or slower than predicted is shared out. The machine's pace, common to all passes,
+# changes within seconds (another program, a warm processor); what one number of rows costs beside the others
+# hardly does.
+PACE, CELL = 0.2, 0.03
+JUDGES = 5  # passes whose median moves the pace, so that one hiccup does not, and a slow minute does at once
+CLIP = math.log(1.5)  # what a pass is off by beyond this, up or down, is no fault of its cell
+RECENT = 32  # passes that tell whether the pace was seen by other cells as well
+ENOUGH = 3  # observations that make a cell of what was never measured
+RENEW = 16  # observations after which curves are made anew; in between cells move by tenths of a percent
+
+Table = Mapping[int, Mapping[int, float]]
+
+
+def bucket(depth: int) -> int:
+    return bisect_left(EDGES, depth)
+
+
+class Cost:
+    """Seconds of one forward pass of one model.
+
+    table: seconds by context depth and by rows, as measured; not every depth needs all the rows, but one of
+    them the single row. noise: how far measurements of one and the same pass lay apart, 1 being not at all.
+    Raises UsageError for values that are not above 0, and for two depths of one bucket.
+    """
+
+    def __init__(self, table: Table, noise: float = 1.0) -> None:
+        self.noise = noise
+        self._cells: dict[int, dict[int, float]] = {}  # by bucket and rows, at a pace of 1
+        self._depth: dict[int, int] = {}  # of a bucket that something is known of
+        for depth in sorted(table):
+            if not table[depth]:
+                continue
+            place = bucket(depth)
+            if place in self._cells:
+                raise UsageError(
+                    f"the depths {self._depth[place]} and {depth} are too much alike: keep a factor of two"
+                )
+            self._cells[place], self._depth[place] = dict(table[depth]), depth
+        self._pace = 1.0
+        self._pending: dict[tuple[int, int], list[float]] = {}  # seconds at a pace of 1, by bucket and rows
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
+        self._implied: deque[float] = deque(
+            maxlen=JUDGES
+        )  # logarithms of what the last passes say the pace is
+        self._curves: dict[int, list[float]] = {}  # by bucket, at a pace of 1; as long as was asked for yet
+        self._observed = 0
+        self._check()
+        self._known()
+
+    def _check(self) -> None:
+        numbers = [(n, s) for cells in self._cells.values() for n, s in cells.items()]
+        if any(n < 1 or not 0 < s < math.inf for n, s in numbers):
+            raise UsageError("costs must be seconds above 0, of passes of at least one row")
+        if all(n != 1 for n, _ in numbers):
+            raise UsageError("what a pass of one row costs is missing: measure again (paceline doctor)")
+
+    def _known(self) -> None:
+        self.rows: tuple[int, ...] = tuple(sorted({n for cells in self._cells.values() for n in cells}))
+        self.depths: tuple[int, ...] = tuple(self._depth[place] for place in sorted(self._cells))
+        self._curves.clear()
+
+    @property
+    def most(self) -> int:
+        """The largest number of rows that is known."""
+        return self.rows[-1]
+
+    def seconds(self, rows: int, depth: int) -> float:
+        """Of a pass over `rows` (0 takes none) after `depth` tokens. What was not measured costs what the
+        next larger number does, to which it can be filled up."""
+        return self._curve(bucket(depth), rows)[rows] * self._pace
+
+    def curve(self, most: int, depth: int) -> list[float]:
+        """0.0, then the seconds of 1 to `most` rows."""
+        pace = self._pace
+        return [s * pace for s in self._curve(bucket(depth), most)[: most + 1]]
+
+    def _curve(self, place: int, most: int) -> list[float]:
+        curve = self._curves.get(place)
+        if curve is None or len(curve) <= most:
+            curve = self._curves[place] = self._drawn(place, most)
+        return curve
+
+    def _drawn(self, place: int, most: int) -> list[float]:
+        """Steps up to the largest known rows; beyond them a line of the last two's slope, and of no less than
+        they cost a row."""
+        curve, last = [0.0], 0
+        for n in self.rows:
+            curve += [self._cell(place, n)] * (n - last)
+            last = n
+        before = self.rows[-2] if len(self.rows) > 1 else 0
+        slope = max((curve[last] - curve[before]) / (last - before), curve[last] / last)
+        curve += [curve[last] + slope * i for i in range(1, most - last + 1)]
+        return curve
+
+    def _cell(self, place: int, n: int) -> float:
+        """What is known of this bucket; or what its neighbours say, times how they compare in what is known
+        of both."""
+        cells = self._cells.get(place, {})
+        if n in cells:
+            return cells[n]
+        ratios = [
+            math.log(s / guess) for m, s in cells.items() if (guess := self._neighbours(place, m)) is not None
+        ]
+        guess = self._neighbours(place, n)
+        assert guess is not None  # some bucket has it, and it is not this one
+        return guess * math.exp(sum(ratios) / len(ratios)) if ratios else guess
+
+    def _neighbours(self, place: int, n: int) -> float | None:
+        """The cell of n rows by those of the nearest buckets: in between on a line, since attention grows
+        with the depth; outside as the nearest. None where no other bucket has it."""
+        places = sorted(p for p, cells in self._cells.items() if p != place and n in cells)
+        if not places:
+            return None
+        i = bisect_right(places, place)
+        if i in (0, len(places)):
+            return self._cells[places[max(0, i - 1)]][n]
+        below, above = places[i - 1], places[i]
+        share = (2.0**place - 2.0**below) / (2.0**above - 2.0**below)
+        return self._cells[below][n] * (1 - share) + self._cells[above][n] * share
+
+    def observe(self, rows: int, depth: int, seconds: float) -> None:
+        """One real pass. A time that no clock should tell (0, negative, not a number) is ignored."""
+        if not 0.0 < seconds < math.inf or rows < 1:
+            return
+        place = bucket(depth)
+        cells = self._cells.get(place)
+        if cells is None or rows not in cells:
+            self._wait(place, rows, depth, seconds / self._pace)
+            return
+        implied, key, recent = math.log(seconds / cells[rows]), (place, rows), self._recent
+        self._implied.append(implied)
+        pace = math.log(self._pace)
+        pace += PACE * (median(self._implied) - pace)
+        self._pace = math.exp(pace)
+        # What only one kind of pass tells cannot be told apart from the pace and is taken for it: otherwise a
+        # slow minute of plain decoding would leave its mark on the single row.
+        alone = recent.count(key) / len(recent) if recent else 1.0
+        cells[rows] *= math.exp(CELL * (1.0 - alone) * max(-CLIP, min(CLIP, implied - pace)))
+        recent.append(key)
+        self._observed += 1
+        if self._observed % RENEW == 0:
+            self._curves.clear()
+
+    def _wait(self, place: int, rows: int, depth: int, seconds: float) -> None:
+        """What was never measured says nothing of the pace. After a few times it is a cell of its own."""
+        pending = self._pending.setdefault((place, rows), [])
+        pending.append(seconds)
+        if len(pending) == ENOUGH:
+            del self._pending[place, rows]
+            self._cells.setdefault(place, {})[rows] = median(pending)
+            self._depth.setdefault(place, depth)
+            self._known()
+
+    def as_dict(self) -> dict[str, Any]:
+        """What it says now: seconds by depth and, in each, by rows; null where nothing is known."""
+        return {
+            "rows": list(self.rows),
+            "depths": list(self.depths),
+            "seconds": [
+                [s * self._pace if (s := self._cells[place].get(n)) is not None else None for n in self.rows]
+                for place in sorted(self._cells)
+            ],
+        }
+
+    @classmethod
+    def read(cls, said: Any) -> Cost:
+        """What `as_dict` wrote. Raises UsageError for what is not that."""
+        try:
+            rows, depths, seconds = said["rows"], said["depths"], said["seconds"]
+            good = (
+                _ascending(rows, 1)
+                and _ascending(depths, 0)
+                and rows[0] == 1
+                and len(seconds) == len(depths)
+                and all(len(line) == len(rows) and all(map(_is_time, line)) for line in seconds)
+            )
+        except (TypeError, KeyError, IndexError):
+            good = False
+        if not good:
+            raise UsageError(
+                "no cost curve: it needs ascending rows from 1, ascending depths, and seconds above 0 by "
+                "depth and rows; `paceline doctor --json` prints one"
+            )
+        table = {
+            depth: {n: float(s) for n, s in zip(rows, line, strict=True) if s is not None}
+            for depth, line in zip(depths, seconds, strict=True)
+        }
+        return cls(table)
+
+    @classmethod
+    def flat(cls, seconds: float = 1.0, per_row: float = 0.0, rows: int = 64) -> Cost:
+        """A made-up one, without an edge: `seconds`, and `per_row` for every row beyond the first."""
+        return cls({SHALLOW: {n: seconds + per_row * (n - 1) for n in range(1, rows + 1)}})
+
+
+def _ascending(values: Any, low: int) -> bool:
+    """Whether it is a list of whole numbers, at least one of them, each above the one before."""
+    return (
+        isinstance(values, Sequence)
+        and len(values) > 0
+        and all(type(v) is int and v >= low for v in values)
+        and all(a < b for a, b in pairwise(values))
+    )
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 < value < math.inf)
+
+
+@dataclass
+class Costs:
+    """What a step costs: the target's pass, the draft model's, and everything else: verifying, committing,
+    deciding. step: seconds, 0 where it is not known yet."""
+
+    target: Cost
+    draft: Cost | None = None
+    step: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "target": self.target.as_dict(),
+            "draft": None if self.draft is None else self.draft.as_dict(),
+            "step": self.step,
+        }
+
+    @classmethod
+    def read(cls, said: Any) -> Costs:
+        """What `as_dict` wrote, whatever stands beside it. Raises UsageError for what is not that."""
+        if not isinstance(said, Mapping) or "target" not in said:
+            raise UsageError(
+                'no cost curve: a JSON object with "target" is needed; `paceline doctor --json` prints one'
+            )
+        draft, step = said.get("draft"), said.get("step", 0.0)
+        if type(step) not in (int, float) or not 0 <= step < math.inf:
+            raise UsageError(f'no cost curve: its "step" is {step!r}, not seconds')
+        return cls(Cost.read(said["target"]), None if draft is None else Cost.read(draft), float(step))

@@ -1,0 +1,121 @@
+"""What passes cost here: from the disk, or measured this once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.cost import Costs
+from paceline.core.measuring import ROWS, measure
+from paceline.machine.costs import NO_EFFORT, Effort, Kept, keep, recall
+
+if TYPE_CHECKING:
+    from paceline.engines.llama import LlamaTarget
+
+Warn = Callable[[str], None]
+# How long, where, and over how many rows, when a model is loaded for the first time. What this leaves out is
+# filled in by use (core/cost.py); `paceline doctor` measures for longer.
+QUICK = {
+    "target": Effort(2.5, (256, 1024), ROWS),
+    "draft": Effort(0.7, (256,), (1, 2, 4, 8)),
+}
+NOISY = 2.0  # costs that were measured on a machine so busy are not kept
+DOING = "measuring what a pass costs here, this once"
+
+
+def to_stderr(line: str) -> None:
+    print(f"paceline: {line}", file=sys.stderr)
+
+
+def key_of(model: LlamaTarget, role: str) -> dict[str, Any]:
+    """What a model's costs depend on. role: a draft's are measured over fewer rows."""
+    from importlib.metadata import version
+
+    from paceline.engines.llama.binding import llama_cpp
+    from paceline.machine.identity import cpu_name, fingerprint
+    from paceline.machine.threads import logical_cores
+
+    settings = ("threads", "gpu_layers", "flash_attention", "cache_type", "exact_rows")
+    return {
+        "role": role,
+        "model": fingerprint(model.path),
+        "engine": f"llama-cpp-python {version('llama-cpp-python')}",
+        "features": llama_cpp().llama_print_system_info().decode(errors="replace"),
+        "processor": cpu_name(),
+        "cores": logical_cores(),
+        **{name: getattr(model, name, None) for name in settings},
+    }
+
+
+def costs_of(
+    target: LlamaTarget, draft: LlamaTarget | None = None, *, warn: Warn = to_stderr, quiet: bool = False
+) -> Costs:
+    """The costs of both, measured in a few seconds where they are not known yet. Call it before the models
+    are used: it takes one session of each, and what closed sessions left in their caches is dropped.
+
+    quiet: say nothing on a terminal while measuring."""
+    found: dict[str, Kept] = {}
+    with _progress(quiet) as tell:
+        for role, model in roles(target, draft).items():
+            key = key_of(model, role)
+            kept = recall(key, warn)
+            if kept is None:
+                kept = measured(model, QUICK[role], partial(tell, role))
+                if kept.cost.noise < NOISY and not keep(key, kept, warn):
+                    warn = _silent  # once is enough
+            found[role] = kept
+    return as_costs(found)
+
+
+def measured(model: LlamaTarget, effort: Effort, tick: Callable[[float], None]) -> Kept:
+    cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, tick=tick)
+    return Kept(cost, effort=effort)
+
+
+def as_costs(found: Mapping[str, Kept]) -> Costs:
+    small = found.get("draft")
+    return Costs(found["target"].cost, None if small is None else small.cost, found["target"].step)
+
+
+def save(target: LlamaTarget, draft: LlamaTarget | None, costs: Costs, *, warn: Warn = to_stderr) -> None:
+    """Keep what use has taught. A target of another process that did the same: the last one stays."""
+    for role, model in roles(target, draft).items():
+        cost = costs.target if role == "target" else costs.draft
+        if cost is None:
+            continue
+        key = key_of(model, role)
+        before = recall(key, _silent)
+        effort = NO_EFFORT if before is None else before.effort
+        if not keep(key, Kept(cost, costs.step if role == "target" else 0.0, effort), warn):
+            return  # once is enough
+
+
+def roles(target: LlamaTarget, draft: LlamaTarget | None) -> dict[str, LlamaTarget]:
+    return {"target": target} | ({} if draft is None else {"draft": draft})
+
+
+def _silent(_line: str) -> None:
+    """It was said before."""
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """One line in a terminal, which is gone afterwards."""
+    shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
+    width = 0
+
+    def tell(role: str, share: float) -> None:
+        nonlocal width
+        if shown:
+            line = f"{DOING}: {role} {share:.0%}"
+            width = max(width, len(line))
+            print(f"\r{line:{width}}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        if width:
+            print(f"\r{'':{width}}\r", end="", file=sys.stderr, flush=True)

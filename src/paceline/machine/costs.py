@@ -1,0 +1,107 @@
+"""Measured costs on the disk: one JSON file for each model, build of the engine, and way to run it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.core.cost import Cost, Costs
+from paceline.core.errors import UsageError
+from paceline.machine.home import home
+
+FORMAT = 1
+
+Warn = Callable[[str], None]
+Key = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Seconds spent on so many depths and rows."""
+
+    seconds: float = 0.0
+    depths: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+
+    def covers(self, other: Effort) -> bool:
+        """Whether `other` would find nothing new."""
+        return (
+            self.seconds >= other.seconds
+            and set(self.depths) >= set(other.depths)
+            and set(self.rows) >= set(other.rows)
+        )
+
+
+NO_EFFORT = Effort()
+
+
+@dataclass
+class Kept:
+    """What is known of one model. step: see Costs. effort: what it was measured with; more need not be there,
+    since what takes too long is left out."""
+
+    cost: Cost
+    step: float = 0.0
+    effort: Effort = NO_EFFORT
+
+
+def path_of(key: Key) -> Path:
+    """Where the costs are kept of what `key` tells: everything that they depend on, as JSON has it."""
+    text = json.dumps(key, sort_keys=True)
+    return home() / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def recall(key: Key, warn: Warn) -> Kept | None:
+    """What was kept; None where nothing was, or where it cannot be used: then `warn` is told."""
+    path = path_of(key)
+    try:
+        said = json.loads(path.read_bytes())
+        if said["format"] != FORMAT or said["key"] != json.loads(json.dumps(key)):
+            raise UsageError("is of another version, or of another model")
+        costs = Costs.read({"target": said["cost"], "step": said["step"]})
+        seconds, depths, rows = (said["effort"][name] for name in ("seconds", "depths", "rows"))
+        effort = Effort(float(seconds), tuple(map(int, depths)), tuple(map(int, rows)))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        warn(f"{path}: cannot be read ({error.strerror}); costs are measured again")
+        return None
+    except (ValueError, TypeError, KeyError, RecursionError, UsageError):
+        warn(f"{path}: holds no costs of this model; they are measured again")
+        return None
+    return Kept(costs.target, costs.step, effort)
+
+
+def keep(key: Key, kept: Kept, warn: Warn) -> bool:
+    """Whole or not at all: a reader never sees half a file, and of several writers the last one stays. Where
+    the disk refuses, `warn` is told, and it is False."""
+    path = path_of(key)
+    said = {
+        "format": FORMAT,
+        "key": key,
+        "cost": kept.cost.as_dict(),
+        "step": kept.step,
+        "effort": asdict(kept.effort),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(said, file, allow_nan=False)
+            Path(name).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as error:
+        warn(f"{path}: cannot be written ({error.strerror}); costs are measured again next time")
+        return False
+    return True
