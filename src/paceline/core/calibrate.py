@@ -3,11 +3,11 @@
 A drafter's score says which of its guesses are the likelier ones; how likely they are depends on the target,
 the text and the sampler. One logistic regression a drafter learns it from every guess whose outcome is known:
 
-    logit(probability) = bias[position] + slope * logit(score) + trend * recent
+    logit(probability) = slope * logit(score) + trend * recent + bias[position]
 
 `recent` is how the request's own last guesses fared, from -1 to 1: with it a text that changes its nature is
 followed within a few dozen tokens, while the other weights keep what is true of all texts. It starts by
-believing the score. The step sizes are those of a diagonal Newton method that forgets.
+believing the score, and the last guesses. The steps are those of a diagonal Newton method that forgets.
 """
 
 from __future__ import annotations
@@ -19,8 +19,28 @@ POSITIONS = 4  # 1, 2, 3, and all that are deeper
 FORGET = 0.99  # a weight rests on about a hundred outcomes
 STEP = 0.7
 PRIOR = 4.0
-LEAST, MOST = 0.01, 0.99  # what is believed at the most: the curve of a score ends there
+LEAST, MOST = 0.01, 0.99  # scores beyond them say no more than these
+SUREST = 6.0  # logits of what is believed: 0.9975
+GRAIN = 1000
 BINS = 10
+
+
+def clipped(score: float) -> float:
+    return LEAST if score < LEAST else MOST if score > MOST else score
+
+
+def logit_of(score: float) -> float:
+    score = clipped(score)
+    return math.log(score / (1.0 - score))
+
+
+# A logarithm takes longer than a look into a table: logit(score) is LOGITS[int(score * GRAIN)].
+LOGITS = [logit_of(i / GRAIN) for i in range(GRAIN + 1)]
+FARTHEST = LOGITS[-1]
+
+
+def sigmoid(z: float) -> float:
+    return 1.0 / (1.0 + math.exp(-z if -SUREST < z < SUREST else SUREST if z < 0.0 else -SUREST))
 
 
 @dataclass
@@ -32,7 +52,7 @@ class Reliability:
     happened: list[int] = field(default_factory=lambda: [0] * BINS)
 
     def add(self, probability: float, accepted: bool) -> None:
-        place = min(int(probability * BINS), BINS - 1)
+        place = int(probability * BINS)
         self.n[place] += 1
         self.said[place] += probability
         self.happened[place] += accepted
@@ -42,57 +62,47 @@ class Reliability:
         return sum(self.n)
 
     @property
-    def error(self) -> float | None:
-        """The expected calibration error: how far a bin's mean was off, over all bins. None without any."""
-        off = sum(abs(said - hap) for said, hap in zip(self.said, self.happened, strict=True))
-        return off / self.total if self.total else None
+    def accepted(self) -> float:
+        """The share of what was told about that happened. Only where something was."""
+        return sum(self.happened) / self.total
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: how far the bins' means were off. Only where something was told."""
+        off = sum(abs(said - happened) for said, happened in zip(self.said, self.happened, strict=True))
+        return off / self.total
 
 
 class Calibrator:
-    """One drafter's, over all requests."""
+    """One drafter's, over all requests. weights: slope, trend, then a bias a position. As inputs it takes
+    logits (LOGITS), positions from 1 on (right below the root), and `recent`."""
 
-    __slots__ = ("_curvature", "_weights", "reliability")
+    __slots__ = ("_curvature", "reliability", "weights")
 
-    def __init__(self) -> None:
-        # slope, trend, then a bias a position
-        self._weights = [1.0, 1.0] + [0.0] * POSITIONS
-        self._curvature = [PRIOR] * (2 + POSITIONS)
-        self.reliability = Reliability()
+    def __init__(self, trend: float = 1.0, reliability: Reliability | None = None) -> None:
+        self.weights = [1.0, trend] + [0.0] * POSITIONS
+        self._curvature = [PRIOR] * len(self.weights)
+        self.reliability = reliability or Reliability()
+
+    def logit(self, x: float, depth: int, recent: float) -> float:
+        """Of the chance that a guess is accepted where its parent is."""
+        weights = self.weights
+        return weights[0] * x + weights[1] * recent + weights[1 + (depth if depth < POSITIONS else POSITIONS)]
 
     def probability(self, score: float, depth: int, recent: float = 0.0) -> float:
-        """That a guess at `depth` (1: right below the root) is accepted where its parent is."""
-        weights = self._weights
-        score = LEAST if score < LEAST else MOST if score > MOST else score
-        z = weights[0] * math.log(score / (1.0 - score)) + weights[1] * recent
-        z += weights[1 + (depth if depth < POSITIONS else POSITIONS)]
-        return 1.0 / (1.0 + math.exp(-z)) if -6.0 < z < 6.0 else (0.0025 if z < 0.0 else 0.9975)
+        return sigmoid(self.logit(LOGITS[int(score * GRAIN)], depth, recent))
 
-    def observe(self, score: float, depth: int, recent: float, accepted: bool) -> None:
-        """The outcome of one guess whose parent was accepted."""
-        p = self.probability(score, depth, recent)
+    def observe(self, x: float, depth: int, recent: float, accepted: bool) -> float:
+        """The outcome of one guess whose parent was accepted. Returns the logit that was believed before."""
+        z = self.logit(x, depth, recent)
+        p = sigmoid(z)
         self.reliability.add(p, accepted)
-        score = min(max(score, LEAST), MOST)
-        error, variance = accepted - p, p * (1.0 - p)
-        inputs = ((0, math.log(score / (1.0 - score))), (1, recent), (1 + min(depth, POSITIONS), 1.0))
-        for place, value in inputs:
-            curvature = max(1.0, FORGET * self._curvature[place] + variance * value * value)
-            self._curvature[place] = curvature
-            self._weights[place] += STEP * error * value / curvature
-
-
-class Calibration:
-    """All drafters', by name, and those of what several say together (policy.py)."""
-
-    def __init__(self) -> None:
-        self._by_name: dict[str, Calibrator] = {}
-
-    def of(self, name: str) -> Calibrator:
-        found = self._by_name.get(name)
-        if found is None:
-            found = self._by_name[name] = Calibrator()
-        return found
-
-    def errors(self) -> dict[str, tuple[int, float]]:
-        """By name: how many outcomes, and the expected calibration error over them."""
-        known = {name: one.reliability for name, one in self._by_name.items()}
-        return {name: (one.total, one.error) for name, one in known.items() if one.error is not None}
+        step, variance = STEP * (accepted - p), p * (1.0 - p)
+        weights, curvature = self.weights, self._curvature
+        place = 1 + (depth if depth < POSITIONS else POSITIONS)
+        for at, value in ((0, x), (1, recent), (place, 1.0)):
+            if value != 0.0:
+                c = FORGET * curvature[at] + variance * value * value
+                curvature[at] = c = c if c > 1.0 else 1.0
+                weights[at] += step * value / c
+        return z

@@ -35,8 +35,17 @@ RENEW = 16  # observations after which curves are made anew; in between cells mo
 Table = Mapping[int, Mapping[int, float]]
 
 
+MOST = 1 << 16  # rows; and what can be the seconds of one pass
+LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9
+
+
 def bucket(depth: int) -> int:
     return bisect_left(EDGES, depth)
+
+
+def is_time(seconds: float) -> bool:
+    """Whether a clock that works can have told it: not 0, negative, or no number."""
+    return LEAST_SECONDS <= seconds <= MOST_SECONDS
 
 
 class Cost:
@@ -63,9 +72,8 @@ class Cost:
         self._pace = 1.0
         self._pending: dict[tuple[int, int], list[float]] = {}  # seconds at a pace of 1, by bucket and rows
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
-        self._implied: deque[float] = deque(
-            maxlen=JUDGES
-        )  # logarithms of what the last passes say the pace is
+        # Logarithms of what the last passes say the pace is.
+        self._implied: deque[float] = deque(maxlen=JUDGES)
         self._curves: dict[int, list[float]] = {}  # by bucket, at a pace of 1; as long as was asked for yet
         self._observed = 0
         self._check()
@@ -73,8 +81,8 @@ class Cost:
 
     def _check(self) -> None:
         numbers = [(n, s) for cells in self._cells.values() for n, s in cells.items()]
-        if any(n < 1 or not 0 < s < math.inf for n, s in numbers):
-            raise UsageError("costs must be seconds above 0, of passes of at least one row")
+        if any(not 1 <= n <= MOST or not is_time(s) for n, s in numbers):
+            raise UsageError(f"costs must be seconds above 0, of passes of 1 to {MOST:,} rows")
         if all(n != 1 for n, _ in numbers):
             raise UsageError("what a pass of one row costs is missing: measure again (paceline doctor)")
 
@@ -143,8 +151,8 @@ class Cost:
         return self._cells[below][n] * (1 - share) + self._cells[above][n] * share
 
     def observe(self, rows: int, depth: int, seconds: float) -> None:
-        """One real pass. A time that no clock should tell (0, negative, not a number) is ignored."""
-        if not 0.0 < seconds < math.inf or rows < 1:
+        """One real pass; ignored where no clock can have told its time."""
+        if not is_time(seconds) or rows < 1:
             return
         place = bucket(depth)
         cells = self._cells.get(place)
@@ -153,13 +161,15 @@ class Cost:
             return
         implied, key, recent = math.log(seconds / cells[rows]), (place, rows), self._recent
         self._implied.append(implied)
-        pace = math.log(self._pace)
-        pace += PACE * (median(self._implied) - pace)
+        lately, pace = median(self._implied), math.log(self._pace)
+        pace += PACE * (lately - pace)
         self._pace = math.exp(pace)
         # What only one kind of pass tells cannot be told apart from the pace and is taken for it: otherwise a
         # slow minute of plain decoding would leave its mark on the single row.
         alone = recent.count(key) / len(recent) if recent else 1.0
-        cells[rows] *= math.exp(CELL * (1.0 - alone) * max(-CLIP, min(CLIP, implied - pace)))
+        # So is what lies between where the pace was and where it goes.
+        off = implied - max(min(lately, pace), min(max(lately, pace), implied))
+        cells[rows] *= math.exp(CELL * (1.0 - alone) * max(-CLIP, min(CLIP, off)))
         recent.append(key)
         self._observed += 1
         if self._observed % RENEW == 0:
@@ -177,6 +187,7 @@ class Cost:
 
     def as_dict(self) -> dict[str, Any]:
         """What it says now: seconds by depth and, in each, by rows; null where nothing is known."""
+        self._curves.clear()  # up to the last observation, as what is read of this will be
         return {
             "rows": list(self.rows),
             "depths": list(self.depths),
@@ -195,8 +206,9 @@ class Cost:
                 _ascending(rows, 1)
                 and _ascending(depths, 0)
                 and rows[0] == 1
+                and rows[-1] <= MOST
                 and len(seconds) == len(depths)
-                and all(len(line) == len(rows) and all(map(_is_time, line)) for line in seconds)
+                and all(len(line) == len(rows) and all(map(_is_cell, line)) for line in seconds)
             )
         except (TypeError, KeyError, IndexError):
             good = False
@@ -227,8 +239,8 @@ def _ascending(values: Any, low: int) -> bool:
     )
 
 
-def _is_time(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and 0 < value < math.inf)
+def _is_cell(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and is_time(value))
 
 
 @dataclass
@@ -255,6 +267,6 @@ class Costs:
                 'no cost curve: a JSON object with "target" is needed; `paceline doctor --json` prints one'
             )
         draft, step = said.get("draft"), said.get("step", 0.0)
-        if type(step) not in (int, float) or not 0 <= step < math.inf:
+        if type(step) not in (int, float) or not 0 <= step <= MOST_SECONDS:
             raise UsageError(f'no cost curve: its "step" is {step!r}, not seconds')
         return cls(Cost.read(said["target"]), None if draft is None else Cost.read(draft), float(step))

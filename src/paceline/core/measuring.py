@@ -78,7 +78,7 @@ class Measuring:
         rows = [n for n in sorted({1, 2, *rows}) if 1 <= n <= most]
         deepest = max(1, caps.n_ctx - rows[-1])
         wanted = sorted({max(1, min(depth, deepest)) for depth in depths})
-        self._text = _random(self._target.vocab.size, min(caps.n_ctx, wanted[-1] + SPARE))
+        self._text = _random(self._target.vocab.size, min(caps.n_ctx, wanted[-1] + SPARE) + 1)
         self._began, self._end = self._clock(), self._clock() + seconds
 
         self._fill(min(START, wanted[0]))
@@ -96,9 +96,10 @@ class Measuring:
             samples = self._spread(rows, self._clock() + share)
             out[place] = _seconds(samples)
             self.noise = max(self.noise, _noise(samples[1]))
-            if deeper:
-                rate = self._deepen(deeper[0], self._left(), rate)
-            if bucket(self._depth) == bucket(place):
+            if not deeper:
+                return out
+            rate = self._deepen(deeper[0], self._left(), rate)
+            if bucket(self._depth) <= bucket(place):
                 return out
 
     def _left(self) -> float:
@@ -156,7 +157,7 @@ class Measuring:
         """Timed as the loop times it: the forward alone. Nothing of an earlier tree is in the cache."""
         session, text, depth = self._session, self._text, self._depth
         rewind = self._target.caps.rewind
-        if rewind or depth + 1 >= len(text):
+        if rewind or depth == len(text):
             self._depth = depth = depth if rewind else 1
             session.prefill(text[:depth])
         tree = chain(text[depth : depth + n - 1], "filler")

@@ -8,7 +8,7 @@ memory: each is handed back only what it opened.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -142,7 +142,7 @@ class Budget:
         depth, nodes = max(0, min(self.depth, depth)), max(0, min(self.nodes, nodes))
         return replace(self, depth=depth, nodes=nodes, width=min(self.width, width))
 
-    def asks(self, drafter: str, draft: DraftTree) -> bool:
+    def asks(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
         """Whether a composition asks one more drafter, known the `draft` of those before it."""
         return True
 

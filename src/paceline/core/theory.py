@@ -72,3 +72,15 @@ def best_n_draft(
         v = 1.0 if verify is None else verify(k + 1)
         gains[k] = with_verification_cost(acceptance, k, cost, v)
     return max(gains, key=gains.__getitem__)  # of equals the first: the shortest draft
+
+
+def break_even(verify: float, n_draft: int) -> float | None:
+    """The acceptance at which drafts of K tokens, which cost nothing to make, neither gain nor lose: the root
+    of 1 + a + ... + a^K = v. None where none does, the pass being dearer than K + 1 single ones."""
+    if verify > n_draft + 1:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(40):  # halves: more digits than a float has
+        middle = (low + high) / 2
+        low, high = (middle, high) if expected_tokens(middle, n_draft) < verify else (low, middle)
+    return high

@@ -7,7 +7,7 @@ The root is not in the arrays: it is the last emitted token (the root law). Node
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,7 @@ class DraftTree:
     asked: tuple[str, ...] = ()
     said: tuple[tuple[tuple[str, float], ...], ...] = field(default=(), repr=False, compare=False)
     whole: DraftTree | None = field(default=None, repr=False, compare=False)
+    _depths: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -118,9 +119,10 @@ class DraftTree:
 
     def depths(self) -> list[int]:
         """The distance of every node from the root (1 for its children)."""
-        out: list[int] = []
-        for parent in self.parents:
-            out.append(1 if parent == ROOT else out[parent] + 1)
+        out = self._depths
+        if not out:
+            for parent in self.parents:
+                out.append(1 if parent == ROOT else out[parent] + 1)
         return out
 
     def only(self, kept: Sequence[bool]) -> DraftTree:
@@ -139,6 +141,18 @@ class DraftTree:
             said=tuple(self.said[i] for i in nodes) if self.said else (),
             whole=self.whole,
         )
+
+    def chosen(self, nodes: Sequence[int], survival: Sequence[float]) -> DraftTree:
+        """Only these nodes (in order, each with its parent), and what is believed of all; `whole` tells what
+        was proposed."""
+        if len(nodes) == len(self.tokens):
+            return replace(self, survival=tuple(survival))
+        if not nodes:
+            return DraftTree(asked=self.asked, whole=self)
+        kept = [False] * len(self.tokens)
+        for node in nodes:
+            kept[node] = True
+        return replace(self.only(kept), survival=tuple(survival[node] for node in nodes), whole=self)
 
     def starts_with(self, other: DraftTree) -> bool:
         """Whether the leading nodes are exactly those of `other`."""

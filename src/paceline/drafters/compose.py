@@ -143,7 +143,7 @@ class Portfolio(_Several):
             open_ = [
                 at
                 for at, (_, budget) in enumerate(batch)
-                if alone[at] is None and budget.depth > 0 and budget.asks(drafter.name, unions[at].tree())
+                if alone[at] is None and budget.depth > 0 and budget.asks(drafter.name, unions[at].tree)
             ]
             if not open_:
                 continue

@@ -1,0 +1,75 @@
+"""What a policy has to say for itself: how often it drafted, why not more often, how far its word is good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from paceline.core.theory import break_even
+
+FEW = 20  # outcomes that a measured acceptance rests on, at the least
+RARELY = 0.5  # of the steps drafted for: more needs no excuse
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a draft does not pay: what verifying `rows` costs over a single one, the acceptance at which the
+    draft neither gains nor loses (None: no acceptance is enough), and the one that was measured."""
+
+    rows: int
+    ratio: float
+    break_even: float | None
+    measured: float | None
+
+    def __str__(self) -> str:
+        said = f"{self.rows} rows cost {self.ratio:.1f}x one here"
+        if self.break_even is None:
+            return f"{said}, more than so many tokens decoded singly"
+        said += f"; break-even acceptance {self.break_even:.2f}"
+        return said if self.measured is None else f"{said}, measured {self.measured:.2f}"
+
+
+@dataclass(frozen=True)
+class Account:
+    """steps: of all requests so far. silent: those at which no drafter had a guess; declined: those at which
+    none of the guesses was worth verifying. calibration: by drafter, how many outcomes its probabilities were
+    held against and the expected calibration error. reason: of the least that drafting would have to be
+    right."""
+
+    steps: int = 0
+    silent: int = 0
+    declined: int = 0
+    reason: Reason | None = None
+    calibration: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+
+    @property
+    def why(self) -> str:
+        """One line where most steps were not drafted for; empty otherwise."""
+        off = self.silent + self.declined
+        if not self.steps or off < RARELY * self.steps:
+            return ""
+        said = f"drafting was off at {off / self.steps:.0%} of the steps"
+        if self.silent > self.declined:
+            return f"{said}: no drafter had a guess at {self.silent / self.steps:.0%}"
+        return f"{said}: {self.reason}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "silent": self.silent,
+            "declined": self.declined,
+            "why": self.why,
+            "reason": None if self.reason is None else asdict(self.reason),
+            "calibration": {
+                name: {"outcomes": n, "error": error} for name, (n, error) in self.calibration.items()
+            },
+        }
+
+
+def reason(curve: Sequence[float], measured: float | None) -> Reason:
+    """curve: seconds by rows, from 0 (core/cost.py); at least two rows. The rows that ask for the least."""
+    ratios = {rows: curve[rows] / curve[1] for rows in range(2, len(curve))}
+    known = {rows: a for rows, v in ratios.items() if (a := break_even(v, rows - 1)) is not None}
+    rows = min(known, key=known.__getitem__) if known else 2
+    return Reason(rows, ratios[rows], known.get(rows), measured)

@@ -1,0 +1,163 @@
+"""What is believed of a draft: how likely each node is to be reached and accepted.
+
+Every drafter has its calibrator. Where several speak about the same place a second one corrects the surest of
+them, by who agrees and who says something else: "suffix and model against lookup" has a record of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.calibrate import FARTHEST, GRAIN, LOGITS, POSITIONS, Calibrator, Reliability, sigmoid
+from paceline.core.tree import ROOT, DraftTree
+
+RECENT = 1 / 8  # what the last guess counts in how a request's guesses fare
+TOGETHER = "together"
+Mood = dict[str, float]  # of one request: how each drafter's last guesses fared, -1 (wrong) to 1
+
+
+class Belief:
+    """Shared by all requests, each of which has its own Mood."""
+
+    def __init__(self) -> None:
+        self._calibrators: dict[str, Calibrator] = {}
+        self._bits: dict[str, int] = {}
+        self._together: dict[tuple[int, int], Calibrator] = {}  # by who says it, and who speaks at all
+        self._agreed = Reliability()
+
+    def of(self, drafter: str) -> Calibrator:
+        found = self._calibrators.get(drafter)
+        if found is None:
+            found = self._calibrators[drafter] = Calibrator()
+            self._bits[drafter] = 1 << len(self._bits)
+        return found
+
+    def together(self, who: int, voices: int) -> Calibrator:
+        found = self._together.get((who, voices))
+        if found is None:
+            found = self._together[who, voices] = Calibrator(0.0, self._agreed)
+        return found
+
+    def survivals(self, mood: Mood, tree: DraftTree) -> list[float]:
+        """Of each node, the chance that it is reached and accepted; none for a probe."""
+        if not tree.tokens:
+            return []
+        chances = self._mixed(mood, tree) if tree.said else self._single(mood, tree)
+        if len(set(tree.parents)) < len(chances):
+            chances = _shared(chances, tree.parents)
+        out: list[float] = []
+        for parent, p in zip(tree.parents, chances, strict=True):
+            out.append(p if parent == ROOT else out[parent] * p)
+        for probe in tree.probe:
+            out[probe] = 0.0
+        return out
+
+    def _single(self, mood: Mood, tree: DraftTree) -> list[float]:
+        """Of each node, the chance that it is accepted where its parent is: one voice a node."""
+        known: dict[str, tuple[float, list[float]]] = {}
+        out: list[float] = []
+        for name, score, depth in zip(tree.source, tree.score, tree.depths(), strict=True):
+            found = known.get(name)
+            if found is None:
+                found = known[name] = self._slope_and_biases(name, mood)
+            out.append(sigmoid(found[0] * LOGITS[int(score * GRAIN)] + found[1][min(depth, POSITIONS)]))
+        return out
+
+    def _mixed(self, mood: Mood, tree: DraftTree) -> list[float]:
+        names = {name for who in tree.said for name, _ in who}
+        known = {name: self._slope_and_biases(name, mood) for name in names}
+        masks, voices = self._voices(tree)
+        out: list[float] = []
+        for parent, who, depth, mask in zip(tree.parents, tree.said, tree.depths(), masks, strict=True):
+            place, z = depth if depth < POSITIONS else POSITIONS, -FARTHEST
+            for name, score in who:
+                slope, biases = known[name]
+                said = slope * LOGITS[int(score * GRAIN)] + biases[place]
+                if said > z:
+                    z = said
+            at = voices[parent]
+            if at & (at - 1):  # more than one voice
+                z = self.together(mask, at).logit(z if z < FARTHEST else FARTHEST, depth, 0.0)
+            out.append(sigmoid(z))
+        return out
+
+    def _slope_and_biases(self, name: str, mood: Mood) -> tuple[float, list[float]]:
+        """A drafter's weights at this mood: the slope, and for each position the rest."""
+        weights = self.of(name).weights
+        trend = weights[1] * mood.get(name, 0.0)
+        return weights[0], [0.0, *(bias + trend for bias in weights[2:])]
+
+    def _voices(self, tree: DraftTree) -> tuple[list[int], dict[int, int]]:
+        """Who proposed each node, and by parent who proposed anything below it; as bits."""
+        bits, masks = self._bits, list[int]()
+        voices: dict[int, int] = {}
+        for parent, who in zip(tree.parents, tree.said, strict=True):
+            mask = 0
+            for name, _ in who:
+                mask |= bits[name]
+            masks.append(mask)
+            voices[parent] = voices.get(parent, 0) | mask
+        return masks, voices
+
+    def learn(self, mood: Mood, tree: DraftTree, tokens: Sequence[int]) -> None:
+        """Every guess along the emitted text has an outcome, verified or not: tokens are what followed the
+        root, the last one what the target put in a guess's place."""
+        at = ROOT
+        for depth, token in enumerate(tokens, 1):
+            nodes = tree.children(at)
+            if not nodes:
+                return
+            right = next((node for node in nodes if tree.tokens[node] == token), None)
+            heard = self._hear(mood, tree, nodes, depth, right)
+            if depth == 1:
+                for name, hit in heard.items():
+                    before = mood.get(name, 0.0)
+                    mood[name] = before + RECENT * ((1.0 if hit else -1.0) - before)
+            if right is None:
+                return
+            at = right
+
+    def _hear(
+        self, mood: Mood, tree: DraftTree, nodes: Sequence[int], depth: int, right: int | None
+    ) -> dict[str, bool]:
+        """The outcomes of siblings. Returns who spoke, and whether they were right."""
+        heard: dict[str, bool] = {}
+        believed: list[tuple[int, int, float]] = []
+        voices = 0
+        for node in nodes:
+            who = tree.said[node] if tree.said else ((tree.source[node], tree.score[node]),)
+            hit, mask, best = node == right, 0, -FARTHEST
+            for name, score in who:
+                calibrator = self.of(name)
+                z = calibrator.observe(LOGITS[int(score * GRAIN)], depth, mood.get(name, 0.0), hit)
+                best, mask = max(best, z), mask | self._bits[name]
+                heard[name] = heard.get(name, False) or hit
+            believed.append((node, mask, min(best, FARTHEST)))
+            voices |= mask
+        if voices & (voices - 1):
+            for node, mask, z in believed:
+                self.together(mask, voices).observe(z, depth, 0.0, node == right)
+        return heard
+
+    def acceptance(self, least: int) -> dict[str, float]:
+        """By drafter: the share of its guesses that were right, of those whose parent was; where at least so
+        many are known."""
+        known = {name: one.reliability for name, one in self._calibrators.items()}
+        return {name: told.accepted for name, told in known.items() if told.total >= least}
+
+    def errors(self) -> dict[str, tuple[int, float]]:
+        """By drafter, and TOGETHER for what is believed where several speak: the number of outcomes, and the
+        expected calibration error."""
+        known = {name: one.reliability for name, one in self._calibrators.items()}
+        out = {name: (told.total, told.error) for name, told in known.items() if told.total}
+        if self._agreed.total:
+            out[TOGETHER] = (self._agreed.total, self._agreed.error)
+        return out
+
+
+def _shared(chances: list[float], parents: Sequence[int]) -> list[float]:
+    """Siblings exclude each other: where their chances add up to more than 1 they are scaled down to it."""
+    sums: dict[int, float] = {}
+    for parent, p in zip(parents, chances, strict=True):
+        sums[parent] = sums.get(parent, 0.0) + p
+    return [p / sums[parent] if sums[parent] > 1.0 else p for p, parent in zip(chances, parents, strict=True)]
