@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import options
+from paceline.cli import options, recording
 from paceline.cli.exits import INTERRUPTED
 from paceline.cli.groups import drafting, models, sampling, takes
 from paceline.cli.help import GroupedCommand, GroupedGroup
@@ -23,6 +23,7 @@ from paceline.core.errors import LosslessError, PeerError, UsageError
 if TYPE_CHECKING:
     from paceline.lab.bench.bench import Record
     from paceline.lab.bench.history import History
+    from paceline.lab.replay.recording import Recorder
 
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
@@ -111,6 +112,8 @@ def bench(
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Keep nothing.", rich_help_panel=OUTPUT)
     ] = False,
+    record: recording.Record = None,
+    record_top_k: recording.RecordTopK = 0,
     plot: Annotated[
         Path | None,
         option(
@@ -135,6 +138,7 @@ def bench(
     if size not in ("", "tiny", "full"):
         raise UsageError(f"--size {size}: choose tiny or full")
     check_plot(plot)
+    recorder = recording.recorder(record, record_top_k)
 
     from paceline.lab.bench.plan import Plan
 
@@ -157,7 +161,7 @@ def bench(
     )
     with ExitStack() as stack:
         kept = None if no_history else stack.enter_context(opened(history))
-        return run(plan, kept, None, form, plot)
+        return run(plan, kept, None, form, plot, recorder)
 
 
 def typed(context: typer.Context, name: str) -> bool:
@@ -196,7 +200,14 @@ def opened(file: Path | None) -> Iterator[History]:
         yield history
 
 
-def run(plan: Any, history: History | None, number: int | None, form: str, plot: Path | None) -> int:
+def run(
+    plan: Any,
+    history: History | None,
+    number: int | None,
+    form: str,
+    plot: Path | None,
+    recorder: Recorder | None = None,
+) -> int:
     """Measure, print, and say with the exit code how it went."""
     from paceline.cli.progress import progress
     from paceline.lab.bench.bench import Bench
@@ -206,7 +217,7 @@ def run(plan: Any, history: History | None, number: int | None, form: str, plot:
         def watch(work: Mapping[str, int]) -> AbstractContextManager[Any]:
             return progress(work, interrupts)
 
-        record = Bench(plan, history=history, run=number, watch=watch).measure()
+        record = Bench(plan, history=history, run=number, watch=watch, recorder=recorder).measure()
     return told(record, form, plot)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -16,13 +17,15 @@ from paceline.cli.interrupts import Interrupts
 from paceline.core.sampling import Sampling
 from paceline.lab.judge import judge, warm_up
 from paceline.lab.provenance import provenance
+from paceline.lab.replay.recording import PLAIN, Recorder
 from paceline.llm import LLM, Generation
 from paceline.report.sources import Marks
 from paceline.report.table import comparison, summary
 
 
 class Completion:
-    """request: what LLM.stream takes besides the prompt and the sampling."""
+    """request: what LLM.stream takes besides the prompt and the sampling. Raises UsageError where the
+    recorder's file is of another vocabulary."""
 
     def __init__(
         self,
@@ -33,8 +36,12 @@ class Completion:
         *,
         as_json: bool,
         show_sources: bool,
+        recorder: Recorder | None = None,
     ) -> None:
+        if recorder is not None:
+            recorder.begin(llm.target.vocab, llm.target.name)
         self._llm, self._sampling, self._interrupts = llm, sampling, interrupts
+        self._recorder, self._kept = recorder, False
         self._request = request | asdict(sampling)
         self._as_json, self._show_sources = as_json, show_sources
         self._marks = Marks(Console(file=sys.stdout))
@@ -79,21 +86,43 @@ class Completion:
         """Stream one generation to its end, or to Ctrl-C; its record."""
         sources: list[str] = []
         shown = 0
-        with self._llm.stream(prompt, plain=plain, **self._request) as stream:
+        with self._llm.stream(prompt, plain=plain, **self._request | self._asked()) as stream:
             # The prompt is computed: from here on there is something to keep when the user has seen enough.
             self._interrupts.hold()
-            for piece in stream:
-                sources += piece.sources
-                shown += len(piece.text)
-                self._show(self._marks.marked(piece.parts) if self._show_sources else piece.text)
-                if self._interrupts.pressed:
-                    break
+            try:
+                for piece in stream:
+                    sources += piece.sources
+                    shown += len(piece.text)
+                    self._show(self._marks.marked(piece.parts) if self._show_sources else piece.text)
+                    if self._interrupts.pressed:
+                        break
+            finally:  # whoever closed stdout has seen enough too
+                self._keep(prompt, stream.result(), plain=plain)
         generation = stream.result()
         self._show(generation.text[shown:] + ("" if generation.text.endswith("\n") else "\n"))
         if generation.complete is False and not self._as_json:
             self._note("the text is cut short of what the grammar asks for", "none")
         record = self._record(generation)
         return record | {"sources": sources} if self._show_sources else record
+
+    def _asked(self) -> dict[str, Any]:
+        """Log-probabilities tell the likeliest tokens, which may be recorded and not shown."""
+        top_k = 0 if self._recorder is None else self._recorder.top_k
+        return {"logprobs": max(top_k, self._request["logprobs"] or 0)} if top_k else {}
+
+    def _keep(self, prompt: Sequence[int], said: Generation, *, plain: bool) -> None:
+        """Of a comparison the plain answer alone, which the drafted one repeats."""
+        if self._recorder is None or self._kept:
+            return
+        self._kept = True
+        self._recorder.add(
+            prompt,
+            said,
+            id_=f"run-{uuid.uuid4().hex[:12]}",
+            sampling=self._sampling,
+            seed=self._request["seed"],
+            drafting=PLAIN if plain else self._llm.drafting,
+        )
 
     def _show(self, text: str) -> None:
         if not self._as_json:
@@ -130,8 +159,9 @@ class Completion:
             record["complete"] = generation.complete
         if self._request["logprobs"] is not None:
             told = zip(generation.tokens, generation.logprobs, strict=True)
+            n = self._request["logprobs"]  # more may be recorded
             record["logprobs"] = [
-                self._token(token, said.logprob) | {"top": [self._token(*likely) for likely in said.top]}
+                self._token(token, said.logprob) | {"top": [self._token(*likely) for likely in said.top[:n]]}
                 for token, said in told
             ]
         return record

@@ -11,6 +11,7 @@ from paceline.cli import options
 from paceline.cli.groups import drafting, memory, models, sampling, takes
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, PROMPT, SAMPLING, flag, option
+from paceline.cli.recording import Record, RecordTopK, recorder
 from paceline.core.errors import UsageError
 
 
@@ -90,6 +91,8 @@ def run(
             "--logprobs", panel=OUTPUT, metavar="N", help="With --json: of each token, and the N likeliest."
         ),
     ] = None,
+    record: Record = None,
+    record_top_k: RecordTopK = 0,
     as_json: Annotated[
         bool, flag("--json", panel=OUTPUT, help="One JSON object on stdout instead of the text.")
     ] = False,
@@ -116,6 +119,7 @@ def run(
     schema = options.read_schema(json_schema, json_schema_file)
     pattern = regex if regex is None else options.utf8(regex, "the regular expression")
     chosen(schema, pattern)
+    recording = recorder(record, record_top_k)
     text = options.read_prompt(prompt, prompt_option, file)
 
     from paceline.assemble import load
@@ -135,7 +139,13 @@ def run(
             "logprobs": logprobs,
         }
         completion = Completion(
-            llm, request, sampling, interrupts, as_json=as_json, show_sources=show_sources
+            llm,
+            request,
+            sampling,
+            interrupts,
+            as_json=as_json,
+            show_sources=show_sources,
+            recorder=recording,
         )
         tokens = llm.chat_tokens(text) if chat else llm.tokens(text)
         return completion.compare(tokens) if compare else completion.single(tokens)

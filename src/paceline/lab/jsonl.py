@@ -1,22 +1,82 @@
-"""Files of JSON lines, as text."""
+"""Files of JSON lines, read a line at a time, so that a log may be larger than the memory."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from paceline.core.errors import UsageError
 
+LONGEST = 1 << 26  # bytes of a line; a longer one is no line but some other kind of file
+ADVICE = "write one JSON object a line"
+BOM = b"\xef\xbb\xbf"  # what Windows' editors put before a text
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, with their numbers. Raises UsageError for what is no readable text."""
+
+class LineError(UsageError):
+    """A line that cannot be used. Its text is the reason alone: what stands in the others may still do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """start: its first byte's place in the file. data: without the end of the line; of one longer than
+    LONGEST, a little more than that."""
+
+    number: int
+    start: int
+    data: bytes
+
+
+def raw_lines(path: Path) -> Iterator[Line]:
+    """The lines that are not empty, each read when it is asked for. Raises UsageError for what is no readable
+    file."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        with path.open("rb") as file:
+            start = 0
+            for number in count(1):
+                data = piece = file.readline(LONGEST + 1)
+                if not data:
+                    return
+                while len(piece) > LONGEST and not piece.endswith(b"\n"):
+                    piece = file.readline(LONGEST + 1)
+                if not data.isspace():
+                    yield Line(number, start, data.removesuffix(b"\n"))
+                start = file.tell()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); give a .jsonl file") from error
+
+
+def text_of(line: Line) -> str:
+    """Raises LineError for what is no text, or not of one line."""
+    if len(line.data) > LONGEST:
+        raise LineError(f"is longer than {LONGEST >> 20} MiB; {ADVICE}")
+    data = line.data if line.start else line.data.removeprefix(BOM)
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not UTF-8 text (byte {error.start}); convert it first") from error
-    # Not splitlines(), which also splits at form feeds and others that JSON may hold as they are.
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, line
+        raise LineError(f"is not UTF-8 text (byte {error.start}); convert it first") from error
+
+
+def object_of(line: Line) -> dict[str, Any]:
+    """Raises LineError for what is no JSON object."""
+    try:
+        one = json.loads(text_of(line))
+    except (ValueError, RecursionError) as error:
+        raise LineError(f"is no JSON ({error}); {ADVICE}") from error
+    if not isinstance(one, dict):
+        raise LineError(f"is no JSON object; {ADVICE}")
+    return one
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not empty, with their numbers, of a file that has to be text as a whole. Raises
+    UsageError for what is no readable text."""
+    for line in raw_lines(path):
+        try:
+            yield line.number, line.data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            at = line.start + error.start
+            raise UsageError(f"{path}: is not UTF-8 text (byte {at}); convert it first") from error

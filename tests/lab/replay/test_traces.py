@@ -1,5 +1,5 @@
-"""Reading recorded requests: three forms, one kind of recording, and what is wrong with a file said with its
-line."""
+"""Reading recorded requests: four forms, one kind of recording, what is wrong with a line told, and the rest
+used."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ class Letters:
 
     def encode_within(self, text: str) -> list[int]:
         return [ord(letter) for letter in text]
+
+    def render(self, messages: list[dict[str, str]]) -> str:
+        raise ModelError("this model has no chat template")
 
 
 def spelled(tokens: Sequence[int]) -> str:
@@ -140,41 +143,52 @@ def test_a_limit_counts_requests_and_reads_no_further(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("{", ["line 2", "no JSON", "one object a line"]),
-        ("[" * 100_000, ["line 2", "no JSON"]),
-        ([1], ["line 2", "no JSON object"]),
-        ({"text": "x"}, ["line 2", "no request and answer", "prompt_tokens and tokens"]),
-        ({"prompt": "x"}, ["line 2", "no request and answer"]),
-        ({**OURS, "tokens": "345"}, ["line 2", "tokens is no list of token ids"]),
-        ({**OURS, "tokens": [1, True]}, ["line 2", "tokens is no list of token ids"]),
-        ({**OURS, "tokens": [1.0]}, ["line 2", "tokens is no list of token ids"]),
-        ({**OURS, "prompt_tokens": [-1]}, ["line 2", "prompt_tokens is no list of token ids"]),
-        ({**OURS, "prompt_tokens": []}, ["line 2", "prompt_tokens are empty"]),
-        ({**OURS, "top_k": [[1]]}, ["line 2", "top_k is no list with one entry a token"]),
-        ({**OURS, "top_k": {"1": 2}}, ["line 2", "top_k is no list"]),
-        ({**OURS, "top_k": [[1], [], [2]]}, ["line 2", "a row of its top_k is empty"]),
-        ({**OURS, "n_vocab": "8"}, ["line 2", "n_vocab is '8'"]),
-        ({**OURS, "n_vocab": 5}, ["line 2", "another vocabulary", "it holds token 5, and there are 5"]),
-        ({"prompt": 1, "completion": "x"}, ["line 2", "prompt is no text"]),
-        ({"prompt": "x", "completion": "\ud800"}, ["line 2", "completion is no UTF-8 text (character 0)"]),
-        ({"messages": "x"}, ["line 2", "messages are no list"]),
-        ({"messages": ["x"]}, ["line 2", "messages are no list of objects"]),
-        ({"messages": [{"content": "x"}]}, ["line 2", "role is no text"]),
-        ({"messages": [{"role": "user"}]}, ["line 2", "content is no text"]),
-        ({"messages": [{"role": "user", "content": "x"}]}, ["line 2", "the assistant says nothing"]),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, ["line 2", "no text; images"]),
-        ({"messages": [{"role": "assistant", "tool_calls": "x"}]}, ["line 2", "tool_calls are no list"]),
-        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, ["line 2", "no object with a function"]),
+        ("{", ["no JSON", "one JSON object a line"]),
+        ("[" * 100_000, ["no JSON"]),
+        ([1], ["no JSON object"]),
+        ({"text": "x"}, ["no request and answer", "prompt_tokens and tokens"]),
+        ({"prompt": "x"}, ["no request and answer"]),
+        ({**OURS, "tokens": "345"}, ["tokens is no list of token ids"]),
+        ({**OURS, "tokens": [1, True]}, ["tokens is no list of token ids"]),
+        ({**OURS, "tokens": [1.0]}, ["tokens is no list of token ids"]),
+        ({**OURS, "prompt_tokens": [-1]}, ["prompt_tokens is no list of token ids"]),
+        ({**OURS, "prompt_tokens": []}, ["prompt_tokens are empty"]),
+        ({**OURS, "top_k": [[1]]}, ["top_k is no list with one entry a token"]),
+        ({**OURS, "top_k": {"1": 2}}, ["top_k is no list"]),
+        ({**OURS, "top_k": [[1], [], [2]]}, ["a row of its top_k is empty"]),
+        ({**OURS, "n_vocab": "8"}, ["n_vocab is '8'"]),
+        ({**OURS, "format": 2}, ["is of format 2", "reads 1", "update Paceline"]),
+        ({"prompt": 1, "completion": "x"}, ["prompt is no text"]),
+        ({"prompt": "x", "completion": "\ud800"}, ["completion is no UTF-8 text (character 0)"]),
+        ({"messages": "x"}, ["messages are no list"]),
+        ({"messages": ["x"]}, ["messages are no list of objects"]),
+        ({"messages": [{"content": "x"}]}, ["role is no text"]),
+        ({"messages": [{"role": "user"}]}, ["content is no text"]),
+        ({"messages": [{"role": "user", "content": "x"}]}, ["the assistant says nothing"]),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, ["no text; images"]),
+        ({"messages": [{"role": "assistant", "tool_calls": "x"}]}, ["tool_calls are no list"]),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, ["no object with a function"]),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
-            ["line 2", "function's name is no text"],
+            ["function's name is no text"],
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, said: Any, words: list[str]) -> None:
+def test_a_line_that_cannot_be_used_is_told_and_the_others_are_read(
+    tmp_path: Path, said: Any, words: list[str]
+) -> None:
+    trace = read(tmp_path, OURS, said, OURS, tokenizer=Letters())
+    assert [one.id for one in trace.requests] == ["1", "3"]
+    ((number, why),) = trace.unusable
+    assert (number, trace.n_unusable) == (2, 1)
+    (told,) = traces.warnings(trace)
+    assert told == f"{trace.path}, line 2, left out: {why}"
+    assert [word for word in words if word not in why] == []
     with pytest.raises(UsageError) as error:
-        read(tmp_path, OURS, said, tokenizer=Letters())
-    assert [word for word in ["trace.jsonl", *words] if word not in str(error.value)] == []
+        read(tmp_path, said, tokenizer=Letters())
+    assert [
+        word for word in ["trace.jsonl: holds no answer", "line 1", *words] if word not in str(error.value)
+    ] == []
 
 
 def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
@@ -187,16 +201,31 @@ def test_a_prompt_that_spells_no_token_is_refused(tmp_path: Path) -> None:
         def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
             return self.encode_within(text)
 
-    with pytest.raises(UsageError, match="line 1: its prompt is empty"):
-        read(tmp_path, {"prompt": "", "completion": "b"}, tokenizer=Bare())
+    (line,) = read(tmp_path, {"prompt": "", "completion": "b"}, OURS, tokenizer=Bare()).unusable
+    assert line == (1, "its prompt is empty; leave the line out")
 
 
 def test_a_file_is_of_one_vocabulary(tmp_path: Path) -> None:
     assert read(tmp_path, OURS, {**OURS, "n_vocab": 9}, n_vocab=9).n_vocab == 9
     with pytest.raises(UsageError, match=r"line 2: is of another vocabulary, of 9 tokens and not 8"):
         read(tmp_path, {**OURS, "n_vocab": 8}, {**OURS, "n_vocab": 9})
-    with pytest.raises(UsageError, match=r"line 1: is of another vocabulary: it holds token 5"):
+    with pytest.raises(
+        UsageError, match=r"line 1: is of another vocabulary: it holds token 5, and there are 5"
+    ):
         read(tmp_path, OURS, n_vocab=5)
+    with pytest.raises(UsageError, match=r"line 2: is of another vocabulary: a line before it holds token 5"):
+        read(tmp_path, OURS, {"prompt_tokens": [1], "tokens": [2], "n_vocab": 4})
+
+
+def test_a_vocabulary_is_told_by_its_fingerprint(tmp_path: Path) -> None:
+    one, other = "a" * 64, "b" * 64
+    assert read(tmp_path, OURS, {**OURS, "vocab": one}, OURS).vocab == one
+    assert read(tmp_path, {**OURS, "vocab": one}, vocab=one).vocab == one
+    # Other programs name theirs.
+    assert read(tmp_path, {**OURS, "vocab": "gpt2"}, {**OURS, "vocab": 3}, vocab=one).vocab == one
+    for said, known in (([one, other], None), ([other], one)):
+        with pytest.raises(UsageError, match=r"fingerprint b{12} and not a{12}; replay it by itself"):
+            read(tmp_path, *({**OURS, "vocab": vocab} for vocab in said), vocab=known)
 
 
 def test_a_file_without_a_request_is_refused(tmp_path: Path) -> None:
@@ -206,8 +235,8 @@ def test_a_file_without_a_request_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"trace.jsonl: is empty"):
             traces.lines(file)
     file.write_bytes(b"\xff{}")
-    with pytest.raises(UsageError, match=r"is not UTF-8 text \(byte 0\)"):
-        traces.lines(file)
+    with pytest.raises(UsageError, match=r"holds no answer to replay; line 1: is not UTF-8 text \(byte 0\)"):
+        traces.read(file, traces.lines(file), None)
     with pytest.raises(UsageError, match=r"missing.jsonl: cannot be read \(No such file"):
         traces.lines(tmp_path / "missing.jsonl")
     with pytest.raises(UsageError, match="holds no answer to replay"):
@@ -226,12 +255,12 @@ def test_our_traces_spell_the_texts_they_were_made_of(tokenizer: Tokenizer) -> N
 
     size = tokenizer.vocab.size
     file = DATA / "texts.jsonl"
-    for one, (_, line) in zip(
+    for one, line in zip(
         traces.read(file, traces.lines(file), tokenizer.text, n_vocab=size).requests,
         traces.lines(file),
         strict=True,
     ):
-        said = json.loads(line)
+        said = json.loads(line.data)
         assert text(one.recording.prompt) == said["prompt"]
         assert text(one.recording.tokens) == said["completion"]
     file = DATA / "chats.jsonl"
@@ -279,3 +308,102 @@ def test_a_tokenizer_is_a_model_file(tmp_path: Path) -> None:
     file.write_text("text")
     with pytest.raises(ModelError, match="not a GGUF file"):
         Tokenizer(file)
+
+
+def test_a_line_cut_short_and_garbage_cost_no_more_than_themselves(tmp_path: Path) -> None:
+    ours = json.dumps(OURS).encode()
+    file = tmp_path / "trace.jsonl"
+    parts = [ours, b"\x00\xff\x80" * 9, ours[: len(ours) // 2], b"\xef\xbb\xbf" + ours, ours, ours[:-1]]
+    file.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(parts))
+    trace = traces.read(file, traces.lines(file), None)
+    assert [one.line for one in trace.requests] == [1, 5]  # a mark of its text stands at a file's start only
+    assert [(number, why[:12]) for number, why in trace.unusable] == [
+        (2, "is not UTF-8"),
+        (3, "is no JSON ("),
+        (4, "is no JSON ("),
+        (6, "is no JSON ("),
+    ]
+
+
+def test_a_file_of_garbage_is_told_in_a_few_lines(tmp_path: Path) -> None:
+    trace = read(tmp_path, OURS, *["x"] * 150)
+    assert (len(trace.unusable), trace.n_unusable) == (traces.TOLD, 150)
+    told = traces.warnings(trace, most=2)
+    assert [line.removeprefix(f"{trace.path}") for line in told] == [
+        ", line 2, left out: is no JSON (Expecting value: line 1 column 1 (char 0)); "
+        "write one JSON object a line",
+        ", line 3, left out: is no JSON (Expecting value: line 1 column 1 (char 0)); "
+        "write one JSON object a line",
+        ": 148 more lines are left out",
+    ]
+
+
+TIMES = {"prompt": 0.25, "seconds": 1, "steps": 2, "drafted": 4, "accepted": 1}
+
+
+def test_what_was_measured_stands_beside_the_request(tmp_path: Path) -> None:
+    told = {
+        **OURS,
+        "times": TIMES | {"clock": "ours"},
+        "category": "code",
+        "session": "s",
+        "sampling": {"temperature": 0.5},
+        "drafting": {"drafters": ["lookup"]},
+    }
+    first, second, third = read(tmp_path, told, OURS, {**OURS, "category": 3, "times": {}}).requests
+    assert (first.times, first.category, first.session, first.sampled) == (TIMES, "code", "s", True)
+    assert first.drafting == {"drafters": ["lookup"]}
+    assert (second.times, second.category, second.sampled, second.drafting) == (None, "", False, {})
+    assert (third.times, third.category) == ({}, "")
+
+
+@pytest.mark.parametrize(
+    ("times", "why"),
+    [
+        ({"seconds": -0.5}, "seconds is -0.5"),
+        ({"prompt": float("nan")}, "prompt is nan"),
+        ({"seconds": float("inf")}, "seconds is inf"),
+        ({"seconds": "1"}, "seconds is '1'"),
+        ({"seconds": 10**400}, "seconds is 1000"),
+        ({"seconds": True}, "seconds is True"),
+        ({"steps": 1.0}, "steps is 1.0"),
+        ({"steps": 4}, "4 steps for 3 tokens"),
+        ({"drafted": 2, "accepted": 3}, "3 tokens accepted of 2 drafted"),
+        ([1.0, 0.5], "are no object"),
+    ],
+)
+def test_times_that_cannot_be_are_left_out_and_the_tokens_used(tmp_path: Path, times: Any, why: str) -> None:
+    trace = read(tmp_path, {**OURS, "times": TIMES | times if isinstance(times, dict) else times}, OURS)
+    assert [one.times for one in trace.requests] == [None, None]
+    ((number, told),) = trace.doubtful
+    assert number == 1
+    assert told.startswith(f"its times are left out: {why}")
+    assert len(told) < 100
+    assert traces.warnings(trace) == [f"{trace.path}, line 1: {told}"]
+    assert trace.unusable == ()
+
+
+def test_many_doubtful_times_are_told_in_a_few_lines(tmp_path: Path) -> None:
+    trace = read(tmp_path, *[{**OURS, "times": 1}] * (traces.TOLD + 1))
+    assert len(trace.doubtful) == traces.TOLD
+    told = traces.warnings(trace, most=1)
+    assert told[0].endswith("line 1: its times are left out: are no object")
+    assert told[1:] == [f"{trace.path}: the times of more lines are left out"]
+
+
+def test_a_template_that_is_not_there_is_said_before_anything_is_read(tmp_path: Path) -> None:
+    said = {"prompt": "a", "completion": "b"}
+    assert read(tmp_path, OURS, template=True).requests  # there is no tokenizer, and no messages
+    with pytest.raises(UsageError, match="--chat-template: this model has no chat template; leave it out"):
+        read(tmp_path, said, tokenizer=Letters(), template=True)
+
+
+def test_requests_share_their_ids_and_lines_are_not_held(tmp_path: Path) -> None:
+    """A token of a long log costs the place of a pointer, not an object."""
+    said = {"prompt_tokens": [100_000, 7], "tokens": [100_000], "top_k": [[100_000, 9]]}
+    first, second = (one.recording for one in read(tmp_path, said, said).requests)
+    ids = [first.prompt[0], first.tokens[0], first.top_k[0][0], second.prompt[0], second.top_k[0][0]]
+    assert len(set(map(id, ids))) == 1
+    lines = traces.lines(tmp_path / "trace.jsonl")
+    assert len(lines) == 2
+    assert [line.number for line in lines] == [line.number for line in lines] == [1, 2]

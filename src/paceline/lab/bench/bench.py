@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -26,6 +26,7 @@ from paceline.lab.bench.summary import Group, Measurement, Row, summarize
 from paceline.lab.bench.sweep import DRAFTER, Point, every_drafter, parse
 from paceline.lab.bench.turns import Tick, Turns, Watch
 from paceline.lab.provenance import provenance
+from paceline.lab.replay.recording import Recorder
 from paceline.lab.workload import Item, load, of_size, sampled
 from paceline.makers import Corpora
 from paceline.zoo.quantize import quantize
@@ -69,13 +70,20 @@ class Record:
 class Bench:
     """One bench over all points of its sweep. history: where measurements are kept as they come. run: one of
     its runs, to go on with. watch: told how much work each phase is, and of each piece of it that is done.
-    Raises UsageError for a plan that cannot be carried out and PeerError for a program that is not there,
-    before anything is loaded."""
+    recorder: told every plain answer. Raises UsageError for a plan that cannot be carried out and PeerError
+    for a program that is not there, before anything is loaded."""
 
     def __init__(
-        self, plan: Plan, *, history: History | None = None, run: int | None = None, watch: Watch = unwatched
+        self,
+        plan: Plan,
+        *,
+        history: History | None = None,
+        run: int | None = None,
+        watch: Watch = unwatched,
+        recorder: Recorder | None = None,
     ) -> None:
         self._plan, self._history, self._watch = plan, history, watch
+        self._recorder = recorder
         self.record = Record(plan, run=run)
         self._sweep = parse(plan.sweep)
         text = plan.methods
@@ -95,6 +103,7 @@ class Bench:
         self._stack = ExitStack()
         self._models: Models | None = None
         self._given: dict[str, Any] = {}
+        self._recorded: set[Hashable] = set()
         self._begun = False  # until then a run to go on with stays as it was
 
     def _files(self) -> tuple[Path, Path | None]:
@@ -190,6 +199,8 @@ class Bench:
                 turns = Turns(models, self._methods[0], prompts, self._watch_at(point))
                 turn.callback(turns.close)
                 turns.ask_plainly(items, point.batch)
+                if self._recorder is not None:
+                    turns.record(self._recorder, self._recorded)
                 record.skipped = list(dict.fromkeys([*record.skipped, *turns.skipped]))
                 self._join(turns, point, models)
                 self._begin(turns)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count, cycle, islice
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from paceline.lab.bench.models import Models, resident
 from paceline.lab.bench.own import Paceline
 from paceline.lab.bench.prompts import Prompts, earlier
 from paceline.lab.bench.summary import Group, Measurement
+from paceline.lab.replay.recording import Recorder
 from paceline.lab.system import Answer, Ask
 from paceline.lab.workload import Item
-from paceline.llm import LLM
+from paceline.llm import LLM, Generation
 
 Tick = Callable[[str], None]
 Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
@@ -74,6 +75,36 @@ class Turns:
         self._asks[item.id] = replace(self._asks[item.id], max_tokens=max(end, 1))
         self.plain.said[item.id] = said[:end]
         return b"".join(map(target.text.piece, said[:end])).decode(errors="replace")
+
+    def record(self, recorder: Recorder, done: set[Hashable]) -> None:
+        """Every item's plain answer, in the order asked: the greedy ones, which the others have to repeat,
+        and where the bench samples those of its first round too. done: those that an earlier point of a sweep
+        has recorded, which is added to. Raises UsageError for a file of another vocabulary.
+
+        They are decoded anew, one by one on a warm engine: the time is this text's alone."""
+        llm = self._models.plain
+        recorder.begin(llm.target.vocab, llm.target.name)
+        items = {item.id: item for batch in self.batches.values() for item in batch}
+        greedy = {id_: ask if ask.sampling.greedy else replace(ask, sampling=GREEDY)
+                  for id_, ask in self._asks.items()}  # fmt: skip
+        drawn = {id_: ask for id_, ask in self._asks.items() if not ask.sampling.greedy}
+        todo = [one for asks in (greedy, drawn) for one in asks.items()]
+        with self._watch({"record": len(todo)}) as tick:
+            for id_, ask in todo:
+                known = repr((id_, ask))
+                if recorder.adding and known not in done:
+                    done.add(known)
+                    said, item = answered(llm, ask, recorder.top_k), items[id_]
+                    recorder.add(
+                        ask.tokens,
+                        said,
+                        id_=id_,
+                        sampling=ask.sampling,
+                        seed=ask.seed,
+                        category=item.category,
+                        session=item.session,
+                    )
+                tick("record")
 
     def add(self, methods: Sequence[Method], draft: Path | None) -> None:
         for method in methods:
@@ -177,6 +208,25 @@ class Turns:
     def close(self) -> None:
         for entry in self.entries:
             entry.system.close()
+
+
+def answered(llm: LLM, ask: Ask, top_k: int) -> Generation:
+    """A plain answer, and how long it took when nothing was asked for beside it."""
+
+    def generated(logprobs: int | None) -> Generation:
+        llm.target.forget()
+        return llm.generate(
+            ask.tokens,
+            max_tokens=ask.max_tokens,
+            seed=ask.seed,
+            ignore_eos=ask.ignore_eos,
+            plain=True,
+            logprobs=logprobs,
+            **asdict(ask.sampling),
+        )
+
+    said = generated(None)
+    return replace(said, logprobs=generated(top_k).logprobs) if top_k else said
 
 
 def in_turn(entries: Sequence[Entry], number: int) -> list[Entry]:

@@ -1,63 +1,94 @@
 """Files of recorded requests: JSON lines, each an answered request or a conversation of several.
 
-    {"prompt_tokens": [...], "tokens": [...]}        token ids; "top_k": [[...], ...] and "n_vocab" if known
+    {"prompt_tokens": [...], "tokens": [...]}        token ids; what `recording` writes has more beside them
     {"prompt": "...", "completion": "..."}           text
     {"messages": [{"role": ..., "content": ...}]}    a conversation; what the assistant said last may also
                                                      stand beside it, as "completion"
+    {"request": {"messages": ...}, "response": {"choices": ...}}
+                                                     what a proxy logs; a "body" inside either, or "body" for
+                                                     "request" as in OpenAI's batches, is the same
 
 Each of the assistant's messages is a request, and its prompt all that was said before it, so that a drafter
-sees what a server would. Messages are joined as plain text, "Role:", a newline, the content and an empty
-line; calls of tools follow their message's content, a JSON object a line. Other fields are let be: logs hold
-many.
+sees what a server would; of a request with its response it is the response alone. Other fields are let be:
+logs hold many. A line that cannot be used is left out and told; only lines of several vocabularies cannot be
+read together.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import ModelError, UsageError
 from paceline.engines.recorded import Recording
-from paceline.lab.jsonl import numbered_lines
+from paceline.lab.jsonl import Line, LineError, object_of, raw_lines
+from paceline.lab.replay.chats import Tokenizer, Turn, text
+from paceline.lab.replay.forms import FORMS, requests_of, sampled_of, times_of
 
-FORMS = "write prompt_tokens and tokens, prompt and completion, or messages"
 LINE = "reading"
-
-
-class Tokenizer(Protocol):
-    def encode(self, text: str, *, special: bool = ..., add_bos: bool = ...) -> list[int]: ...
-
-    def encode_within(self, text: str) -> list[int]: ...
+TOLD = 100  # lines that are told one by one; a log of garbage has millions
+FINGERPRINT = 64  # letters
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """A request of a file. id: the line's own or its number, and in a conversation the turn's number after
-    it. line: requests of one line belong together."""
+    it. line: requests of one line belong together, and so do those of one session that is not "".
+
+    category: what it was asked for; "" where nobody said. times: of the decoding that was recorded, "prompt"
+    and "seconds", "steps", "drafted" and "accepted", those that are known; drafting: the settings it was
+    decoded with, those that are not the usual ones. sampled: whether it was drawn at a temperature."""
 
     id: str
     line: int
     recording: Recording
+    category: str = ""
+    times: Mapping[str, float] | None = None
+    sampled: bool = False
+    session: str = ""
+    drafting: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """skipped: answers without a token, which there is nothing to replay of. n_vocab: the size of its
-    vocabulary where that is known; needed: of the smallest that all of its tokens fit in."""
+    """skipped: answers without a token, which there is nothing to replay of. n_vocab, vocab: the size and the
+    fingerprint of its vocabulary where they are known; needed: the size of the smallest that all of its
+    tokens fit in.
+
+    unusable: lines that were left out, and why, the first TOLD of them; n_unusable: how many there were.
+    doubtful: lines whose times were left out, and why, of these too the first."""
 
     path: Path
     requests: tuple[Recorded, ...]
     skipped: int
     n_vocab: int | None
     needed: int
+    vocab: str | None = None
+    unusable: tuple[tuple[int, str], ...] = ()
+    n_unusable: int = 0
+    doubtful: tuple[tuple[int, str], ...] = ()
 
 
-def lines(path: Path) -> list[tuple[int, str]]:
-    """The lines that are not empty, with their numbers."""
-    found = list(numbered_lines(path))
+class Lines:
+    """The lines of a file that are not empty: counted at once, and read again each time they are gone
+    through, so that none is held."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._n = sum(1 for _ in raw_lines(path))
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[Line]:
+        return raw_lines(self.path)
+
+
+def lines(path: Path) -> Lines:
+    """Raises UsageError where there are none."""
+    found = Lines(path)
     if not found:
         raise UsageError(f"{path}: is empty; write one JSON object a line: {FORMS}")
     return found
@@ -65,188 +96,167 @@ def lines(path: Path) -> list[tuple[int, str]]:
 
 def read(
     path: Path,
-    said: Sequence[tuple[int, str]],
+    said: Lines,
     tokenizer: Tokenizer | None,
     *,
     n_vocab: int | None = None,
+    vocab: str | None = None,
+    template: bool = False,
     limit: int | None = None,
     tick: Callable[[str], None] = lambda _: None,
 ) -> Trace:
-    """said: its `lines`. n_vocab: the size of the vocabulary that it has to be of, where one is known.
-    limit: most requests. tick: called with LINE after each. Raises UsageError, with file and line."""
-    requests: list[Recorded] = []
-    needed = skipped = 0
-    for number, line in said:
-        if limit is not None and len(requests) >= limit:
+    """said: its `lines`. n_vocab, vocab: the size and the fingerprint of the vocabulary that it has to be of,
+    where one is known. template: messages go through the tokenizer's own chat template. limit: most requests.
+    tick: called with LINE after each. Raises UsageError for a file without a request, for one of another
+    vocabulary or of several, for text without a tokenizer, and for a template that there is not."""
+    if template and tokenizer is not None:
+        _require_template(tokenizer)
+    reading = _Reading(path, tokenizer, template, n_vocab, vocab)
+    for line in said:
+        if limit is not None and len(reading.requests) >= limit:
             break
-        where = f"{path}, line {number}"
-        one = _object(line, where)
-        name = _name(one, number, where)
-        n_vocab = _n_vocab(one, n_vocab, where)
-        for turn, recording in _requests(one, where, tokenizer):
-            if recording is None:
-                skipped += 1
-                continue
-            highest = max(max(recording.prompt), max(recording.tokens), *map(max, recording.top_k), -1)
-            if n_vocab is not None and highest >= n_vocab:
-                raise UsageError(
-                    f"{where}: is of another vocabulary: it holds token {highest:,}, and there are "
-                    f"{n_vocab:,}; give the model that was recorded"
-                )
-            needed = max(needed, highest + 1)
-            requests.append(Recorded(f"{name}.{turn}" if turn else name, number, recording))
+        reading.take(line)
         tick(LINE)
-    if not requests:
-        raise UsageError(f"{path}: holds no answer to replay; {FORMS}")
-    return Trace(path, tuple(requests[:limit]), skipped, n_vocab, needed)
+    return reading.trace(limit)
 
 
-def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        one = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: is no JSON ({error}); write one object a line") from error
-    if not isinstance(one, dict):
-        raise UsageError(f"{where}: is no JSON object; write one a line")
-    return one
+class _Reading:
+    """One file, as far as it was read."""
 
+    def __init__(
+        self, path: Path, tokenizer: Tokenizer | None, template: bool, n_vocab: int | None, vocab: str | None
+    ) -> None:
+        self.requests: list[Recorded] = []
+        self._path, self._tokenizer, self._template = path, tokenizer, template
+        self._n_vocab, self._vocab = n_vocab, vocab
+        self._needed = self._skipped = self._n_unusable = 0
+        self._unusable: list[tuple[int, str]] = []
+        self._doubtful: list[tuple[int, str]] = []
+        # One object an id, for all requests: an int by itself is four times as large as the place of one.
+        self._ids: dict[int, int] = {}
 
-def _name(one: dict[str, Any], number: int, where: str) -> str:
-    name = one.get("id", number)
-    return _text(str(name), "id", where) if isinstance(name, str | int) else str(number)
+    def take(self, line: Line) -> None:
+        """Raises UsageError for what makes the rest of the file unusable too."""
+        try:
+            one = object_of(line)
+            name = _name(one, line.number)
+            size = _size(one)
+            turns = requests_of(one, self._tokenizer, template=self._template)
+            self._agree(size, _fingerprint(one), turns)
+        except LineError as error:
+            self._n_unusable += 1
+            if len(self._unusable) < TOLD:
+                self._unusable.append((line.number, str(error)))
+            return
+        except UsageError as error:
+            raise UsageError(f"{self._path}, line {line.number}: {error}") from error
+        self._skipped += sum(recording is None for _, recording in turns)
+        known = self._known(one, line.number, turns)
+        self.requests += [
+            Recorded(f"{name}.{turn}" if turn else name, line.number, self._shared(recording), **known)
+            for turn, recording in turns
+            if recording is not None
+        ]
 
+    def _agree(self, size: int | None, vocab: str | None, turns: list[Turn]) -> None:
+        """Its vocabulary is the one of the lines before. Raises UsageError: ids of several mean nothing
+        together."""
+        advice = "replay it by itself, with the model that was recorded"
+        if size is not None and self._n_vocab is not None and size != self._n_vocab:
+            raise UsageError(
+                f"is of another vocabulary, of {size:,} tokens and not {self._n_vocab:,}; {advice}"
+            )
+        if vocab is not None and self._vocab is not None and vocab != self._vocab:
+            raise UsageError(
+                f"is of another vocabulary, with the fingerprint {vocab[:12]} and not {self._vocab[:12]}; "
+                f"{advice}"
+            )
+        self._n_vocab, self._vocab = size or self._n_vocab, vocab or self._vocab
+        highest = max((_highest(recording) for _, recording in turns if recording is not None), default=-1)
+        self._needed = max(self._needed, highest + 1)
+        if self._n_vocab is not None and self._needed > self._n_vocab:
+            holder = "it holds" if highest + 1 == self._needed else "a line before it holds"
+            raise UsageError(
+                f"is of another vocabulary: {holder} token {self._needed - 1:,}, and there are "
+                f"{self._n_vocab:,}; give the model that was recorded"
+            )
 
-def _n_vocab(one: dict[str, Any], known: int | None, where: str) -> int | None:
-    """The size of the vocabulary, as the line has it or as it was known before."""
-    size = one.get("n_vocab", known)
-    if size is not None and (type(size) is not int or size < 1):
-        raise UsageError(f"{where}: its n_vocab is {size!r}; write the number of tokens of the vocabulary")
-    if known is not None and size != known:
-        raise UsageError(
-            f"{where}: is of another vocabulary, of {size:,} tokens and not {known:,}; replay it by itself, "
-            "with the model that was recorded"
+    def _known(self, one: Mapping[str, Any], number: int, turns: list[Turn]) -> dict[str, Any]:
+        """What a line tells besides its requests. The times are of one request, in lines of token ids."""
+        known = {name: one[name] for name in ("category", "session") if isinstance(one.get(name), str)}
+        known["sampled"] = sampled_of(one)
+        if "prompt_tokens" not in one or (recording := turns[0][1]) is None:
+            return known
+        if isinstance(one.get("drafting"), dict):
+            known["drafting"] = one["drafting"]
+        try:
+            known["times"] = times_of(one.get("times"), len(recording.tokens))
+        except LineError as error:
+            if len(self._doubtful) < TOLD:
+                self._doubtful.append((number, f"its times are left out: {error}"))
+        return known
+
+    def _shared(self, recording: Recording) -> Recording:
+        def shared(tokens: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(map(self._ids.setdefault, tokens, tokens))
+
+        return Recording(
+            shared(recording.prompt), shared(recording.tokens), tuple(map(shared, recording.top_k))
         )
+
+    def trace(self, limit: int | None) -> Trace:
+        if not self.requests:
+            why = "".join(f"; line {number}: {reason}" for number, reason in self._unusable[:1])
+            raise UsageError(f"{self._path}: holds no answer to replay{why or f'; {FORMS}'}")
+        return Trace(
+            self._path,
+            tuple(self.requests[:limit]),
+            self._skipped,
+            self._n_vocab,
+            self._needed,
+            self._vocab,
+            tuple(self._unusable),
+            self._n_unusable,
+            tuple(self._doubtful),
+        )
+
+
+def warnings(trace: Trace, most: int = 5) -> list[str]:
+    """What was wrong with the file, a line each for people; the first `most` of each kind."""
+    told = [f"{trace.path}, line {number}, left out: {why}" for number, why in trace.unusable[:most]]
+    if trace.n_unusable > most:
+        told.append(f"{trace.path}: {trace.n_unusable - most:,} more lines are left out")
+    told += [f"{trace.path}, line {number}: {why}" for number, why in trace.doubtful[:most]]
+    if len(trace.doubtful) > most:
+        told.append(f"{trace.path}: the times of more lines are left out")
+    return told
+
+
+def _name(one: Mapping[str, Any], number: int) -> str:
+    name = one.get("id", one.get("custom_id", number))
+    return text(str(name), "id") if isinstance(name, str | int) else str(number)
+
+
+def _size(one: Mapping[str, Any]) -> int | None:
+    size = one.get("n_vocab")
+    if size is not None and (type(size) is not int or size < 1):
+        raise LineError(f"its n_vocab is {size!r}; write the number of tokens of the vocabulary")
     return size
 
 
-def _requests(
-    one: dict[str, Any], where: str, tokenizer: Tokenizer | None
-) -> Iterator[tuple[int, Recording | None]]:
-    """The number of each turn (0 where there is only one to a line) and its recording, None where nothing was
-    answered."""
-    if {"prompt_tokens", "tokens"} <= one.keys():
-        yield 0, _from_tokens(one, where)
-        return
-    if "messages" not in one and not {"prompt", "completion"} <= one.keys():
-        raise UsageError(f"{where}: has no request and answer; {FORMS}")
-    if tokenizer is None:
-        raise UsageError(
-            f"{where}: holds text, and a replay is of tokens: name the model with --tokenizer FILE.gguf "
-            "(`paceline zoo path target` prints one to try with)"
-        )
-    if "messages" in one:
-        yield from _conversation(_parts(one, where), where, tokenizer)
-        return
-    prompt = tokenizer.encode(_text(one["prompt"], "prompt", where))
-    answer = tokenizer.encode_within(_text(one["completion"], "completion", where))
-    if not prompt:
-        raise UsageError(f"{where}: its prompt is empty; leave the line out")
-    yield 0, Recording(tuple(prompt), tuple(answer)) if answer else None
+def _fingerprint(one: Mapping[str, Any]) -> str | None:
+    """What is no fingerprint may be a name of other programs'."""
+    said = one.get("vocab")
+    return said if isinstance(said, str) and len(said) == FINGERPRINT else None
 
 
-def _from_tokens(one: dict[str, Any], where: str) -> Recording | None:
-    prompt, tokens = (_ids(one[name], name, where) for name in ("prompt_tokens", "tokens"))
-    if not prompt:
-        raise UsageError(f"{where}: its prompt_tokens are empty; leave the line out")
-    said = one.get("top_k") or []
-    if not isinstance(said, list) or len(said) not in (0, len(tokens)):
-        raise UsageError(f"{where}: its top_k is no list with one entry a token; leave it out")
-    top_k = tuple(_ids(row, "top_k", where) for row in said)
-    if not all(top_k):
-        raise UsageError(f"{where}: a row of its top_k is empty; leave top_k out")
-    return Recording(prompt, tokens, top_k) if tokens else None
+def _highest(recording: Recording) -> int:
+    return max(max(recording.prompt), max(recording.tokens), *map(max, recording.top_k), -1)
 
 
-def _ids(said: Any, name: str, where: str) -> tuple[int, ...]:
-    # Not isinstance: True is an int.
-    if not isinstance(said, list) or not all(type(token) is int and token >= 0 for token in said):
-        raise UsageError(f"{where}: its {name} is no list of token ids")
-    return tuple(said)
-
-
-def _text(said: Any, name: str, where: str) -> str:
-    if not isinstance(said, str):
-        raise UsageError(f"{where}: its {name} is no text")
+def _require_template(tokenizer: Tokenizer) -> None:
     try:
-        said.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{where}: its {name} is no UTF-8 text (character {error.start})") from error
-    return said
-
-
-def _conversation(
-    parts: Sequence[tuple[str, str]], where: str, tokenizer: Tokenizer
-) -> Iterator[tuple[int, Recording | None]]:
-    """A request for each of the assistant's messages. All of them are slices of one list, so that a prompt
-    begins with the tokens of those before it."""
-    waiting, turn, tokens = "", 0, list[int]()
-
-    def take() -> None:
-        nonlocal waiting
-        tokens.extend(tokenizer.encode_within(waiting) if tokens else tokenizer.encode(waiting))
-        waiting = ""
-
-    for role, content in parts:
-        waiting += f"{role.capitalize()}:\n"
-        if role == "assistant":
-            turn += 1
-            take()
-            answer = tokenizer.encode_within(content) if content else []
-            yield turn, Recording(tuple(tokens), tuple(answer)) if answer else None
-            tokens += answer
-            waiting = "\n\n"
-        else:
-            waiting += f"{content}\n\n"
-    if turn == 0:
-        raise UsageError(
-            f"{where}: the assistant says nothing in its messages, so there is nothing to replay"
-        )
-
-
-def _parts(one: dict[str, Any], where: str) -> list[tuple[str, str]]:
-    """Role and content of each message."""
-    messages = one["messages"]
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise UsageError(f"{where}: its messages are no list of objects with role and content")
-    out = [(_text(m.get("role"), "role", where), _content(m, where)) for m in messages]
-    if "completion" in one:
-        out.append(("assistant", _text(one["completion"], "completion", where)))
-    return out
-
-
-def _content(message: dict[str, Any], where: str) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, dict) else None for part in content]
-        if None in texts:
-            raise UsageError(f"{where}: a message has a part that is no text; images cannot be replayed")
-        content = "".join(_text(text, "text", where) for text in texts)
-    calls = message.get("tool_calls") or []
-    if not isinstance(calls, list):
-        raise UsageError(f"{where}: a message's tool_calls are no list")
-    if content is None and (calls or message.get("role") == "assistant"):
-        content = ""
-    said = [_text(content, "content", where)]
-    return "\n".join([text for text in said if text or not calls] + [_call(call, where) for call in calls])
-
-
-def _call(call: Any, where: str) -> str:
-    """As most models write it: the arguments stand in the log as JSON already."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        raise UsageError(f"{where}: a tool call is no object with a function")
-    arguments = function.get("arguments", "{}")
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    name = json.dumps(_text(function.get("name"), "function's name", where), ensure_ascii=False)
-    return f'{{"name": {name}, "arguments": {_text(arguments, "arguments", where)}}}'
+        tokenizer.render([{"role": "user", "content": "?"}])
+    except ModelError as error:
+        why, _, _ = str(error).partition(";")  # what follows is advice for those who generate
+        raise UsageError(f"--chat-template: {why}; leave it out") from error

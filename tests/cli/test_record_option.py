@@ -1,0 +1,271 @@
+"""--record: runs and benches kept as traces, and replayed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import PROGRAM, Done, command, environment, run
+from gguf_files import write_llama
+from paceline import zoo
+from paceline.lab.replay import recording, traces
+from paceline.lab.replay.traces import Trace
+from paceline.lab.tokenizer import Tokenizer
+from paceline.llm import Stream
+from paceline.machine.fingerprint import fingerprint
+
+Capture = pytest.CaptureFixture[str]
+PROMPT = ("ab ab ab ab", "-n", "12", "--ignore-eos", "--draft", "lookup")
+next_piece = Stream.__next__
+
+
+@pytest.fixture(scope="module")
+def target(models: Path) -> Path:
+    return models / "target.gguf"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "traces.jsonl"
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read(path: Path) -> Trace:
+    return traces.read(path, traces.lines(path), None)
+
+
+def test_a_run_is_a_line_of_what_was_read_and_said(capsys: Capture, target: Path, file: Path) -> None:
+    first = run(capsys, target, *PROMPT, "--json", "--record", file)
+    assert (first.code, first.err) == (0, "")
+    second = run(capsys, target, *PROMPT, "--temp", "0.7", "--seed", "3", "--json", PACELINE_RECORD=str(file))
+    plain, drawn = objects(file)
+    with Tokenizer(target) as tokenizer:
+        assert plain["prompt_tokens"] == tokenizer.text.encode("ab ab ab ab")
+        assert (plain["vocab"], plain["n_vocab"]) == (fingerprint(tokenizer.vocab), tokenizer.vocab.size)
+    assert plain["tokens"] == first.json["tokens"]
+    assert (plain["sampling"], plain["seed"], plain["stop_reason"]) == ({}, 0, "length")
+    assert plain["drafting"]["drafters"] == ["lookup"]
+    said, stats = first.json, first.json["stats"]
+    assert plain["times"] == {
+        "prompt": said["prompt_seconds"],
+        "seconds": said["seconds"],
+        **{name: stats[name] for name in ("steps", "drafted", "accepted")},
+    }
+    assert plain["model"] == said["provenance"]["target"]["name"]
+    assert drawn["tokens"] == second.json["tokens"]
+    assert (drawn["sampling"], drawn["seed"]) == ({"temperature": 0.7}, 3)
+    assert plain["id"] != drawn["id"]
+    assert [one.sampled for one in read(file).requests] == [False, True]
+
+
+def test_what_is_recorded_is_replayed(capsys: Capture, target: Path, file: Path) -> None:
+    run(capsys, target, *PROMPT, "--record", file, "--record-top-k", "8")
+    for more in ((), ("--tokenizer", target)):
+        done = command(capsys, "replay", file, *more, "--methods", "lookup,recycle", "--json")
+        assert (done.code, done.err) == (0, "")
+        assert [one["n_tokens"] for one in done.json["requests"]] == [12]
+
+
+def test_the_likeliest_tokens_are_recorded_and_not_shown(capsys: Capture, target: Path, file: Path) -> None:
+    usual = run(capsys, target, *PROMPT, "--json").json
+    told = run(capsys, target, *PROMPT, "--json", "--record", file, "--record-top-k", "3").json
+    assert list(told) == list(usual)
+    few = run(
+        capsys, target, *PROMPT, "--json", "--logprobs", "1", "--record", file, "--record-top-k", "3"
+    ).json
+    many = run(
+        capsys, target, *PROMPT, "--json", "--logprobs", "5", "--record", file, "--record-top-k", "3"
+    ).json
+    assert [len(one["top"]) for one in few["logprobs"]] == [1] * 12
+    assert few["provenance"]["request"]["logprobs"] == 1
+    likeliest = [[one["id"] for one in place["top"][:3]] for place in many["logprobs"]]
+    assert [line["top_k"] for line in objects(file)] == [likeliest] * 3
+    assert [row[0] for row in likeliest] == usual["tokens"]
+
+
+def test_a_chat_is_recorded_as_its_template_spells_it(capsys: Capture, tmp_path: Path, file: Path) -> None:
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
+    model = write_llama(tmp_path / "chat.gguf", chat_template=template)
+    run(capsys, model, "--chat", "hi", "-n", "5", "--record", file)
+    run(capsys, model, "[user]hi[assistant]", "-n", "5", "--record", file)
+    chat, text = read(file).requests
+    assert chat.recording == text.recording
+
+
+def test_a_comparison_is_one_request_and_the_plain_one(capsys: Capture, target: Path, file: Path) -> None:
+    said = run(capsys, target, *PROMPT, "--compare", "--json", "--record", file).json
+    (line,) = objects(file)
+    assert (line["tokens"], line["drafting"]) == (said["plain"]["tokens"], {"drafters": ["none"]})
+    assert line["times"]["seconds"] == said["plain"]["seconds"]
+
+
+def test_what_was_interrupted_is_recorded_as_far_as_it_came(
+    capsys: Capture, target: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[Stream] = []
+
+    def pressing(stream: Stream) -> Any:
+        steps.append(stream)
+        if len(steps) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return next_piece(stream)
+
+    monkeypatch.setattr(Stream, "__next__", pressing)
+    done = run(capsys, target, *PROMPT, "--draft", "none", "--json", "--record", file)
+    (line,) = objects(file)
+    assert (done.code, line["stop_reason"], line["tokens"]) == (130, "interrupted", done.json["tokens"])
+    assert len(line["tokens"]) == 3
+
+
+def test_who_closes_stdout_has_the_answer_recorded_until_then(target: Path, file: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    args = ["run", "-m", target, *PROMPT, "--draft", "none", "--record", file]
+    with os.fdopen(writer, "wb") as stdout:
+        done = subprocess.run(
+            [*PROGRAM, *map(str, args)], stdout=stdout, stderr=subprocess.PIPE, env=environment(), check=False
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+    (line,) = objects(file)
+    assert line["stop_reason"] == "interrupted"
+    assert 1 <= len(line["tokens"]) < 12
+
+
+def test_a_run_that_is_killed_leaves_the_lines_before_it(capsys: Capture, target: Path, file: Path) -> None:
+    run(capsys, target, *PROMPT, "--record", file)
+    before = file.read_bytes()
+    endless = ["run", "-m", target, "hello", "-n", "60000", "-c", "60100", "--ignore-eos", "--record", file]
+    with subprocess.Popen(
+        [*PROGRAM, *map(str, endless)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--record", "none/t.jsonl"], ["--record none/t.jsonl", "cannot be made"]),
+        (["--record", "."], ["is no file"]),
+        (["--record", str(zoo.target_path())], ["holds no recorded requests"]),
+        (["--record-top-k", "3"], ["--record-top-k 3", "name it with --record"]),
+        (["--record", "t.jsonl", "--record-top-k", "-1"], ["--record-top-k -1", "at least 0"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["run", "bench"])
+def test_what_cannot_be_recorded_is_refused_before_a_model_is_loaded(
+    capsys: Capture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    args: list[str],
+    words: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.gguf").write_text("no model")
+    text = ["hello"] if name == "run" else []
+    command(capsys, name, "-m", "bad.gguf", *text, *args).refused(2, *words)
+
+
+def test_a_file_of_another_model_is_refused_before_anything_is_said(
+    capsys: Capture, target: Path, file: Path
+) -> None:
+    run(capsys, zoo.target_path(), "x", "-n", "2", "--draft", "none", "--record", file)
+    before = file.read_bytes()
+    run(capsys, target, *PROMPT, "--record", file).refused(2, "line 1 is of another vocabulary", "8,192")
+    bench(capsys, target, file.parent, "--record", file).refused(2, "line 1 is of another vocabulary")
+    assert file.read_bytes() == before
+    run(capsys, target, *PROMPT, "--record", f"{file}2", "--record-top-k", "100000").refused(2, "has 2")
+
+
+def test_what_can_no_longer_be_written_is_told_once_and_the_answer_is_whole(
+    capsys: Capture, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a\nb.jsonl"
+
+    def full(path: Path, line: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    usual = run(capsys, target, *PROMPT)
+    monkeypatch.setattr(recording, "append", full)
+    done = run(capsys, target, *PROMPT, "--record", file)
+    assert (done.code, done.out) == (0, usual.out)
+    warning, summary = done.err.splitlines()
+    assert warning.startswith("paceline: --record ")
+    assert "a\\nb.jsonl: cannot be written (No space left on device); neither this answer nor" in warning
+    assert summary.startswith("12 tokens, ")
+    done = bench(capsys, target, tmp_path, "--record", file)
+    assert done.code == 0
+    assert done.err.count("paceline: --record") == 1
+
+
+def bench(capsys: Capture, target: Path, folder: Path, *args: str | Path) -> Done:
+    said: list[dict[str, Any]] = [
+        {"id": "c", "category": "two", "prompt": "ab ab ab"},
+        {"id": "s.1", "category": "one", "session": "s", "messages": [{"role": "user", "content": "ab"}]},
+        {"id": "a", "category": "two", "prompt": "hello hello"},
+        {
+            "id": "s.2",
+            "category": "one",
+            "session": "s",
+            "messages": [
+                {"role": "user", "content": "ab"},
+                {"role": "assistant", "content": None},
+                {"role": "user", "content": "c"},
+            ],
+        },
+    ]
+    suite = folder / "suite.jsonl"
+    suite.write_text("".join(json.dumps({"max_tokens": 6} | one) + "\n" for one in said))
+    exact = ("--cache-type", "f32", "-fa", "off", "-t", "1", "--n", "1", "--no-history")
+    return command(capsys, "bench", "-m", target, "--methods", "lookup", "--suite", suite, *exact, *args)
+
+
+def test_a_bench_records_each_plain_answer_once_in_the_order_asked(
+    capsys: Capture, target: Path, file: Path
+) -> None:
+    done = bench(capsys, target, file.parent, "--record", file, "--record-top-k", "2", "--sweep", "k=1,2,4")
+    assert done.code == 0
+    trace = read(file)
+    told = [(one.id, one.category, one.session, one.sampled) for one in trace.requests]
+    assert told == [
+        ("c", "two", "", False),
+        ("s.1", "one", "s", False),
+        ("a", "two", "", False),
+        ("s.2", "one", "s", False),
+    ]
+    for one in trace.requests:
+        assert one.drafting == {"drafters": ["none"]}
+        assert one.times is not None
+        assert (one.times["steps"], one.times["drafted"]) == (len(one.recording.tokens), 0)
+        assert [row[0] for row in one.recording.top_k] == list(one.recording.tokens)
+    with Tokenizer(target) as tokenizer:
+        first, second = (
+            b"".join(map(tokenizer.vocab.piece, tokens)).decode(errors="replace")
+            for tokens in (trace.requests[1].recording.tokens, trace.requests[3].recording.prompt)
+        )
+    assert first.strip() in second  # the answer that the session goes on from
+
+
+def test_a_bench_that_samples_records_what_was_drawn_too(
+    capsys: Capture, target: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.lab.bench.gate.SIZES", ((4, 20),))
+    assert bench(capsys, target, file.parent, "--record", file, "--sweep", "temp=0,0.9").code in (0, 3)
+    greedy, drawn = objects(file)[:4], objects(file)[4:]
+    assert [one["id"] for one in greedy] == [one["id"] for one in drawn] == ["c", "s.1", "a", "s.2"]
+    assert [one["sampling"] for one in (greedy[0], drawn[0])] == [{}, {"temperature": 0.9}]
+    assert [one["prompt_tokens"] for one in greedy] == [one["prompt_tokens"] for one in drawn]
+    assert [one["tokens"] for one in greedy] != [one["tokens"] for one in drawn]
