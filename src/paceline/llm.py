@@ -8,6 +8,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from paceline.core.account import Account
 from paceline.core.decode import decode, start
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed, Policy
@@ -44,7 +45,8 @@ class Piece:
 class Generation:
     """seconds: from the first draft to the last token; prompt_seconds: the target's prompt before it.
     stop_reason: None where the stream was left early. logprobs: one a token where the request asked for them.
-    complete: whether the text matches the request's grammar; None without one."""
+    complete: whether the text matches the request's grammar; None without one. account: what the policy has
+    to say for itself, of all requests so far; None where it decides nothing."""
 
     text: str
     tokens: tuple[int, ...]
@@ -56,6 +58,7 @@ class Generation:
     stats: Stats = field(repr=False)
     logprobs: tuple[Logprob, ...] = field(default=(), repr=False)
     complete: bool | None = None
+    account: Account | None = field(default=None, repr=False)
 
     @property
     def tokens_per_second(self) -> float:
@@ -85,6 +88,7 @@ class Stream(Iterator[Piece]):
         self._request = start(llm.target, drafter, prompt, stop=self._text, **request)
         self._prompt_seconds = perf_counter() - began
         self._seconds = 0.0  # in the loop only: what the reader of the stream does between steps is not ours
+        self._policy = policy
         self._steps = decode(llm.target, drafter, policy, [self._request])
         self._closed = False
         self._remembered = remembered
@@ -146,6 +150,7 @@ class Stream(Iterator[Piece]):
             seconds=self._seconds,
             stats=self._request.stats,
             logprobs=tuple(self._logprobs),
+            account=self._policy.account,
             complete=None if self._grammar is None else self._grammar.syntax.matches(text),
         )
 

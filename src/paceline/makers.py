@@ -207,7 +207,8 @@ def make_policy(drafting: Drafting, costs: Costs | None, clock: Clock = perf_cou
     if drafting.policy != "rate" or drafting.drafters == ("none",):
         return Fixed(drafting.budget)
     assert costs is not None  # who wants the rate measures first
-    return Rate(costs, depth=drafting.n_draft, nodes=2 * drafting.n_draft, width=drafting.width, clock=clock)
+    budget = drafting.budget
+    return Rate(costs, depth=budget.depth, nodes=budget.nodes, width=budget.width, clock=clock)
 
 
 def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, Translation | None]:

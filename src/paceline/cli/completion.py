@@ -8,7 +8,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 
@@ -19,6 +19,7 @@ from paceline.lab.judge import judge, warm_up
 from paceline.lab.provenance import provenance
 from paceline.lab.replay.recording import PLAIN, Recorder
 from paceline.llm import LLM, Generation
+from paceline.report import where
 from paceline.report.sources import Marks
 from paceline.report.table import comparison, summary
 
@@ -36,6 +37,7 @@ class Completion:
         *,
         as_json: bool,
         show_sources: bool,
+        show_stats: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
         if recorder is not None:
@@ -44,6 +46,7 @@ class Completion:
         self._recorder, self._kept = recorder, False
         self._request = request | asdict(sampling)
         self._as_json, self._show_sources = as_json, show_sources
+        self._show_stats = show_stats
         self._marks = Marks(Console(file=sys.stdout))
         self._err = Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
 
@@ -54,6 +57,7 @@ class Completion:
             self._print_json(run)
         else:
             self._note(summary(run), "dim")
+            self._stats(run, sys.stderr)
         return INTERRUPTED if self._interrupts.pressed else 0
 
     def compare(self, prompt: Sequence[int]) -> int:
@@ -79,6 +83,7 @@ class Completion:
         else:
             self._note("", "none")
             comparison(plain, drafted, judgement.said, sys.stdout)
+            self._stats(drafted, sys.stdout)
         judgement.require_lossless()
         return 0
 
@@ -143,6 +148,11 @@ class Completion:
             self._err.print(text, style=style)
         sys.stderr.write(captured.get())
 
+    def _stats(self, run: dict[str, Any], file: IO[str]) -> None:
+        if self._show_stats:
+            file.write("\n")
+            where.write(run, file)
+
     def _record(self, generation: Generation) -> dict[str, Any]:
         record = {
             "text": generation.text,
@@ -155,6 +165,8 @@ class Completion:
             "tokens_per_second": generation.tokens_per_second,
             "stats": generation.stats.as_dict(),
         }
+        if generation.account is not None:
+            record["policy"] = generation.account.as_dict()
         if generation.complete is not None:
             record["complete"] = generation.complete
         if self._request["logprobs"] is not None:

@@ -85,6 +85,10 @@ def run(
     show_sources: Annotated[
         bool, flag("--show-sources", panel=OUTPUT, help="Colour each token by where it came from.")
     ] = False,
+    stats: Annotated[
+        bool,
+        flag("--stats", panel=OUTPUT, help="Where the time went, and how far what was expected came true."),
+    ] = False,
     logprobs: Annotated[
         int | None,
         option(
@@ -145,6 +149,7 @@ def run(
             interrupts,
             as_json=as_json,
             show_sources=show_sources,
+            show_stats=stats,
             recorder=recording,
         )
         tokens = llm.chat_tokens(text) if chat else llm.tokens(text)

@@ -33,7 +33,7 @@ class Reason:
 @dataclass(frozen=True)
 class Account:
     """steps: of all requests so far. silent: those at which no drafter had a guess; declined: those at which
-    none of the guesses was worth verifying. calibration: by drafter, how many outcomes its probabilities were
+    no guess was worth making or verifying. calibration: by drafter, how many outcomes its probabilities were
     held against and the expected calibration error. reason: of the least that drafting would have to be
     right."""
 

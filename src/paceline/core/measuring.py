@@ -82,8 +82,9 @@ class Measuring:
         self._began, self._end = self._clock(), self._clock() + seconds
 
         self._fill(min(START, wanted[0]))
-        quick = _seconds(self._spread(rows[:2], self._began + seconds / 10))
-        rate = quick[rows[:2][-1]] / len(quick)  # seconds a token that is put into the context
+        start = self._depth
+        quick = self._spread(rows[:2], self._began + seconds / 10, {})
+        rate = median_low(quick[rows[:2][-1]]) / len(quick)  # seconds a token that is put into the context
         rate = self._deepen(wanted[0], self._left() / 2, rate)
         out: dict[int, dict[int, float]] = {}
         while True:
@@ -93,7 +94,7 @@ class Measuring:
             filling = rate * (deeper[-1] - self._depth) if deeper else 0.0
             share = (self._left() - filling) / (1 + len(deeper))
             place = self._depth
-            samples = self._spread(rows, self._clock() + share)
+            samples = self._spread(rows, self._clock() + share, quick if place == start else {})
             out[place] = _seconds(samples)
             self.noise = max(self.noise, _noise(samples[1]))
             if not deeper:
@@ -124,11 +125,12 @@ class Measuring:
             piece = min(2 * piece, LONGEST_PIECE)
         return rate
 
-    def _spread(self, rows: Sequence[int], until: float) -> dict[int, list[float]]:
-        """Samples by rows, interleaved, so that a busy moment hits them all. Every number of rows gets the
-        same time: cheap passes, which are timed worst, are repeated most, and dear ones wait."""
-        samples: dict[int, list[float]] = {}
-        waiting = list(rows)
+    def _spread(
+        self, rows: Sequence[int], until: float, samples: dict[int, list[float]]
+    ) -> dict[int, list[float]]:
+        """More samples by rows, interleaved, so that a busy moment hits them all. Every number of rows gets
+        the same time: cheap passes, which are timed worst, are repeated most, and dear ones wait."""
+        waiting = [n for n in rows if len(samples.get(n, ())) < SAMPLES]
         while waiting:
             n = min(waiting, key=lambda n: _turn(n, samples))
             lasts = median_low(samples[n]) if n in samples else _plausible(n, samples)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from paceline.core.account import Account
 from paceline.core.ports import Budget
 from paceline.core.record import Step
 from paceline.core.tree import ROOT, DraftTree
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 
 
 class Policy(Protocol):
+    @property
+    def learns(self) -> bool:
+        """Whether one request changes how the next is drafted for."""
+
+    def forget(self) -> None:
+        """What it has learned from requests."""
+
+    @property
+    def account(self) -> Account | None:
+        """What it has to say for itself."""
+
     def budgets(self, requests: Sequence[Request]) -> Sequence[Budget]: ...
 
     def choose(
@@ -34,8 +46,14 @@ class Policy(Protocol):
 class Fixed:
     """The rules fixed and p_min, which its budget tells apart."""
 
+    learns = False
+    account = None
+
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+
+    def forget(self) -> None:
+        """The numbers stay."""
 
     def budgets(self, requests: Sequence[Request]) -> list[Budget]:
         return [self._budget] * len(requests)

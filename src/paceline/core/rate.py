@@ -82,6 +82,8 @@ class RateBudget(Budget):
 class Rate:
     """costs: what passes take here, kept up to date. nodes, depth, width: the most that a draft may have."""
 
+    learns = True
+
     def __init__(
         self,
         costs: Costs,
@@ -106,6 +108,7 @@ class Rate:
         self._tokens = self._seconds = 0.0  # of late
         self._spent = self._probing = 0.0  # seconds in all
         self._steps = self._silent = self._declined = 0
+        self._refused: set[int] = set()  # moods of requests for which some drafter was not worth asking
         self._curve: list[float] = [0.0]
         self._rows = 1
 
@@ -114,6 +117,7 @@ class Rate:
     def budgets(self, requests: Sequence[Request]) -> list[RateBudget]:
         depth, nodes, width = self._most
         self._rows = rows = len(requests)
+        self._refused.clear()
         deepest = max(len(request.session.tokens) for request in requests)
         self._curve = curve = self.costs.target.curve(rows + nodes * min(rows, SHARED), deepest)
         self.rate = rows / curve[rows]
@@ -174,8 +178,10 @@ class Rate:
             first = first or request.stats.steps == 1
             self.belief.learn(self._mood(request), step.tree.proposed, step.tokens)
             self._steps += 1
-            self._silent += len(step.tree.proposed) == 0
-            self._declined += len(step.tree) == 0 < len(step.tree.proposed)
+            if len(step.tree) == 0:
+                guesses = len(step.tree.proposed) > 0 or id(self._mood(request)) in self._refused
+                self._silent += not guesses
+                self._declined += guesses
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
         pass_ = cost.seconds(rows, deepest)
         if not first:  # which may hold a prompt's end
@@ -212,7 +218,7 @@ class Rate:
         self._settle(proposal, now, before)
         if worth.seconds > slight and not worth.pays(what, self.rate):
             if not worth.due(self._probing, self._spent):
-                proposal.asks("", now)
+                self._refused.add(id(budget.mood))
                 return False
             self._probing += worth.seconds
             probe = True

@@ -140,7 +140,9 @@ class Drafting:
 
     @property
     def budget(self) -> Budget:
-        depth, nodes, width = self.n_draft, self.n_draft * self.width, self.width
+        # Chosen from, a tree is worth its rows for a branch or two.
+        nodes = self.n_draft * (min(self.width, 2) if self.policy == "rate" else self.width)
+        depth, width = self.n_draft, self.width
         if "lookahead" in self.drafters:
             # The window's columns and the guesses, each of level - 1 nodes; the last column begins deepest.
             depth = self.level - 1 + max(0, self.window - 2)

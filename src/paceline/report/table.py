@@ -24,6 +24,8 @@ def summary(run: Mapping[str, Any]) -> str:
         shares = ", ".join(f"{name} {s['accepted']}/{s['drafted']}" for name, s in drafted.items())
         parts.append(f"acceptance rate {ratio(stats['acceptance_rate'])} ({shares})")
         parts.append(f"acceptance length {ratio(stats['acceptance_length'])}")
+    if policy := run.get("policy"):
+        parts += [policy["why"]] if policy["why"] else []
     if run["stop_reason"] == "context":
         parts.append("the context is full (-c)")
     return "; ".join(parts)
@@ -46,6 +48,8 @@ def comparison(plain: Mapping[str, Any], drafted: Mapping[str, Any], verdict: st
         )
     listing(("", "tokens", "tokens/s", "speedup", "acceptance rate", "acceptance length"), rows, file, 1)
     sources(drafted["stats"], file)
+    if why := (drafted.get("policy") or {}).get("why"):
+        file.write(f"{why}\n")
     file.write(f"output identical: {verdict}\n")
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import psutil
 
 from paceline.assemble import load
+from paceline.core.cost import Costs
 from paceline.core.settings import Drafting
+from paceline.costing import costs_of, save
 from paceline.llm import LLM
-from paceline.makers import Corpora, make_drafter
+from paceline.makers import Corpora, make_drafter, make_policy
 
 
 class Models:
@@ -30,6 +32,7 @@ class Models:
         self.memory = 0
         self.added: dict[Path, int] = {}
         self._drafts: dict[Path, LLM] = {}
+        self._costs: Costs | None = None
 
     def llm(self, drafting: Drafting, draft: Path | None) -> LLM:
         """The target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
@@ -37,7 +40,15 @@ class Models:
         if draft is not None:
             small = self._draft(draft).target
         drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora)
-        return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora)
+        costs = self._measured(small) if drafting.policy == "rate" else None
+        policy = make_policy(drafting, costs)
+        return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
+
+    def _measured(self, draft: Any) -> Costs:
+        """What passes cost, the same for all methods: each keeps it up to date."""
+        if self._costs is None:
+            self._costs = costs_of(self.plain.target, draft)
+        return self._costs
 
     def _draft(self, path: Path) -> LLM:
         if path not in self._drafts:
@@ -48,6 +59,8 @@ class Models:
         return self._drafts[path]
 
     def close(self) -> None:
+        if self._costs is not None:
+            save(self.plain.target, None, self._costs)
         for draft in self._drafts.values():
             draft.close()
         self.plain.close()

@@ -107,12 +107,14 @@ class Paceline:
     def learns(self) -> bool:
         """Whether one answer may change the drafts of the next."""
         drafter = self.llm.drafter
-        return isinstance(drafter, Learner) and bool(getattr(drafter, "learners", True))
+        remembers = isinstance(drafter, Learner) and bool(getattr(drafter, "learners", True))
+        return remembers or self.llm.policy.learns
 
     def forget(self) -> None:
         """What the drafter has learned from answers."""
         if isinstance(self.llm.drafter, Learner):
             self.llm.drafter.forget()
+        self.llm.policy.forget()
 
     def memory(self) -> int | None:
         return self._models.memory + (0 if self._draft is None else self._models.added[self._draft])

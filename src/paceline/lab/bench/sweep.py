@@ -128,4 +128,5 @@ def every_drafter(has_draft: bool, has_stores: bool) -> str:
     can be asked one after the other."""
     there = {"model": has_draft, "datastore": has_stores, "none": False}
     names = [name for name in DRAFTERS if there.get(name, True)]
-    return ",".join(["plain", *names, "+".join(name for name in names if name not in ("lookahead", "stack"))])
+    alone = ("lookahead", "stack", "auto")
+    return ",".join(["plain", *names, "+".join(name for name in names if name not in alone)])
