@@ -15,6 +15,7 @@ import pytest
 
 from paceline.cli.app import invoke
 
+HOME = "PACELINE_HOME"  # the tests' own (conftest.py)
 PROGRAM = [sys.executable, "-m", "paceline"]
 
 
@@ -44,7 +45,8 @@ def command(capsys: pytest.CaptureFixture[str], *args: str | Path, stdin: bytes 
     """In this process."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("PACELINE_")]:
-            patch.delenv(name)
+            if name != HOME:
+                patch.delenv(name)
         for name, value in env.items():
             patch.setenv(name, value)
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -63,7 +65,8 @@ def environment(**more: str) -> dict[str, str]:
     """This process's, without what would change the program's output."""
     ours = ("PACELINE_", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return clean | {"PACELINE_THREADS": "1", "TERM": "xterm"} | more
+    home = {name: value for name, value in os.environ.items() if name == HOME}
+    return clean | home | {"PACELINE_THREADS": "1", "TERM": "xterm"} | more
 
 
 def program(*args: str | Path, stdin: bytes = b"", **env: str) -> Done:

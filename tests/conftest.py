@@ -11,6 +11,7 @@ import pytest
 from foreign import write_foreign
 from gguf_files import write_llama
 from paceline import zoo
+from paceline.machine.costs import Effort
 from paceline.zoo.inflate import layout_of, write_plain
 
 
@@ -22,6 +23,18 @@ def one_thread_a_worker() -> Iterator[None]:
         if "PYTEST_XDIST_WORKER" in os.environ:
             patch.setattr("paceline.machine.threads.physical_cores", lambda: 1)
             patch.setenv("PACELINE_THREADS", "1")  # commands that tests start
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What passes cost is measured once a run and model, in moments, and kept apart from the user's."""
+    base = tmp_path_factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
+    quick = {"target": Effort(0.1, (16,), (1, 2, 4, 8)), "draft": Effort(0.05, (16,), (1, 2))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PACELINE_HOME", str(home))
+        patch.setattr("paceline.costing.QUICK", quick)
         yield
 
 

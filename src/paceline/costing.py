@@ -46,7 +46,7 @@ def key_of(model: LlamaTarget, role: str) -> dict[str, Any]:
         "features": llama_cpp().llama_print_system_info().decode(errors="replace"),
         "processor": cpu_name(),
         "cores": logical_cores(),
-        **{name: getattr(model, name, None) for name in settings},
+        **{name: getattr(model, name) for name in settings},
     }
 
 

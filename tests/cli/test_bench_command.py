@@ -32,7 +32,7 @@ from paceline.lab.bench.history import History
 from paceline.lab.certify import frequencies
 from paceline.lab.peers.llama_server import LlamaServer
 from paceline.lab.peers.process import Program
-from paceline.lab.provenance import fingerprint
+from paceline.machine.identity import fingerprint
 
 Capture = pytest.CaptureFixture[str]
 EXACT = ("--cache-type", "f32", "-fa", "off")

@@ -30,6 +30,7 @@ CORPUS = ("build", "forget", "list", "rm", "show")
         ["corpus"],
         *(["corpus", name] for name in CORPUS),
         ["replay"],
+        ["doctor"],
         *(["bench", name] for name in BENCH),
         ["zoo"],
         ["zoo", "list"],

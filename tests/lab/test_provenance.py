@@ -10,7 +10,8 @@ from pathlib import Path
 import paceline
 from paceline.core.settings import Drafting
 from paceline.lab import provenance as module
-from paceline.lab.provenance import fingerprint, provenance
+from paceline.lab.provenance import provenance
+from paceline.machine.identity import fingerprint
 from paceline.machine.threads import logical_cores, physical_cores
 
 

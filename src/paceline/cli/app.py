@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import paceline
-from paceline.cli import bench_history, certify, corpus, options, replay, run, zoo
+from paceline.cli import bench_history, certify, corpus, doctor, options, replay, run, zoo
 from paceline.cli.exits import CLOSED_PIPE, INTERRUPTED
 from paceline.cli.help import GroupedCommand
 from paceline.core.errors import PacelineError
@@ -31,6 +31,9 @@ app.command(
 app.command(
     "replay", cls=GroupedCommand, short_help="Score drafters on recorded requests.", epilog=options.EPILOG
 )(replay.replay)
+app.command("doctor", cls=GroupedCommand, short_help="Measure what passes cost here.", epilog=options.EPILOG)(
+    doctor.doctor
+)
 app.add_typer(bench_history.commands, name="bench")
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(zoo.app, name="zoo")

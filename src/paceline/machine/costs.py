@@ -68,7 +68,7 @@ def recall(key: Key, warn: Warn) -> Kept | None:
         costs = Costs.read({"target": said["cost"], "step": said["step"]})
         seconds, depths, rows = (said["effort"][name] for name in ("seconds", "depths", "rows"))
         effort = Effort(float(seconds), tuple(map(int, depths)), tuple(map(int, rows)))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         warn(f"{path}: cannot be read ({error.strerror}); costs are measured again")

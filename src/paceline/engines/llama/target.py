@@ -57,6 +57,7 @@ class LlamaTarget:
         self.path = path
         self.threads = threads
         self.exact_rows = exact_rows
+        self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
         self._model: Any = binding.load_model(path, gpu_layers=gpu_layers)
         self._context: Any = None
         try:

@@ -1,0 +1,131 @@
+"""`paceline doctor`: what passes cost on this machine, and so how long drafts may be."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+from paceline.cli.groups import models, takes
+from paceline.cli.interrupts import Interrupts
+from paceline.cli.options import OUTPUT, flag, option
+from paceline.core.errors import UsageError
+
+MEASURING = "Measuring"
+STEPS = 100  # of a progress bar
+
+
+@takes(models)
+def doctor(
+    *,
+    models: Any,
+    depths: Annotated[
+        str,
+        option(
+            "--depths", panel=MEASURING, metavar="N,...", help="Tokens of context that passes come after."
+        ),
+    ] = "256,1024",
+    rows: Annotated[
+        str,
+        option("--rows", panel=MEASURING, metavar="N,...", help="Tokens of a pass. Default: 1 to 64."),
+    ] = "",
+    seconds: Annotated[
+        float, option("--seconds", panel=MEASURING, metavar="X", help="Time for the target, about.")
+    ] = 10.0,
+    again: Annotated[
+        bool, flag("--again", panel=MEASURING, help="Measure what was measured before.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        option(
+            "--plot", panel=OUTPUT, metavar="FILE", help="A plot as one HTML file.", from_environment=False
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, flag("--json", panel=OUTPUT, help="One JSON object, which `replay --cost-curve` reads.")
+    ] = False,
+) -> int:
+    """Measure what a pass of a model costs here, by the number of tokens in it.
+
+    This is what drafts are verified in: the table tells how often they have to be right to pay. What is found
+    is kept, and drafting decides by it.
+    """
+    if not 0.0 < seconds < math.inf:
+        raise UsageError(f"--seconds {seconds}: must be above 0")
+
+    from paceline.cli.bench import check_plot
+    from paceline.core.measuring import ROWS
+    from paceline.machine.costs import Effort
+
+    effort = Effort(seconds, depths_of(depths), numbers(rows, "--rows") if rows else ROWS)
+    check_plot(plot)
+    record = found(models, effort, again)
+    if as_json:
+        from paceline.cli.completion import strict
+
+        sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
+    else:
+        from paceline.report.costs import write
+
+        write(record, sys.stdout)
+    if record["kept"]:
+        said = " and ".join(record["kept"])
+        print(f"{said}: as measured before and updated by use; --again measures anew", file=sys.stderr)
+    if plot is not None:
+        from paceline.report.costs import html
+
+        html(record, plot)
+    return 0
+
+
+def found(models: dict[str, Any], effort: Any, again: bool) -> dict[str, Any]:
+    from paceline.assemble import load
+    from paceline.cli.progress import progress
+    from paceline.costing import to_stderr
+    from paceline.lab.costs import examine
+
+    # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
+    # too, and so has a draft of another vocabulary.
+    alone = models["target"] is not None and models["draft"] is None
+    drafting: dict[str, Any] = {"drafters": "none"} if alone else {"drafters": "model", "cross_vocab": "auto"}
+    with Interrupts() as interrupts, load(**models, **drafting) as llm:
+        work = {"target": STEPS} | ({} if llm.draft is None else {"draft": STEPS})
+        with progress(work, interrupts) as tick:
+            return examine(llm, effort, to_stderr, in_steps(tick), again=again).as_dict()
+
+
+def in_steps(tick: Callable[[str], None]) -> Callable[[str, float], None]:
+    """A progress bar's tick for each percent that is over."""
+    done: Counter[str] = Counter()
+
+    def tell(role: str, share: float) -> None:
+        while done[role] < int(share * STEPS):
+            done[role] += 1
+            tick(role)
+
+    return tell
+
+
+def depths_of(text: str) -> tuple[int, ...]:
+    from paceline.core.cost import bucket
+
+    depths = numbers(text, "--depths")
+    for a, b in pairwise(sorted(depths)):
+        if bucket(a) == bucket(b):
+            raise UsageError(f"--depths {text}: {a} and {b} are too much alike; keep a factor of two")
+    return depths
+
+
+def numbers(text: str, flag: str) -> tuple[int, ...]:
+    try:
+        found = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        found = ()
+    if not found or found[0] < 1:
+        raise UsageError(f"{flag} {text}: write whole numbers of at least 1, such as 1,2,4,8")
+    return found

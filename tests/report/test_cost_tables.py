@@ -1,0 +1,134 @@
+"""The tables and the plot of what passes cost."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.core.cost import Cost, Costs
+from paceline.core.errors import MissingExtraError
+from paceline.core.theory import expected_tokens
+from paceline.report.costs import blocks, break_even, curves, html, marks, notes, write
+
+# Two AVX-512 cores, Q4_0: three rows cost more than four.
+JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.43, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.05, 32: 8.0}
+MODEL = {"name": "A model", "file": "a", "size": 1 << 30, "fingerprint": "f" * 64, "description": "Q4_0"}
+
+
+def a_record(draft: Cost | None = None, **more: Any) -> dict[str, Any]:
+    target = Cost({256: {n: s / 50 for n, s in JAGGED.items()}, 1024: {1: 0.03, 2: 0.04}})
+    made = {"paceline": "1.0", "engine": "an engine", "target": MODEL, "machine": {}, "threads": 2}
+    rest = {"format": 1, "kept": [], "noise": {"target": 1.1}, "made": made}
+    return Costs(target, draft).as_dict() | rest | more
+
+
+def text(record: dict[str, Any]) -> str:
+    file = io.StringIO()
+    write(record, file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("ratio", "rows"), [(1.83, 4), (2.42, 5), (3.999, 4), (1.0001, 2), (1.2, 64)])
+def test_at_break_even_a_draft_is_as_fast_as_plain_decoding(ratio: float, rows: int) -> None:
+    a = break_even(ratio, rows)
+    assert a is not None
+    assert 0 < a < 1
+    assert expected_tokens(a, rows - 1) == pytest.approx(ratio)
+
+
+def test_what_costs_as_much_as_it_can_bring_never_pays_and_what_costs_nothing_always_does() -> None:
+    assert break_even(4.0, 4) is None
+    assert break_even(5.0, 4) is None
+    assert break_even(1.0, 2) == pytest.approx(0.0, abs=1e-9)
+    assert break_even(0.9, 2) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_edges_are_marked() -> None:
+    said = dict(zip(JAGGED, marks(list(JAGGED.items())), strict=True))
+    assert said == {
+        1: "",
+        2: "dear",
+        3: "fill up to 4",
+        4: "free",
+        5: "dear",
+        7: "fill up to 8",
+        8: "free",
+        12: "",
+        16: "free",
+        32: "",
+    }
+
+
+def test_a_single_row_has_no_marks() -> None:
+    assert marks([(1, 1.0)]) == [""]
+
+
+def test_what_was_not_measured_at_a_depth_is_left_out() -> None:
+    assert {depth: len(curve) for depth, curve in curves(a_record()["target"]).items()} == {256: 10, 1024: 2}
+
+
+def test_the_table_has_a_line_a_pass_and_a_table_a_depth() -> None:
+    first, second = blocks(a_record())
+    assert (first.title, second.title) == ("target, after 256 tokens", "target, after 1,024 tokens")
+    rows = {row[0].strip(): row for row in first.rows}
+    assert rows["1"][3:] == ("20.0", "1.00", "20.0", "-")
+    assert rows["4"][2:] == ("free", "36.6", "1.83", "9.2", "0.48")
+    assert rows["3"][2:] == ("fill up to 4", "48.4", "2.42", "16.1", "0.79")
+    assert rows["32"][1] == "█" * 16
+    assert rows["1"][1] == "█" * 2
+
+
+def test_with_a_draft_model_its_own_time_counts() -> None:
+    record = a_record(Cost({256: {1: 0.004, 8: 0.01}}))
+    first, _, draft = blocks(record)
+    assert first.columns[-1] == "with\ndraft"
+    by_rows = {row[0].strip(): row[-1] for row in first.rows}
+    ratio = (1.83 / 50 + 3 * 0.004) / (1.0 / 50)
+    assert by_rows["4"] == f"{break_even(ratio, 4):.2f}"
+    assert by_rows["2"] == "0.99"
+    assert draft.rows == (("   1", "4.00", "1.00"), ("   8", "10.00", "2.50"))
+    assert "a token takes 4.00 ms, 20% of a row of the target" in text(record)
+
+
+def test_never_is_said_where_certainty_would_not_suffice() -> None:
+    record = a_record(Cost.flat(0.015))
+    assert {row[0].strip(): row[-1] for row in blocks(record)[0].rows}["2"] == "never"
+
+
+def test_an_unsteady_machine_is_said() -> None:
+    assert not any("busy" in line for line in notes(a_record()))
+    (line,) = [line for line in notes(a_record(noise={"draft": 2.31})) if "busy" in line]
+    assert line.startswith("draft: times of one and the same pass lie 2.3x apart")
+
+
+def test_a_terminal_of_80_columns_holds_it_all() -> None:
+    said = text(a_record(Cost.flat(0.004)))
+    tables = said[said.index("target, after") : said.index("break-even:")]
+    assert max(map(len, tables.splitlines())) <= 80
+    assert said.startswith("target    A model (Q4_0), 1.00 GiB, fingerprint ffffffffffffffff\n")
+    assert "threads 2" in said
+
+
+def test_the_plot_is_one_file_drawn_in_steps(tmp_path: Path) -> None:
+    html(a_record(), tmp_path / "plot.html")
+    page = (tmp_path / "plot.html").read_text(encoding="utf-8")
+    drawn = page[page.rindex('id="costs"') :]
+    assert drawn.count('"shape":"vh"') == 2
+    assert "spline" not in drawn
+    assert "after 256 tokens" in drawn
+    assert "after 1,024 tokens" in drawn
+    assert not re.search(r'<script[^>]+src="http', page)
+
+
+def test_without_plotly_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setattr("paceline.report.plot.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="plotly"):
+        html(a_record(), tmp_path / "plot.html")

@@ -1,0 +1,151 @@
+"""Costs of loaded models: measured once, kept, and updated by use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline import costing
+from paceline.core.cost import Cost, Costs
+from paceline.costing import costs_of, key_of, save
+from paceline.engines.llama import LlamaTarget
+from paceline.machine.costs import Effort, path_of, recall
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    few = {"target": Effort(0.2, (16,), (1, 2, 4)), "draft": Effort(0.1, (16,), (1, 2))}
+    monkeypatch.setattr(costing, "QUICK", few)
+    monkeypatch.setattr(costing, "NOISY", float("inf"))  # whatever else the machine does
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def target(models: Path) -> Iterator[LlamaTarget]:
+    loaded = LlamaTarget(models / "target.gguf", n_ctx=256)
+    yield loaded
+    loaded.close()
+
+
+@pytest.fixture
+def draft(models: Path) -> Iterator[LlamaTarget]:
+    loaded = LlamaTarget(models / "draft.gguf", n_ctx=256)
+    yield loaded
+    loaded.close()
+
+
+def test_costs_are_measured_once(
+    target: LlamaTarget, draft: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = costs_of(target, draft)
+    assert first.draft is not None
+    assert (first.target.rows, first.draft.rows) == ((1, 2, 4), (1, 2))
+
+    def never(*args: Any, **more: Any) -> None:
+        pytest.fail("measured again")
+
+    monkeypatch.setattr(costing, "measure", never)
+    assert costs_of(target, draft).as_dict() == first.as_dict()
+    alone = costs_of(target)
+    assert (alone.target.as_dict(), alone.draft) == (first.target.as_dict(), None)
+
+
+def test_a_model_has_costs_of_its_own_as_a_draft(target: LlamaTarget, home: Path) -> None:
+    costs_of(target, target)
+    assert len(list((home / "costs").iterdir())) == 2
+
+
+def test_other_settings_have_other_costs(models: Path, target: LlamaTarget) -> None:
+    other = LlamaTarget(models / "target.gguf", n_ctx=256, exact_rows=4)
+    assert key_of(other, "target") != key_of(target, "target")
+    other.close()
+
+
+def test_nothing_of_the_measuring_stays_in_the_cache(target: LlamaTarget) -> None:
+    costs_of(target)
+    session = target.open()
+    session.prefill([1, 2, 3])
+    assert session.slot.cached == []
+    session.close()
+
+
+def test_what_use_has_taught_is_kept_and_the_effort_remembered(
+    target: LlamaTarget, draft: LlamaTarget
+) -> None:
+    costs = costs_of(target, draft)
+    assert costs.draft is not None
+    for _ in range(3):
+        costs.target.observe(3, 16, 0.5)
+        costs.draft.observe(5, 16, 0.25)
+    costs.step = 0.125
+    save(target, draft, costs)
+    again = costs_of(target, draft)
+    assert again.draft is not None
+    assert again.as_dict() == costs.as_dict()
+    assert (3 in again.target.rows, 5 in again.draft.rows, again.step) == (True, True, 0.125)
+    save(target, None, again)
+    found = recall(key_of(target, "target"), costing.to_stderr)
+    assert found is not None
+    assert found.effort == costing.QUICK["target"]
+
+
+def test_what_was_never_measured_can_be_saved(target: LlamaTarget, draft: LlamaTarget) -> None:
+    save(target, draft, Costs(Cost.flat(2.0)))
+    assert costs_of(target).target.seconds(1, 256) == 2.0
+
+
+def test_costs_of_a_machine_that_is_too_busy_are_used_but_not_kept(
+    target: LlamaTarget, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costing, "NOISY", 0.0)
+    assert costs_of(target).target.rows == (1, 2, 4)
+    assert not (home / "costs").exists()
+
+
+def test_a_disk_that_refuses_is_said_once_and_costs_are_there(
+    target: LlamaTarget, draft: LlamaTarget, home: Path, capsys: Capture
+) -> None:
+    home.write_text("a file")
+    costs = costs_of(target, draft)
+    assert costs.draft is not None
+    said = capsys.readouterr().err
+    assert said.startswith("paceline: ")
+    assert (said.count("\n"), said.count("cannot be written")) == (1, 1)
+    save(target, draft, costs)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_damaged_file_is_said_and_measured_anew(target: LlamaTarget) -> None:
+    costs_of(target)
+    path_of(key_of(target, "target")).write_bytes(b"{")
+    said: list[str] = []
+    assert costs_of(target, warn=said.append).target.rows == (1, 2, 4)
+    assert len(said) == 1
+    assert costs_of(target, warn=said.append).target.rows == (1, 2, 4)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(("quiet", "terminal"), [(False, True), (True, True), (False, False)])
+def test_a_terminal_sees_one_line_that_goes_away(
+    target: LlamaTarget, capsys: Capture, monkeypatch: pytest.MonkeyPatch, quiet: bool, terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    costs_of(target, quiet=quiet)
+    said = capsys.readouterr().err
+    assert "\n" not in said
+    if quiet or not terminal:
+        assert said == ""
+    else:
+        lines = said.split("\r")
+        assert lines[1].startswith("measuring what a pass costs here, this once: target ")
+        assert (lines[-2].strip(), lines[-1]) == ("", "")
+        assert len(lines[-2]) == max(map(len, lines))
+    costs_of(target)
+    assert capsys.readouterr().err == ""  # known now
