@@ -17,6 +17,7 @@ from paceline.lab import judge
 from paceline.lab.compare import Difference
 
 Capture = pytest.CaptureFixture[str]
+CLASSIC = ["--draft", "lookup,model"]  # drafters that draft whatever passes cost
 PROMPT = ("ab ab ab ab", "-n", "24", "--ignore-eos")
 
 
@@ -41,7 +42,7 @@ def test_text_goes_to_stdout_and_one_line_of_figures_to_stderr(capsys: Capture, 
 def test_json_is_one_object_with_text_tokens_figures_and_provenance(
     capsys: Capture, target: Path, draft: Path
 ) -> None:
-    done = run(capsys, target, "-md", draft, *PROMPT, "--json", "--seed", "5")
+    done = run(capsys, target, "-md", draft, *CLASSIC, *PROMPT, "--json", "--seed", "5")
     record = done.json
     assert (done.code, done.err) == (0, "")
     assert list(record) == [
@@ -73,7 +74,7 @@ def test_json_is_one_object_with_text_tokens_figures_and_provenance(
     assert stats["drafted"] == sum(source["drafted"] for source in stats["by_source"].values()) > 0
     assert stats["acceptance_rate"] == stats["accepted"] / stats["drafted"]
     assert stats["acceptance_length"] == 1 + stats["accepted"] / stats["steps"]
-    assert list(stats["time"]) == ["draft", "forward", "verify", "keep"]
+    assert list(stats["time"]) == ["draft", "forward", "verify", "keep", "other"]
     provenance = record["provenance"]
     assert provenance["target"]["file"] == "target.gguf"
     assert provenance["draft"]["file"] == "draft.gguf"
@@ -83,10 +84,14 @@ def test_json_is_one_object_with_text_tokens_figures_and_provenance(
 
 
 def test_the_default_model_is_the_embedded_one_with_its_draft(capsys: Capture) -> None:
-    record = command(capsys, "run", "-t", "1", "-n", "8", "--p-min", "0", "--json", "def add(a, b):").json
+    record = command(capsys, "run", "-t", "1", "-n", "8", "--json", "def add(a, b):").json
     assert record["provenance"]["target"]["file"] == "paceline-target.gguf"
     assert record["provenance"]["draft"]["file"] == "paceline-draft.gguf"
-    assert record["stats"]["by_source"]["model"]["drafted"] > 0
+    assert record["provenance"]["drafting"]["drafters"] == ["auto"]
+    assert record["provenance"]["drafting"]["policy"] == "rate"
+    assert list(record["stats"]["by_source"]) == ["suffix", "lookup", "model"]
+    policy = record["policy"]
+    assert 0 <= policy["silent"] + policy["declined"] <= policy["steps"] == record["stats"]["steps"]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +165,7 @@ def test_the_same_seed_draws_the_same_text_and_another_seed_another(capsys: Capt
 def test_greedy_drafts_leave_the_text_of_a_seed_as_it_is(
     capsys: Capture, target: Path, draft: Path, sampling: list[str], tree: list[str]
 ) -> None:
-    done = run(capsys, target, "-md", draft, *PROMPT, *sampling, *tree, "--compare", "--json")
+    done = run(capsys, target, "-md", draft, *CLASSIC, *PROMPT, *sampling, *tree, "--compare", "--json")
     record = done.json
     assert (done.code, record["identical"], record["verdict"]) == (0, True, "yes")
     assert record["plain"]["tokens"] == record["drafted"]["tokens"]
@@ -170,7 +175,7 @@ def test_greedy_drafts_leave_the_text_of_a_seed_as_it_is(
 
 def test_compare_prints_both_texts_then_a_table_of_80_columns(capsys: Capture, target: Path) -> None:
     text = run(capsys, target, *PROMPT, "--json").json["text"]
-    done = run(capsys, target, "-md", target, *PROMPT, "--compare")
+    done = run(capsys, target, "-md", target, *CLASSIC, *PROMPT, "--compare")
     assert done.code == 0
     assert done.err == "--- plain ---\n--- drafted (lookup,model) ---\n\n"
     assert done.out.startswith(f"{text}\n{text}\n")
@@ -186,7 +191,7 @@ def test_compare_prints_both_texts_then_a_table_of_80_columns(capsys: Capture, t
 
 
 def test_compare_as_json_prints_one_object_with_both_runs(capsys: Capture, target: Path) -> None:
-    done = run(capsys, target, "-md", target, *PROMPT, "--compare", "--json")
+    done = run(capsys, target, "-md", target, *CLASSIC, *PROMPT, "--compare", "--json")
     record = done.json
     assert (done.code, done.err) == (0, "")
     assert list(record) == ["plain", "drafted", "speedup", "identical", "verdict", "provenance"]
@@ -220,13 +225,13 @@ def test_output_that_differs_beyond_noise_fails_with_code_3(
     capsys: Capture, target: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paceline.core.decode.verify", accept_everything)
-    done = run(capsys, target, "-md", draft, *PROMPT, "--compare")
+    done = run(capsys, target, "-md", draft, *CLASSIC, *PROMPT, "--compare")
     assert done.code == 3
     assert "output identical: NO: not from token " in done.out
     assert done.err.splitlines()[-1].startswith(
         "paceline: drafted output differs from plain output from token"
     )
-    as_json = run(capsys, target, "-md", draft, *PROMPT, "--compare", "--json")
+    as_json = run(capsys, target, "-md", draft, *CLASSIC, *PROMPT, "--compare", "--json")
     difference = as_json.json["difference"]
     assert (as_json.code, as_json.json["identical"]) == (3, False)
     assert difference["near_tie"] is False
@@ -239,7 +244,7 @@ def test_output_that_differs_at_a_near_tie_passes_and_says_so(
 ) -> None:
     monkeypatch.setattr("paceline.core.decode.verify", accept_everything)
     monkeypatch.setattr(judge, "explain", lambda *_: Difference(0, 1e-6, 1e-5))
-    done = run(capsys, target, "-md", draft, *PROMPT, "--compare")
+    done = run(capsys, target, "-md", draft, *CLASSIC, *PROMPT, "--compare")
     assert done.code == 0
     assert "output identical: up to token 0, a near-tie: the two tokens' logits are 1e-06 apart" in done.out
 

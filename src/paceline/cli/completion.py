@@ -136,7 +136,7 @@ class Completion:
 
     def _legend(self) -> None:
         if self._show_sources and not self._as_json:
-            self._note(self._marks.legend(self._llm.drafting.drafters), "none")
+            self._note(self._marks.legend(self._llm.drafter.name.split(",")), "none")
 
     def _heading(self, text: str) -> None:
         if not self._as_json:
