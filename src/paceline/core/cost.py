@@ -30,7 +30,7 @@ JUDGES = 5  # passes whose median moves the pace, so that one hiccup does not, a
 CLIP = math.log(1.5)  # what a pass is off by beyond this, up or down, is no fault of its cell
 RECENT = 32  # passes that tell whether the pace was seen by other cells as well
 ENOUGH = 3  # observations that make a cell of what was never measured
-RENEW = 16  # observations after which curves are made anew; in between cells move by tenths of a percent
+RENEW = 64  # observations after which curves are made anew; in between cells move by half a percent
 
 Table = Mapping[int, Mapping[int, float]]
 

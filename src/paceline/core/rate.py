@@ -102,7 +102,7 @@ class Rate:
         """Everything learned from requests; what passes cost stays."""
         self.belief = Belief()
         self.rate = 0.0
-        self.slightest = 0.0  # survival
+        self._slightest = 0.0
         self._moods: WeakKeyDictionary[Request, Mood] = WeakKeyDictionary()
         self._worth: dict[str, Worth] = {}
         self._tokens = self._seconds = 0.0  # of late
@@ -123,13 +123,21 @@ class Rate:
         self.rate = rows / curve[rows]
         if self._seconds > 0.0:
             self.rate = max(self.rate, self._tokens / self._seconds)
-        # A guess that could not pay for a row were it the best bargain on the curve, and twice as likely.
-        least = min((curve[n] - curve[rows]) / (n - rows) for n in range(rows + 1, len(curve)))
-        self.slightest = max(0.01, 0.5 * self.rate * least)
+        self._slightest = 0.0
         return [
             RateBudget(depth, nodes, width, 0.0, 0.0, None, self, self._mood(request), Proposal())
             for request in requests
         ]
+
+    @property
+    def slightest(self) -> float:
+        """The survival of a guess that could not pay for a row were it twice as likely, and the row the best
+        bargain on the curve."""
+        if not self._slightest:
+            curve, rows = self._curve, self._rows
+            least = min((curve[n] - curve[rows]) / (n - rows) for n in range(rows + 1, len(curve)))
+            self._slightest = max(0.01, 0.5 * self.rate * least)
+        return self._slightest
 
     def _mood(self, request: Request) -> Mood:
         found = self._moods.get(request)

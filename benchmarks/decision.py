@@ -1,0 +1,133 @@
+"""What deciding costs: the rule's own time a step, for a chain and for a tree of 64 nodes.
+
+    python benchmarks/decision.py [--steps 2000]
+
+Two drafters propose a draft of the same shape at every step, whose tokens are right seven times of ten; no
+model runs. Everything that the policy does is timed: giving budgets, being asked, choosing, and learning from
+what came of it. Targets: 50 us for a chain, 200 us for 64 nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from paceline.core.cost import Cost, Costs
+from paceline.core.decode import advance, start
+from paceline.core.ports import Budget, Features, Want
+from paceline.core.rate import Rate
+from paceline.core.record import Step
+from paceline.core.tree import DraftTree
+from paceline.drafters.compose import Portfolio
+from paceline.engines.recorded import RecordedTarget, Recording, numbered
+
+TARGETS = {"chain of 7": 50, "chain of 15": 50, "tree of 64": 200}
+
+
+class NoMemory:
+    def observe(self, step: Step, features: Features) -> None:
+        """The draft does not depend on the text."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Same:
+    """Proposes a tree whose first child of every node is right as often as `right` says."""
+
+    wants = Want()
+
+    def __init__(self, name: str, parents: Sequence[int], text: Sequence[int], right: float) -> None:
+        self.name = name
+        self._parents, self._text = tuple(parents), text
+        self._rng, self._right = np.random.default_rng(0), right
+        self.at = 0
+
+    def open(self, prompt: Sequence[int], seed: int) -> NoMemory:
+        return NoMemory()
+
+    def propose(self, batch: Sequence[tuple[NoMemory, Budget]]) -> list[DraftTree]:
+        tokens: list[int] = []
+        depth = {-1: 0}
+        first: set[int] = set()
+        for node, parent in enumerate(self._parents):
+            depth[node] = depth[parent] + 1
+            right = parent not in first and self._rng.random() < self._right
+            first.add(parent)
+            tokens.append(self._text[self.at + depth[parent]] if right else 90 + node)
+        score = tuple(0.9 - 0.4 * (parent != node - 1) for node, parent in enumerate(self._parents))
+        return [DraftTree(tuple(tokens), self._parents, score, (self.name,) * len(tokens))] * len(batch)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Clocked:
+    """A policy, and the seconds it takes."""
+
+    def __init__(self, policy: Rate) -> None:
+        self.policy, self.spent = policy, 0.0
+        policy.asks = self._timed(policy.asks)  # type: ignore[method-assign]
+        self.budgets, self.choose, self.observe = map(
+            self._timed, (policy.budgets, policy.choose, policy.observe)
+        )
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            began = perf_counter()
+            try:
+                return call(*args)
+            finally:
+                self.spent += perf_counter() - began
+
+        return timed
+
+
+def shape(name: str) -> list[int]:
+    """Parents: a chain; or a trunk of 16 with three siblings beside each of its nodes."""
+    if name.startswith("chain"):
+        return list(range(-1, int(name.split()[-1]) - 1))
+    parents: list[int] = []
+    trunk = -1
+    for _ in range(16):
+        parents += [trunk] * 4
+        trunk = len(parents) - 4
+    return parents
+
+
+def measure(name: str, steps: int) -> float:
+    """Microseconds a step, the median of seven tries."""
+    tries = []
+    text = np.random.default_rng(1).integers(80, size=40 * steps).tolist()
+    for _ in range(7):
+        target = RecordedTarget(numbered(200), [Recording((1,), tuple(text))])
+        parents = shape(name)
+        one, two = Same("suffix", parents, text, 0.7), Same("lookup", parents[:7], text, 0.7)
+        policy = Clocked(Rate(Costs(Cost.flat(0.02, 0.0005)), depth=31, nodes=64, width=64))
+        drafter = Portfolio([one, two])
+        request = start(target, drafter, [1], max_tokens=len(text), ignore_eos=True)
+        for _ in range(steps):
+            step = advance(target, drafter, policy, [request])[0]  # type: ignore[arg-type]
+            one.at = two.at = one.at + len(step.tokens)
+        tries.append(1e6 * policy.spent / steps)
+    return float(np.median(tries))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=500)
+    arguments = parser.parse_args()
+    print("us a step, target")
+    for name, target in TARGETS.items():
+        took = measure(name, arguments.steps)
+        print(f"{name:12} {took:6.1f} {target:4d} {'met' if took <= target else 'MISSED'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
