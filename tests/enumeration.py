@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from paceline.core.decode import decode, start
-from paceline.core.policy import Fixed
+from paceline.core.decode import Clock, decode, start
+from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Budget, Drafter, Grammar, Want
 from paceline.core.sampling import Sampling, probabilities
 from paceline.core.tree import EMPTY, Probabilities
@@ -75,27 +75,64 @@ def drafted_distribution(
 ) -> dict[Output, float]:
     """What the loop emits in `n` tokens, with exact probabilities: target's and draft's draws enumerated.
     grammar: makes a new one for every run."""
+    decided = decided_distribution(
+        target, drafter, [prompt], lambda _: Fixed(budget), sampling, n, rule, grammar
+    )
+    return {output: probability for (output,), probability in decided.items()}
 
-    def run(tape: Tape) -> Output:
-        request = start(
-            target,
-            drafter,
-            prompt,
-            max_tokens=n,
-            sampling=sampling,
-            rule=rule,
-            grammar=None if grammar is None else grammar(),
-        )
-        request.rng = tape
-        for memory in memories(request.memory):
-            memory.rng = tape
-        tokens: list[int] = []
-        for _, step in decode(target, drafter, Fixed(budget), [request]):
-            tokens += step.tokens
-        request.close()
-        return tuple(tokens)
 
-    total: dict[Output, float] = defaultdict(float)
+class Ticking:
+    """A clock that tells one thing for one path: every look at it takes `tick` seconds."""
+
+    def __init__(self, tick: float) -> None:
+        self._tick, self._now = tick, 0.0
+
+    def __call__(self) -> float:
+        self._now += self._tick
+        return self._now
+
+
+def decided_distribution(
+    target: ToyTarget,
+    drafter: Drafter,
+    prompts: Sequence[Sequence[int]],
+    policy: Callable[[Clock], Policy],
+    sampling: Sampling,
+    n: int,
+    rule: str = "auto",
+    grammar: Callable[[], Grammar] | None = None,
+    tick: float = 0.0,
+) -> dict[tuple[Output, ...], float]:
+    """What requests that share their passes emit in `n` tokens each, together, with exact probabilities.
+    policy: makes a new one for every run, which has learned nothing from another one."""
+
+    def run(tape: Tape) -> tuple[Output, ...]:
+        clock = Ticking(tick)
+        requests = [
+            start(
+                target,
+                drafter,
+                prompt,
+                max_tokens=n,
+                sampling=sampling,
+                rule=rule,
+                grammar=None if grammar is None else grammar(),
+            )
+            for prompt in prompts
+        ]
+        tokens: dict[int, list[int]] = {}
+        for request in requests:
+            tokens[id(request)] = []
+            request.rng = tape
+            for memory in memories(request.memory):
+                memory.rng = tape
+        for request, step in decode(target, drafter, policy(clock), requests, clock):
+            tokens[id(request)] += step.tokens
+        for request in requests:
+            request.close()
+        return tuple(tuple(tokens[id(request)]) for request in requests)
+
+    total: dict[tuple[Output, ...], float] = defaultdict(float)
     for probability, output in outcomes(run):
         total[output] += probability
     return dict(total)
@@ -138,6 +175,18 @@ def plain_distribution(
     return total
 
 
-def distance(a: dict[Output, float], b: dict[Output, float]) -> float:
+def separately(*distributions: dict[Output, float]) -> dict[tuple[Output, ...], float]:
+    """Of requests that know nothing of each other: the product."""
+    total: dict[tuple[Output, ...], float] = {(): 1.0}
+    for one in distributions:
+        total = {
+            (*before, output): probability * more
+            for before, probability in total.items()
+            for output, more in one.items()
+        }
+    return total
+
+
+def distance(a: Mapping[T, float], b: Mapping[T, float]) -> float:
     """The largest difference of any outcome's probability."""
     return max(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys())

@@ -11,8 +11,12 @@ import pytest
 
 from command_line import Done, command, program
 from paceline import zoo
-from paceline.lab.replay import replay as module
-from paceline.lab.replay import traces
+from paceline.core.cost import Cost, Costs
+from paceline.costing import key_of
+from paceline.engines.llama import LlamaTarget
+from paceline.lab.jsonl import object_of
+from paceline.lab.replay import lane, traces
+from paceline.machine.costs import Kept, keep
 
 Capture = pytest.CaptureFixture[str]
 DATA = Path(__file__).parents[1] / "data" / "traces"
@@ -20,8 +24,19 @@ TOKENS, TEXTS, CHATS = (DATA / f"{name}.jsonl" for name in ("tokens", "texts", "
 TOKENIZER = ("--tokenizer", zoo.target_path())
 
 
-def replay(capsys: Capture, *args: str | Path) -> Done:
-    return command(capsys, "replay", *args)
+NOWHERE = DATA / "nothing is kept here"
+
+
+def replay(capsys: Capture, *args: str | Path, home: Path = NOWHERE) -> Done:
+    return command(capsys, "replay", *args, PACELINE_HOME=str(home))
+
+
+@pytest.fixture
+def curve(tmp_path: Path) -> Path:
+    file = tmp_path / "curve.json"
+    said = Costs(Cost.flat(0.02, 0.001), Cost.flat(0.001, 0.0001, rows=8), step=0.0005).as_dict()
+    file.write_text(json.dumps({"format": 1, "made": {"processor": "another one"}} | said))
+    return file
 
 
 def timeless(record: dict[str, Any]) -> dict[str, Any]:
@@ -46,8 +61,8 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
     assert (first.code, first.err) == (0, "")
     record = first.json
     assert list(record) == [
-        "format", "paceline", "processor", "tokenizer", "n_vocab", "limit", "status", "fresh", "files",
-        "requests", "results",
+        "format", "paceline", "processor", "tokenizer", "cost_curve", "draft_model", "n_vocab", "limit",
+        "status", "fresh", "batch", "costs", "proposing", "files", "requests", "results",
     ]  # fmt: skip
     assert (record["format"], record["status"], record["tokenizer"]) == (1, "done", None)
     (lookup,) = record["results"]
@@ -94,6 +109,18 @@ def test_fresh_is_said(capsys: Capture) -> None:
         ([TOKENS, *TOKENIZER, "--corpus", "missing/"], ["missing"]),
         ([TOKENS, "--limit", "-1"], ["--limit -1", "at least 0"]),
         ([TOKENS, "--n-draft", "0"], ["n_draft 0"]),
+        ([TOKENS, "--batch", "0"], ["--batch 0", "at least 1"]),
+        ([TOKENS, "--ctx-size", "-1"], ["--ctx-size -1"]),
+        ([TOKENS, "--methods", "auto"], ["'auto'", "--cost-curve", "paceline doctor --json"]),
+        ([TOKENS, "--cost-curve", "missing.json"], ["missing.json", "cannot be read", "doctor --json"]),
+        ([TOKENS, "--cost-curve", TOKENS], ["tokens.jsonl", "is no JSON", "doctor --json"]),
+        ([TOKENS, "--cost-curve", DATA / "../llama_cpp/README.md"], ["README.md", "is no JSON"]),
+        ([TOKENS, "--draft-time", "suffix"], ["--draft-time suffix", "suffix=25"]),
+        ([TOKENS, "--draft-time", "suffix=-1"], ["DRAFTER=MICROSECONDS"]),
+        ([TOKENS, "--draft-time", "magic=1"], ["DRAFTER=MICROSECONDS"]),
+        ([TOKENS, "--draft-time", "suffix=nan"], ["DRAFTER=MICROSECONDS"]),
+        ([TOKENS, "-md", zoo.draft_path()], ["no method names 'model'"]),
+        ([CHATS, *TOKENIZER, "--chat-template"], ["--chat-template", "leave it out"]),
         ([TOKENS, "--tokenizer", "missing.gguf"], ["missing.gguf", "no such file"]),
         ([], ["Missing argument 'FILE'", "replay --help"]),
     ],
@@ -110,23 +137,28 @@ def test_a_trace_of_another_vocabulary_is_refused(capsys: Capture, models: Path,
     replay(capsys, TOKENS, other).refused(2, "other.jsonl, line 1", "of 10 tokens and not 8,192")
 
 
-def test_a_bad_line_is_found_before_anything_is_replayed(capsys: Capture, tmp_path: Path) -> None:
+def test_a_bad_line_is_told_and_the_others_are_replayed(capsys: Capture, tmp_path: Path) -> None:
     file = tmp_path / "a\nb.jsonl"
     file.write_text(TOKENS.read_text() + "{\n")
-    replay(capsys, file).refused(2, "a\\nb.jsonl, line 9", "is no JSON")
+    done = replay(capsys, file)
+    assert done.code == 0
+    assert done.err.startswith(f"paceline: {tmp_path}/a\\nb.jsonl, line 9")
+    assert "is no JSON" in done.err
+    assert done.err.count("\n") == 1
+    assert "8 requests, 1 line that could not be used\n" in done.out
 
 
 def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    play = module.Lane.play
+    play = lane.Lane.play
     played: list[Any] = []
 
-    def pressing(lane: Any, recording: Any) -> Any:
-        played.append(recording)
+    def pressing(one: Any, recordings: Any) -> Any:
+        played.append(recordings)
         if len(played) == 5:  # in the third request of two methods
             signal.raise_signal(signal.SIGINT)
-        return play(lane, recording)
+        return play(one, recordings)
 
-    monkeypatch.setattr(module.Lane, "play", pressing)
+    monkeypatch.setattr(lane.Lane, "play", pressing)
     done = replay(capsys, TOKENS, "--methods", "plain,lookup", "--json")
     assert (done.code, done.err) == (130, "")
     assert (done.json["status"], len(done.json["requests"])) == ("interrupted", 3)
@@ -140,16 +172,118 @@ def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: p
 def test_ctrl_c_while_reading_ends_it_without_a_word(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = traces._object
-
-    def pressing(line: str, where: str) -> Any:
+    def pressing(line: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
-        return read(line, where)
+        return object_of(line)
 
-    monkeypatch.setattr(traces, "_object", pressing)
+    monkeypatch.setattr(traces, "object_of", pressing)
     done = replay(capsys, TOKENS)
     assert (done.code, done.out, done.err) == (130, "", "")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# Speeds.
+
+
+def test_a_cost_curve_predicts_speeds(capsys: Capture, curve: Path) -> None:
+    args = (TOKENS, "--methods", "lookup,suffix+lookup:policy=rate", "--cost-curve", curve)
+    done = replay(capsys, *args)
+    assert (done.code, done.err) == (0, "")
+    assert "\ncosts     curve.json\n" in done.out
+    assert "speed-up" in done.out
+    assert "not speed" not in done.out
+    first, second = (replay(capsys, *args, "--json").json for _ in range(2))
+    assert first["cost_curve"] == "curve.json"
+    plain, lookup, rate = (one["predicted"] for one in first["results"])
+    assert plain["tokens_per_second"]["value"] == pytest.approx(1 / 0.0205)
+    assert lookup["speedup"]["value"] > 1.0
+    for one in (lookup, rate):
+        assert 0.0 < one["bound"]["reached"] <= 1.0
+        assert one["tokens_per_second"]["value"] == pytest.approx(320 / one["seconds"])
+    assert timeless(first) == timeless(second)
+    without = replay(capsys, *args, "--no-bound", "--json").json
+    assert [one["predicted"]["bound"] for one in without["results"]] == [None, None, None]
+
+
+def test_drafting_takes_the_time_it_is_given(capsys: Capture, curve: Path) -> None:
+    args = (TOKENS, "--methods", "lookup", "--cost-curve", curve, "--no-bound", "--json")
+    (_, without), (_, slow) = (
+        replay(capsys, *args, *more).json["results"] for more in ((), ("--draft-time", "lookup=1500"))
+    )
+    asked = without["by_source"]["lookup"]["tried"]
+    assert slow["predicted"]["seconds"] - without["predicted"]["seconds"] == pytest.approx(0.0015 * asked)
+
+
+def test_requests_decoded_together_are_told(capsys: Capture, curve: Path) -> None:
+    done = replay(capsys, TOKENS, "--batch", "3", "--cost-curve", curve)
+    assert "8 requests, 3 at a time, 320 tokens" in done.out
+    assert "of the\n" not in done.out
+
+
+def test_what_was_measured_when_the_model_was_loaded_is_the_default(
+    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what a loaded model's costs are kept by."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("PACELINE_HOME", str(home))
+    target = LlamaTarget(models / "target.gguf", threads=1)
+    assert keep(key_of(target, "target"), Kept(Cost.flat(0.25)), pytest.fail)
+    file = tmp_path / "trace.jsonl"
+    file.write_text(
+        json.dumps({"prompt_tokens": [1], "tokens": [2] * 8, "n_vocab": target.vocab.size}) + "\n"
+    )
+    target.close()
+    args = (file, "-m", models / "target.gguf")
+    done = replay(capsys, *args, "-t", "1", home=home)
+    assert "\ncosts     as measured on this machine before\n" in done.out
+    known = replay(capsys, *args, "-t", "1", "--json", home=home).json
+    assert known["cost_curve"] == "kept"
+    assert known["results"][0]["predicted"]["tokens_per_second"]["value"] == pytest.approx(4.0)
+    for other in (("-t", "2"), ("-t", "1", "-md", models / "draft.gguf", "--methods", "model")):
+        assert "not speed" in replay(capsys, *args, *other, home=home).out
+
+
+def test_a_curve_without_a_draft_model_and_no_curve_at_all_are_refused(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    file = tmp_path / "curve.json"
+    file.write_text("{}")
+    replay(capsys, TOKENS, "--cost-curve", file).refused(2, "curve.json", "no cost curve", "doctor --json")
+    file.write_text(json.dumps(Costs(Cost.flat()).as_dict()))
+    given = ("-md", zoo.draft_path(), "-t", "1", "--methods", "model", "--cost-curve", file)
+    replay(capsys, TOKENS, *given).refused(2, "'model'", "knows no draft model", "doctor")
+
+
+# A draft model.
+
+
+def test_a_draft_model_drafts_along_the_record(capsys: Capture, curve: Path) -> None:
+    args = (TOKENS, "--limit", "2", "-md", zoo.draft_path(), "-t", "1", "--methods", "lookup+model,model")
+    done = replay(capsys, *args, "--cost-curve", curve, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["draft_model"] == "paceline-draft.gguf"
+    _, both, model = done.json["results"]
+    assert model["by_source"]["model"]["accepted"] > 0
+    assert set(both["by_source"]) == {"lookup", "model"}
+    assert 0.0 < model["predicted"]["bound"]["reached"] <= 1.0
+    assert "\ndraft     paceline-draft.gguf\n" in replay(capsys, *args, *TOKENIZER).out
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(
+    capsys: Capture, models: Path, tmp_path: Path
+) -> None:
+    given = ("-t", "1", "--methods", "model")
+    draft = models / "draft.gguf"
+    replay(capsys, TOKENS, "-md", draft, *given).refused(
+        2, "draft.gguf", "another one of 8,192", "--tokenizer"
+    )
+    replay(capsys, TOKENS, "-md", draft, *TOKENIZER, *given).refused(2, "the draft has another vocabulary")
+    file = tmp_path / "ids.jsonl"
+    line = {"prompt_tokens": [1], "tokens": [2]}
+    file.write_text(json.dumps(line) + "\n")
+    replay(capsys, file, "-md", draft, *given).refused(2, "the record a vocabulary it does not tell")
+    file.write_text(json.dumps(line | {"n_vocab": 8192, "vocab": "0" * 64}) + "\n")
+    replay(capsys, file, "-md", zoo.draft_path(), *given).refused(2, "another one of 8,192")
 
 
 def test_help_says_what_it_is_and_what_not(capsys: Capture) -> None:

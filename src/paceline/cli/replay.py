@@ -1,4 +1,5 @@
-"""`paceline replay`: what drafters would have had accepted of recorded requests, without a model."""
+"""`paceline replay`: what methods would have had accepted of recorded requests, and how fast they would have
+been, without the model."""
 
 from __future__ import annotations
 
@@ -6,22 +7,19 @@ import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from paceline.cli import options
+from paceline.cli import options, replay_input
 from paceline.cli.exits import INTERRUPTED
 from paceline.cli.groups import drafting, takes
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, flag, option
+from paceline.cli.options import MODELS, OUTPUT, flag, option
 from paceline.core.errors import UsageError
 
-if TYPE_CHECKING:
-    from paceline.lab.replay.traces import Trace
-    from paceline.lab.tokenizer import Tokenizer
-
 WHAT = "What is replayed"
+SPEED = "Speed"
 
 
 @takes(drafting)
@@ -39,12 +37,17 @@ def replay(
     tokenizer: Annotated[
         Path | None,
         option(
+            "-m",
             "--tokenizer",
             panel=WHAT,
             metavar="FILE",
             help="The GGUF file of the model that was recorded; its vocabulary is enough.",
         ),
     ] = None,
+    chat_template: Annotated[
+        bool,
+        flag("--chat-template", panel=WHAT, help="Messages go through the model's own chat template."),
+    ] = False,
     methods: Annotated[
         str,
         option(
@@ -61,38 +64,80 @@ def replay(
         bool,
         flag("--fresh", panel=WHAT, help="Nothing is remembered from one request to the next."),
     ] = False,
+    batch: Annotated[int, option("--batch", panel=WHAT, metavar="N", help="Decode N requests together.")] = 1,
+    cost_curve: Annotated[
+        Path | None,
+        option(
+            "--cost-curve",
+            panel=SPEED,
+            metavar="FILE",
+            help="Predict speeds by what `paceline doctor --json` has measured. Default: what is known here.",
+        ),
+    ] = None,
+    draft_time: Annotated[
+        list[str] | None,
+        option(
+            "--draft-time",
+            panel=SPEED,
+            metavar="NAME=US",
+            from_environment=False,
+            help="Microseconds a proposal of a drafter takes (suffix=25); may be repeated.",
+        ),
+    ] = None,
+    bound: Annotated[
+        bool,
+        flag("--bound", panel=SPEED, help="How near the best is that the proposals allow. The default."),
+    ] = True,
+    model_draft: options.DraftModel = None,
+    ctx_size: Annotated[
+        int, option("-c", "--ctx-size", panel=MODELS, metavar="N", help="Tokens of the draft's context.")
+    ] = 0,
+    threads: options.Threads = None,
     drafting: Any,
     corpus: options.Corpora = None,
     as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="Every figure as one JSON object.")] = False,
 ) -> int:
-    """Decode recorded requests again, by any method and without a model, and tell how much would be accepted.
+    """Decode recorded requests again, by any method and without the model: how much would be accepted, and
+    how fast it would be.
 
     The record's own next token plays the target's part. Requests are played in order: drafters that remember
-    learn from those before in the same file, as on a server. This tells acceptance, not speed.
+    learn from those before in the same file, as on a server. Where it is not known what the model's passes
+    cost, this tells acceptance, not speed.
     """
     if limit < 0:
         raise UsageError(f"--limit {limit}: must be at least 0")
+    if ctx_size < 0:
+        raise UsageError(f"--ctx-size {ctx_size}: must be at least 0")
     if corpus and tokenizer is None:
         raise UsageError("--corpus: holds tokens of a model; name it with --tokenizer FILE.gguf")
     drafting.pop("exact_greedy")  # nothing is computed that could differ
 
     from paceline.cli.progress import progress
-    from paceline.lab.replay.replay import Replay, methods_of
+    from paceline.lab.replay.replay import Means, Replay, methods_of
+    from paceline.lab.replay.tables import KEPT
     from paceline.makers import Corpora
 
-    chosen = methods_of(methods, drafting)
+    costs = replay_input.costs_of(cost_curve, tokenizer, model_draft, threads)
+    chosen = methods_of(methods, drafting, draft=model_draft is not None, costs=costs is not None)
+    proposing = replay_input.proposal_times(draft_time or [])
     with Interrupts() as interrupts, ExitStack() as stack:
-        text = None if tokenizer is None else stack.enter_context(opened(tokenizer))
-        traces = read(files, text, limit, interrupts)
-        vocab = vocabulary(text, traces)
-        replaying = Replay(
-            traces,
-            chosen,
+        text = None if tokenizer is None else stack.enter_context(replay_input.opened(tokenizer))
+        traces = replay_input.read(files, text, limit, interrupts, template=chat_template)
+        draft = None
+        if model_draft is not None:
+            draft = replay_input.draft_model(model_draft, chosen, ctx_size, threads, batch)
+            stack.callback(draft.close)
+        vocab = replay_input.vocabulary(text, traces, draft)
+        means = Means(
             vocab,
             None if text is None else text.text,
-            corpora=Corpora.find(corpus or (), vocab),
-            fresh=fresh,
+            Corpora.find(corpus or (), vocab),
+            draft,
+            costs,
+            proposing,
+            bound,
         )
+        replaying = Replay(traces, chosen, means, fresh=fresh, batch=batch)
         stack.callback(replaying.close)
         try:
             with progress(replaying.work(), interrupts) as tick:
@@ -102,6 +147,8 @@ def replay(
                 raise
         known = {
             "tokenizer": None if text is None else text.path.name,
+            "cost_curve": None if costs is None else KEPT if cost_curve is None else cost_curve.name,
+            "draft_model": None if model_draft is None else Path(model_draft).name,
             "n_vocab": vocab.size,
             "limit": limit,
         }
@@ -109,48 +156,10 @@ def replay(
     return INTERRUPTED if interrupts.pressed else 0
 
 
-def opened(path: Path) -> Tokenizer:
-    from paceline.lab.tokenizer import Tokenizer
-
-    return Tokenizer(path)
-
-
-def read(files: list[Path], text: Tokenizer | None, limit: int, interrupts: Interrupts) -> list[Trace]:
-    """All files, one after another until there are `limit` requests."""
-    from paceline.cli.progress import progress
-    from paceline.lab.replay import traces
-
-    if twice := [file for at, file in enumerate(files) if file in files[:at]]:
-        raise UsageError(f"{twice[0]}: is named twice")
-    said = [(file, traces.lines(file)) for file in files]
-    out: list[Trace] = []
-    n_vocab = None if text is None else text.vocab.size
-    left = limit or None
-    with progress({traces.LINE: sum(len(lines) for _, lines in said)}, interrupts) as tick:
-        for file, lines in said:
-            if left == 0:
-                break
-            encoder = None if text is None else text.text
-            trace = traces.read(file, lines, encoder, n_vocab=n_vocab, limit=left, tick=tick)
-            out.append(trace)
-            n_vocab = trace.n_vocab
-            left = None if left is None else left - len(trace.requests)
-    return out
-
-
-def vocabulary(text: Tokenizer | None, traces: list[Trace]) -> Any:
-    """The tokenizer's; without one the smallest that the tokens fit in."""
-    from paceline.engines.recorded import numbered
-
-    if text is not None:
-        return text.vocab
-    return numbered(max(trace.n_vocab or trace.needed for trace in traces))
-
-
 def provenance() -> dict[str, Any]:
     import paceline
-    from paceline.lab.provenance import cpu_name
     from paceline.lab.replay.record import FORMAT
+    from paceline.machine.identity import cpu_name
 
     return {
         "format": FORMAT,

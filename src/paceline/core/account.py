@@ -15,7 +15,8 @@ RARELY = 0.5  # of the steps drafted for: more needs no excuse
 @dataclass(frozen=True)
 class Reason:
     """Why a draft does not pay: what verifying `rows` costs over a single one, the acceptance at which the
-    draft neither gains nor loses (None: no acceptance is enough), and the one that was measured."""
+    draft neither gains nor loses (None: no acceptance is enough), and the one that was measured: how often the
+    likeliest guess would have been right where none was verified (None: too few to tell)."""
 
     rows: int
     ratio: float
@@ -27,7 +28,7 @@ class Reason:
         if self.break_even is None:
             return f"{said}, more than so many tokens decoded singly"
         said += f"; break-even acceptance {self.break_even:.2f}"
-        return said if self.measured is None else f"{said}, measured {self.measured:.2f}"
+        return said if self.measured is None else f"{said}, measured there {self.measured:.2f}"
 
 
 @dataclass(frozen=True)

@@ -139,12 +139,6 @@ class Belief:
                 self.together(mask, voices).observe(z, depth, 0.0, node == right)
         return heard
 
-    def acceptance(self, least: int) -> dict[str, float]:
-        """By drafter: the share of its guesses that were right, of those whose parent was; where at least so
-        many are known."""
-        known = {name: one.reliability for name, one in self._calibrators.items()}
-        return {name: told.accepted for name, told in known.items() if told.total >= least}
-
     def errors(self) -> dict[str, tuple[int, float]]:
         """By drafter, and TOGETHER for what is believed where several speak: the number of outcomes, and the
         expected calibration error."""

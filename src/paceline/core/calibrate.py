@@ -62,11 +62,6 @@ class Reliability:
         return sum(self.n)
 
     @property
-    def accepted(self) -> float:
-        """The share of what was told about that happened. Only where something was."""
-        return sum(self.happened) / self.total
-
-    @property
     def error(self) -> float:
         """The expected calibration error: how far the bins' means were off. Only where something was told."""
         off = sum(abs(said - happened) for said, happened in zip(self.said, self.happened, strict=True))

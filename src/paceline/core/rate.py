@@ -25,7 +25,7 @@ from paceline.core.cost import Costs
 from paceline.core.policy import fitting
 from paceline.core.ports import Budget
 from paceline.core.record import Step
-from paceline.core.tree import DraftTree
+from paceline.core.tree import ROOT, DraftTree
 from paceline.core.worth import Worth, kind
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class Rate:
         self._tokens = self._seconds = 0.0  # of late
         self._spent = self._probing = 0.0  # seconds in all
         self._steps = self._silent = self._declined = 0
+        self._left_out = self._was_right = 0  # likeliest guesses at steps at which none was verified
         self._refused: set[int] = set()  # moods of requests for which some drafter was not worth asking
         self._curve: list[float] = [0.0]
         self._rows = 1
@@ -187,9 +188,7 @@ class Rate:
             self.belief.learn(self._mood(request), step.tree.proposed, step.tokens)
             self._steps += 1
             if len(step.tree) == 0:
-                guesses = len(step.tree.proposed) > 0 or id(self._mood(request)) in self._refused
-                self._silent += not guesses
-                self._declined += guesses
+                self._excuse(request, step)
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
         pass_ = cost.seconds(rows, deepest)
         if not first:  # which may hold a prompt's end
@@ -203,9 +202,22 @@ class Rate:
         for worth in self._worth.values():
             worth.waited += tokens
 
+    def _excuse(self, request: Request, step: Step) -> None:
+        """Nothing was verified: was there a guess, and would it have been right?"""
+        proposed, mood = step.tree.proposed, self._mood(request)
+        guesses = proposed.children(ROOT)
+        if guesses:
+            survival = self.belief.survivals(mood, proposed)
+            likeliest = max(guesses, key=survival.__getitem__)
+            self._left_out += 1
+            self._was_right += proposed.tokens[likeliest] == step.tokens[0]
+        declined = bool(guesses) or id(mood) in self._refused
+        self._declined += declined
+        self._silent += not declined
+
     @property
     def account(self) -> Account:
-        measured = max(self.belief.acceptance(FEW).values(), default=None)
+        measured = self._was_right / self._left_out if self._left_out >= FEW else None
         why = reason(self.costs.target.curve(SHOWN, 1), measured)
         return Account(self._steps, self._silent, self._declined, why, self.belief.errors())
 

@@ -31,13 +31,22 @@ class LookupMemory:
                     self._followed[tuple(self.tokens[-n:])] = len(self.tokens)
             self.tokens.append(token)
 
-    def match(self) -> tuple[int, int]:
-        """Where the continuation begins and the length of the n-gram before it; (0, 0) without a match."""
+    def match(self, said: Sequence[int] = ()) -> tuple[int, int]:
+        """Where the continuation begins and the length of the n-gram before it; (0, 0) without a match.
+        said: what the text is supposed to go on with."""
+        end = self.tokens[-self._lengths.start :]
+        known, before = len(end), len(self.tokens) - len(end)
+        end += said
         for n in self._lengths:
-            if len(self.tokens) >= n:
-                start = self._followed.get(tuple(self.tokens[-n:]))
-                if start is not None:
-                    return start, n
+            if len(end) < n:
+                continue
+            # What was said is not in the index. It is short, and more recent than all that is.
+            for at in range(len(end) - 1, max(known, n) - 1, -1):
+                if end[at - 1] == end[-1] and end[at - n : at] == end[-n:]:
+                    return before + at, n
+            start = self._followed.get(tuple(end[-n:]))
+            if start is not None:
+                return start, n
         return 0, 0
 
     def observe(self, step: Step, features: Features) -> None:
@@ -59,13 +68,17 @@ class LookupDrafter:
         return LookupMemory(prompt, *self._bounds)
 
     def propose(self, batch: Sequence[tuple[LookupMemory, Budget]]) -> list[DraftTree]:
-        return [self._copy(memory, min(budget.depth, budget.nodes)) for memory, budget in batch]
+        return [self.follow(memory, (), budget) for memory, budget in batch]
 
-    def _copy(self, memory: LookupMemory, length: int) -> DraftTree:
-        start, n = memory.match()
+    def follow(self, memory: LookupMemory, said: Sequence[int], budget: Budget) -> DraftTree:
+        """What would be proposed had the text gone on with `said`. The memory stays as it is."""
+        length = min(budget.depth, budget.nodes)
+        start, n = memory.match(said)
         if n == 0 or length < 1:
             return EMPTY
         copied = memory.tokens[start : start + length]
+        beyond = start - len(memory.tokens)
+        copied += said[max(0, beyond) : max(0, beyond + length)]
         while len(copied) < length:
             copied += copied[: length - len(copied)]
         # The longer the context that matched, the likelier it goes on alike.

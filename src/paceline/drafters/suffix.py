@@ -88,6 +88,11 @@ class SuffixDrafter:
     def propose(self, batch: Sequence[tuple[SuffixMemory, Budget]]) -> list[DraftTree]:
         return [self._draft(memory.text, budget) for memory, budget in batch]
 
+    def follow(self, memory: SuffixMemory, said: Sequence[int], budget: Budget) -> DraftTree:
+        """What would be proposed had the text gone on with `said`. The memory stays as it is."""
+        with memory.text.supposing(said):
+            return self._draft(memory.text, budget)
+
     def _draft(self, text: History, budget: Budget) -> DraftTree:
         depth = min(budget.depth, budget.nodes, self._furthest)
         if depth < 1 or budget.width < 1:
@@ -120,7 +125,7 @@ class SuffixDrafter:
     def _warm_up(self) -> None:
         """Compile now rather than in the first step."""
         memory = SuffixMemory(self, (0, 0), self._make())
-        self._draft(memory.text, Budget(depth=1, nodes=1))
+        self.follow(memory, (0,), Budget(depth=1, nodes=1))
 
     def learn(self, tokens: Sequence[int]) -> None:
         if tokens and self._max_tokens:

@@ -12,11 +12,14 @@ they stand: 7 microseconds a token instead of a fraction of one, and 80 a propos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from paceline.core.errors import ContractError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Ints = Any  # an integer array, or a memoryview of one where nothing is compiled
@@ -71,6 +74,24 @@ def append(ring: Ints, links: Ints, heads: Ints, state: Ints, tokens: Ints) -> N
                 links[slot * LEVELS + level] = heads[at]
                 heads[at] = total & WORD
                 level += 1
+    state[0], state[1] = total, run
+
+
+@compiled
+def retract(ring: Ints, links: Ints, heads: Ints, state: Ints, n: int) -> None:
+    """Take the last `n` tokens back: of one text, and of a ring in which they overwrote nothing."""
+    mask, buckets = len(ring) - 1, len(heads) // LEVELS
+    total, run = state[0], state[1]
+    for _ in range(n):
+        slot = (total - 1) & mask
+        code, level = 0, 0
+        for back in range(min(run, LENGTHS[-1])):
+            code = (code * 0x5BD1E995 + ring[(total - 1 - back) & mask] + 1) & WORD
+            if back + 1 == LENGTHS[level]:
+                heads[bucket(code, level, buckets)] = links[slot * LEVELS + level]
+                level += 1
+        total -= 1
+        run -= 1
     state[0], state[1] = total, run
 
 
@@ -159,6 +180,19 @@ class History:
             self._allocate(total + len(new))
             self._append(old)
         self._append(new)
+
+    @contextmanager
+    def supposing(self, tokens: Sequence[int]) -> Iterator[None]:
+        """As if the text went on with these; afterwards it is as it was. Raises ContractError where they would
+        overwrite the oldest."""
+        total = int(self.state[0])
+        if total + len(tokens) > self._limit:
+            raise ContractError("supposing: no room is left, and what is overwritten cannot be put back")
+        try:
+            self.extend(tokens)
+            yield
+        finally:
+            retract(self.ring, self.links, self.heads, self.state, int(self.state[0]) - total)
 
     def end_text(self) -> None:
         """What comes next is another text."""

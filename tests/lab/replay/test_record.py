@@ -1,70 +1,73 @@
-"""Tokens per step, and what is certain about it."""
+"""Sums over requests: tokens, speeds, bounds, categories, and predictions beside measurements."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from paceline.lab.replay.clock import Spent
-from paceline.lab.replay.record import Played, per_step, result
+from paceline.lab.bench.record import Interval
+from paceline.lab.replay.record import Answer, Played, by_category, check, figures
 
 
-def played(tokens: int, steps: int) -> Played:
-    return Played(tokens, steps, drafted_steps=1, drafted=4, accepted=tokens - steps)
+def played(tokens: int, steps: int, seconds: float | None = None, bound: float | None = None) -> Played:
+    return Played(tokens, steps, 1, drafted=4, accepted=tokens - steps, seconds=seconds, bound=bound)
 
 
-pairs = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=12)
-
-
-@given(pairs=pairs)
-@settings(max_examples=20, deadline=None)
-def test_the_value_is_all_tokens_over_all_steps_and_lies_in_its_interval(
-    pairs: list[tuple[int, int]],
-) -> None:
-    some = [played(tokens, steps) for tokens, steps in pairs]
-    interval = per_step(some, range(len(some)))
-    assert interval.value == pytest.approx(sum(t for t, _ in pairs) / sum(s for _, s in pairs))
-    ratios = [t / s for t, s in pairs]
-    assert min(ratios) - 1e-9 <= interval.low <= interval.high <= max(ratios) + 1e-9
-
-
-def test_requests_that_are_alike_leave_no_doubt_and_one_alone_tells_of_no_other() -> None:
-    assert (
-        per_step([played(20, 10)] * 9, range(9)).low == per_step([played(20, 10)] * 9, range(9)).high == 2.0
-    )
-    one = per_step([played(30, 10)], [0])
-    assert one.low == one.value == one.high == 3.0
-
-
-def test_a_conversation_is_drawn_as_a_whole() -> None:
-    """Forty turns that are alike within four conversations tell as much as four requests do."""
-    turns = [played(10 * (1 + i // 10), 10) for i in range(40)]
-    together = per_step(turns, [i // 10 for i in range(40)])
-    four = per_step([played(100 * (1 + i), 100) for i in range(4)], range(4))
-    apart = per_step(turns, range(40))
-    assert together == four
-    assert together.high - together.low > 2 * (apart.high - apart.low)
-
-
-def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    random = np.random.default_rng(0)
-    inside = 0
-    for seed in range(60):
-        some = [played(int(n), 10) for n in random.integers(10, 31, size=40)]
-        interval = per_step(some, range(40), seed)
-        inside += interval.low <= 2.0 <= interval.high
-    assert 52 <= inside <= 60
+TWO = [Answer(5, 0, "code"), Answer(7, 1, "prose")]
 
 
 def test_sums_are_over_all_requests() -> None:
-    some = [played(20, 10), played(9, 9)]
-    out = result("lookup", {}, [5, 7], some, [0, 1], {}, Spent(), False)
+    out = figures(TWO, [played(20, 10), played(9, 9)], None)
     assert (out.requests, out.n_prompt, out.n_tokens, out.steps) == (2, 12, 29, 19)
     assert (out.drafted_steps, out.drafted, out.accepted, out.acceptance_rate) == (2, 8, 10, 10 / 8)
-    nothing = result("plain", {}, [5], [Played(3, 3, 0, 0, 0)], [0], {}, Spent(), False)
+    assert out.tokens_per_step.value == 29 / 19
+    assert out.predicted is None
+    nothing = figures(TWO[:1], [Played(3, 3, 0, 0, 0)], None)
     assert (nothing.acceptance_rate, nothing.tokens_per_step.value) == (None, 1.0)
-    assert nothing.as_dict()["each"] == [
-        {"tokens": 3, "steps": 3, "drafted_steps": 0, "drafted": 0, "accepted": 0}
+
+
+def test_speeds_are_all_tokens_over_all_seconds_and_speedups_over_plain_decoding() -> None:
+    plain = [played(20, 20, 10.0), played(9, 9, 4.5)]
+    out = figures(TWO, [played(20, 10, 4.0, 2.0), played(9, 9, 6.0, 3.0)], plain).predicted
+    assert out is not None
+    assert (out.seconds, out.tokens_per_second.value, out.speedup.value) == (10.0, 2.9, 1.45)
+    assert (out.speedup.low, out.speedup.high) == pytest.approx((4.5 / 6.0, 2.5))
+    assert out.bound is not None
+    assert (out.bound.seconds, out.bound.tokens_per_second, out.bound.reached) == (5.0, 5.8, 0.5)
+    itself = figures(TWO, plain, plain).predicted
+    assert itself is not None
+    assert (itself.speedup, itself.bound) == (Interval(1.0, 1.0, 1.0), None)
+
+
+def test_categories_come_in_their_order_and_only_where_there_are_some() -> None:
+    asked = [Answer(1, 0, "prose"), Answer(1, 1, "code"), Answer(1, 2, "prose"), Answer(1, 3)]
+    some = [played(10 * (i + 1), 10, 1.0) for i in range(4)]
+    parts = by_category(asked, some, [played(10 * (i + 1), 10, 2.0) for i in range(4)])
+    assert [(name, part.requests, part.n_tokens) for name, part in parts.items()] == [
+        ("prose", 2, 40), ("code", 1, 20), ("", 1, 40),
+    ]  # fmt: skip
+    assert [part.predicted.speedup.value for part in parts.values() if part.predicted] == [2.0, 2.0, 2.0]
+    assert by_category([Answer(1, 0), Answer(1, 1)], some[:2], None) == {}
+
+
+def test_a_prediction_is_checked_against_what_was_measured_with_the_same_settings() -> None:
+    plain: dict[str, Any] = {"drafters": ["none"]}
+    lookup: dict[str, Any] = {"drafters": ["lookup"], "n_draft": 4}
+    asked = [
+        Answer(1, 0, measured=2.0, drafting=plain),
+        Answer(1, 1, measured=8.0, drafting=lookup),
+        Answer(1, 2, measured=None, drafting=plain),
+        Answer(1, 3, measured=2.0),
+        Answer(1, 4, measured=3.0, drafting=plain),
     ]
+    some = [played(10, 10, 4.0) for _ in asked]
+    found = check(asked, some, plain)
+    assert found is not None
+    assert (found.requests, found.measured, found.predicted) == (2, 4.0, 2.5)
+    assert found.off == pytest.approx(2.5 / 4.0 - 1)
+    also = check(asked, some, lookup)
+    assert also is not None
+    assert (also.requests, also.off) == (1, 1.0)
+    assert check(asked, some, lookup | {"n_draft": 5}) is None
+    assert check(asked, [played(10, 10) for _ in asked], plain) is None

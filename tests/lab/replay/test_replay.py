@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from paceline.core.cost import Cost, Costs
 from paceline.core.decode import decode, start
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed
@@ -24,9 +25,8 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engines.recorded import RecordedTarget, Recording, numbered
 from paceline.engines.toy import ToyTarget
-from paceline.lab.replay import replay as module
-from paceline.lab.replay import tables, traces
-from paceline.lab.replay.replay import REQUEST, Replay, methods_of, play
+from paceline.lab.replay import lane, tables, traces
+from paceline.lab.replay.replay import REQUEST, Means, Replay, groups, methods_of, play
 from paceline.lab.replay.traces import Recorded, Trace
 
 DATA = Path(__file__).parents[2] / "data" / "traces"
@@ -96,8 +96,11 @@ def trace(tmp_path: Path, *answers: Sequence[int], name: str = "trace.jsonl") ->
     return traces.read(file, traces.lines(file), None)
 
 
-def replaying(some: Sequence[Trace], methods: str = "lookup", **options: Any) -> Replay:
-    return Replay(some, methods_of(methods, SETTINGS), numbered(V), **options)
+def replaying(
+    some: Sequence[Trace], methods: str = "lookup", fresh: bool = False, batch: int = 1, **means: Any
+) -> Replay:
+    chosen = methods_of(methods, SETTINGS, costs="costs" in means)
+    return Replay(some, chosen, Means(numbered(V), **means), fresh=fresh, batch=batch)
 
 
 SAME = (3, 4, 5, 3, 3, 4)
@@ -220,7 +223,7 @@ def test_another_text_than_the_record_is_a_defect() -> None:
 
 def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Drafter]) -> None:
     """Every method drafts like this."""
-    monkeypatch.setattr(module, "make_drafter", lambda drafting, target, draft, corpora: (make(), drafting))
+    monkeypatch.setattr(lane, "make_drafter", lambda drafting, target, draft, corpora: (make(), drafting))
 
 
 def composed(wanted: int) -> Drafter:
@@ -234,19 +237,19 @@ def test_a_drafter_that_reads_the_targets_rows_is_marked_or_refused(
     known = traces.read(file, traces.lines(file), None)
     for wanted in (8, 0):
         making(monkeypatch, partial(composed, wanted))
-        done = Replay([known], methods_of("lookup", {}), numbered(8192))
+        done = Replay([known], methods_of("lookup", {}), Means(numbered(8192)))
         done.run()
         assert [one.partial for one in done.results()] == [wanted > 0]
-        shown = said({"tokenizer": None, "n_vocab": V} | done.as_dict())
+        shown = said(done.as_dict())
         assert ("after wrong guesses too" in shown) == ("\nlookup*" in shown) == (wanted > 0)
     making(monkeypatch, lambda: Parrot(8))
     without = trace(tmp_path, SAME)
     for some in ([without], [known, without]):
         with pytest.raises(UsageError, match=r"method 'lookup': .* 8 likeliest .*\(top_k\)"):
-            Replay(some, methods_of("lookup", {}), numbered(8192))
+            Replay(some, methods_of("lookup", {}), Means(numbered(8192)))
     making(monkeypatch, lambda: Parrot(9))
     with pytest.raises(UsageError, match="9 likeliest"):
-        Replay([known], methods_of("lookup", {}), numbered(8192))
+        Replay([known], methods_of("lookup", {}), Means(numbered(8192)))
 
 
 def test_a_drafter_that_asks_what_nobody_decoded_is_refused(
@@ -268,15 +271,16 @@ def test_drafters_are_made_with_the_corpora(monkeypatch: pytest.MonkeyPatch, tmp
         given.append((target.vocab.size, target.text, draft, corpora))
         return NoDrafter(), drafting
 
-    monkeypatch.setattr(module, "make_drafter", make)
+    monkeypatch.setattr(lane, "make_drafter", make)
     corpora: Any = ["a corpus"]
     replaying([trace(tmp_path, SAME)], text="a tokenizer", corpora=corpora)
     assert given == [(V, "a tokenizer", None, corpora)]
 
 
-def said(record: dict[str, Any]) -> str:
+def said(record: dict[str, Any], **known: Any) -> str:
     out = StringIO()
-    tables.write(record, out)
+    unknown = {"tokenizer": None, "draft_model": None, "cost_curve": None, "n_vocab": V}
+    tables.write(unknown | record | known, out)
     return out.getvalue()
 
 
@@ -284,13 +288,20 @@ def test_the_record_of_a_replay_says_what_was_replayed(tmp_path: Path) -> None:
     done = replaying([trace(tmp_path, SAME, SAME)], "lookup,plain")
     done.run()
     record = done.as_dict()
-    assert list(record) == ["status", "fresh", "files", "requests", "results"]
-    assert record["requests"][1] == {"file": 0, "id": "2", "line": 2, "n_prompt": 2, "n_tokens": 6}
-    assert list(record["files"][0]) == ["file", "fingerprint", "requests", "skipped"]
+    assert list(record) == [
+        "status", "fresh", "batch", "costs", "proposing", "files", "requests", "results",
+    ]  # fmt: skip
+    assert record["requests"][1] == {
+        "file": 0, "id": "2", "line": 2, "category": "", "n_prompt": 2, "n_tokens": 6,
+    }  # fmt: skip
+    assert list(record["files"][0]) == [
+        "file", "fingerprint", "requests", "skipped", "unusable", "n_unusable", "doubtful",
+    ]  # fmt: skip
     assert [one["method"] for one in record["results"]] == ["plain", "lookup"]
     assert list(record["results"][0]) == [
         "method", "drafting", "requests", "n_prompt", "n_tokens", "steps", "drafted_steps", "drafted",
-        "accepted", "acceptance_rate", "tokens_per_step", "by_source", "seconds", "partial", "each",
+        "accepted", "acceptance_rate", "tokens_per_step", "predicted", "unbound", "measured", "by_source",
+        "by_position", "by_category", "seconds", "partial", "each",
     ]  # fmt: skip
     assert record["results"][1]["drafting"]["n_draft"] == 4
     assert list(record["results"][1]["seconds"]) == ["begin", "propose", "observe", "end"]
@@ -301,7 +312,7 @@ def test_the_tables_hold_every_method_and_who_drafted(tmp_path: Path) -> None:
     done = replaying([trace(tmp_path, (3, 4, 3, 4, 3, 4, 3, 4), SAME)], "plain,lookup")
     done.run()
     lookup = done.results()[1]
-    lines = said({"tokenizer": "a\x1b.gguf", "n_vocab": 6} | done.as_dict() | {"status": "interrupted"})
+    lines = said(done.as_dict(), tokenizer="a\x1b.gguf", status="interrupted")
     rows = [line.split() for line in lines.splitlines()]
     assert ["tokenizer", "a\\x1b.gguf,", "6", "tokens"] in rows
     assert ["replayed", "2", "requests,", "14", "tokens", "after", "4", "of", "prompts"] in rows
@@ -328,12 +339,252 @@ def test_methods_are_those_that_were_named() -> None:
     for text, words in (
         (" , ", "no method named"),
         ("lookup+model", "leave 'model' out"),
+        ("lookup:policy=rate", "by what passes cost: give a curve"),
+        ("lookup,lookahead", "lookahead asks about tokens"),
         ("magic", "unknown drafter 'magic'"),
         ("lookup,lookup", "named twice"),
         ("lookup:speed=9", "is no setting"),
     ):
         with pytest.raises(UsageError, match=words):
             methods_of(text, {})
+
+
+def test_with_costs_plain_decoding_is_there_to_compare_with() -> None:
+    assert [m.name for m in methods_of("lookup", {}, costs=True)] == ["plain", "lookup"]
+    assert [m.name for m in methods_of("auto,plain", {}, costs=True)] == ["plain", "auto"]
+    assert [m.name for m in methods_of("model", {}, draft=True)] == ["model"]
+    with pytest.raises(UsageError, match="no method named"):
+        methods_of(",", {}, costs=True)
+
+
+# Speeds.
+
+CYCLE = (3, 4, 5, 3, 4, 5, 3, 4, 5, 3)
+FLAT = Costs(Cost.flat(0.5, 0.125), step=0.25)
+
+
+def test_predicted_times_are_those_of_passes_and_steps(tmp_path: Path) -> None:
+    done = replaying([trace(tmp_path, CYCLE, SAME)], "lookup", costs=FLAT)
+    done.run()
+    plain, lookup = done.results()
+    assert plain.predicted is not None
+    assert lookup.predicted is not None
+    assert plain.predicted.seconds == pytest.approx(16 * 0.75)
+    assert lookup.predicted.seconds == pytest.approx(0.75 * lookup.steps + 0.125 * lookup.drafted)
+    assert plain.predicted.speedup.value == 1.0
+    assert lookup.predicted.speedup.value == pytest.approx(plain.predicted.seconds / lookup.predicted.seconds)
+    assert [one.seconds for one in plain.each] == [pytest.approx(7.5), pytest.approx(4.5)]
+    record = done.as_dict()
+    assert record["costs"]["step"] == 0.25
+    shown = said(record)
+    assert "predicted from what passes cost" in shown
+    assert "not speed" not in shown
+    assert "measured" not in shown
+    again = replaying([trace(tmp_path, CYCLE, SAME)], "lookup", costs=FLAT)
+    again.run()
+    assert timeless(again.as_dict()) == timeless(record)
+
+
+def timeless(record: dict[str, Any]) -> dict[str, Any]:
+    for one in record["results"]:
+        del one["seconds"]
+    return record
+
+
+def test_time_for_proposals_is_added(tmp_path: Path) -> None:
+    seconds = []
+    for proposing in ({}, {"lookup": 0.125}):
+        done = replaying([trace(tmp_path, CYCLE)], "lookup", costs=FLAT, proposing=proposing)
+        done.run()
+        (one,) = done.results()[1].each
+        assert one.seconds is not None
+        seconds.append(one.seconds)
+    assert seconds[1] - seconds[0] == pytest.approx(0.125 * one.steps)
+
+
+def test_the_bound_is_told_where_there_is_one(tmp_path: Path) -> None:
+    some = [trace(tmp_path, CYCLE, CYCLE)]
+    done = replaying(some, "lookup,suffix,suffix+lookup:policy=rate", costs=FLAT, bound=True)
+    done.run()
+    plain, *others = done.results()
+    assert plain.predicted is not None
+    assert plain.predicted.bound is None
+    for one in others:
+        assert one.predicted is not None
+        assert one.predicted.bound is not None
+        assert 0.0 < one.predicted.bound.reached <= 1.0
+    assert "bound" in said(done.as_dict())
+    without = replaying(some, "lookup", costs=FLAT)
+    without.run()
+    assert "bound" not in said(without.as_dict())
+
+
+def test_a_learner_is_asked_with_what_it_had_learned_and_forgets_with_the_others(tmp_path: Path) -> None:
+    """The second request is all in the first one: one who knows that needs a step for each six tokens."""
+    bounds = []
+    for fresh in (False, True):
+        done = replaying(
+            [trace(tmp_path, SAME, SAME)], "suffix:n_draft=5", costs=FLAT, bound=True, fresh=fresh
+        )
+        done.run()
+        bounds.append([one.bound for one in done.results()[1].each])
+    (first, learned), (same, forgot) = bounds
+    assert first == same == forgot
+    assert learned is not None
+    assert first is not None
+    assert learned < first
+
+
+def test_a_method_without_a_bound_says_why(tmp_path: Path) -> None:
+    known = tmp_path / "known.jsonl"
+    known.write_text(
+        json.dumps({"prompt_tokens": [1], "tokens": [2, 3], "top_k": [[2, 1, 0, 3, 4, 5, 6, 7]] * 2}) + "\n"
+    )
+    traced = traces.read(known, traces.lines(known), None)
+    done = Replay([traced], methods_of("recycle", {}, costs=True), Means(numbered(9), costs=FLAT, bound=True))
+    done.run()
+    recycle = done.results()[1]
+    assert recycle.predicted is not None
+    assert recycle.predicted.bound is None
+    assert "No bound for recycle: recycle proposes by what was verified before" in said(done.as_dict())
+
+
+def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
+    """A toy drafts for what it said itself: everything is accepted."""
+    toy = ToyTarget(V, seed=4)
+    request = start(toy, NoDrafter(), [1, 2], max_tokens=30)
+    for _ in decode(toy, NoDrafter(), Fixed(Budget(0, 0)), [request]):
+        pass
+    price = Costs(Cost.flat(1.0, 0.0), Cost.flat(0.125, 0.0))
+    some = trace(tmp_path, request.session.tokens[2:])
+    vocab = toy.vocab
+    chosen = methods_of("model:n_draft=4:p_min=0", {}, draft=True, costs=True)
+    done = Replay([some], chosen, Means(vocab, draft=toy, costs=price, bound=True))
+    done.run()
+    model = done.results()[1]
+    assert (model.steps, model.accepted, model.drafted) == (6, 24, 24)
+    assert model.predicted is not None
+    assert model.predicted.bound is not None
+    # Before a draft the model catches up with the last accepted token, as a toy in a pass of its own.
+    assert model.predicted.seconds == pytest.approx(6 * (1.0 + 4 * 0.125) + 5 * 0.125)
+    assert model.predicted.bound.seconds == pytest.approx(6 * (1.0 + 4 * 0.125))
+    assert model.by_position[3].accepted == 6
+    with pytest.raises(UsageError, match=r"'model:n_draft=4:p_min=0': the cost curve knows no draft model"):
+        Replay([some], chosen, Means(vocab, draft=toy, costs=Costs(Cost.flat())))
+    done.close()
+
+
+# Several together.
+
+
+def test_groups_are_one_turn_each_of_the_conversations_that_came_first(tmp_path: Path) -> None:
+    one = Recording((1,), (2,))
+
+    def traced(*lines: tuple[int, str]) -> Trace:
+        requests = tuple(
+            Recorded(f"{line}{session}.{i}", line, one, session=session)
+            for i, (line, session) in enumerate(lines)
+        )
+        return Trace(tmp_path, requests, 0, None, V)
+
+    def named(some: Sequence[Trace], batch: int) -> list[list[str]]:
+        return [[turn.id for _, turn in group] for group in groups(some, batch)]
+
+    chats = traced((1, ""), (1, ""), (2, ""), (3, ""), (3, ""))
+    assert named([chats], 1) == [["1.0"], ["1.1"], ["2.2"], ["3.3"], ["3.4"]]
+    assert named([chats], 2) == [["1.0", "2.2"], ["1.1", "3.3"], ["3.4"]]
+    assert named([chats], 9) == [["1.0", "2.2", "3.3"], ["1.1", "3.4"]]
+    logged = traced((1, "a"), (2, "b"), (3, "a"))
+    assert named([logged, chats], 3)[:3] == [["1a.0", "2b.1"], ["3a.2"], ["1.0", "2.2", "3.3"]]
+    assert named([logged], 1) == [["1a.0"], ["2b.1"], ["3a.2"]]  # in their order
+
+
+def test_requests_that_are_decoded_together_share_passes(tmp_path: Path) -> None:
+    """Two rows cost a little more than one, so that together they are nearly twice as fast."""
+    some = [trace(tmp_path, CYCLE, CYCLE, CYCLE[:4])]
+    done = replaying(some, "lookup", batch=2, costs=FLAT, bound=True)
+    done.run()
+    plain, lookup = done.results()
+    assert plain.predicted is not None
+    assert plain.predicted.seconds == pytest.approx(10 * (0.625 + 0.5) + 4 * 0.75)
+    assert [one.tokens for one in lookup.each] == [10, 10, 4]
+    assert lookup.predicted is not None
+    assert lookup.predicted.bound is None
+    shown = said(done.as_dict())
+    assert "3 requests, 2 at a time" in shown
+    assert "begin together" in shown
+    with pytest.raises(UsageError, match="--batch 0"):
+        replaying(some, batch=0)
+
+
+def test_acceptance_is_the_same_in_any_batch(tmp_path: Path) -> None:
+    """Where drafters learn nothing from one request for the next."""
+    some = [trace(tmp_path, CYCLE, SAME, CYCLE[2:], SAME[::-1])]
+    whole = []
+    for batch in (1, 3, 4):
+        done = replaying(some, "lookup", batch=batch)
+        done.run()
+        whole.append(done.results()[0].each)
+    assert whole[0] == whole[1] == whole[2]
+
+
+# What the lines told.
+
+
+def test_categories_and_measured_speeds_come_from_the_lines(tmp_path: Path) -> None:
+    file = tmp_path / "told.jsonl"
+    lines: list[dict[str, Any]] = [
+        {"category": "code", "times": {"seconds": 5.0, "drafted": 0}},
+        {"category": "prose", "times": {"seconds": 3.0}, "drafting": {"drafters": ["none"]}},
+        {"category": "code", "times": {"seconds": 2.0}, "drafting": {"drafters": ["lookup"], "n_draft": 4,
+         "ngram_min": 1, "ngram_max": 2}},
+        {"category": "code", "times": {"seconds": 2.0, "drafted": 3}},
+        {},
+    ]  # fmt: skip
+    file.write_text(
+        "".join(json.dumps({"prompt_tokens": [1, 2], "tokens": list(CYCLE)} | line) + "\n" for line in lines)
+    )
+    done = replaying([traces.read(file, traces.lines(file), None)], "lookup", costs=FLAT)
+    done.run()
+    plain, lookup = done.results()
+    assert plain.checked is not None
+    assert lookup.checked is not None
+    assert (plain.checked.requests, plain.checked.measured) == (2, 20 / 8.0)
+    assert plain.checked.predicted == pytest.approx(1 / 0.75)
+    assert (lookup.checked.requests, lookup.checked.measured) == (1, 5.0)
+    assert {name: part.requests for name, part in lookup.by_category.items()} == {
+        "code": 3, "prose": 1, "": 1,
+    }  # fmt: skip
+    shown = said(done.as_dict())
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["prose", "plain", "1", "10"] in [row[:4] for row in rows]
+    assert ["-", "lookup", "1", "10"] in [row[:4] for row in rows]
+    assert "-46.7%" in shown  # 1.33 tokens/s of 2.50
+
+
+def test_the_furthest_positions_share_a_column(tmp_path: Path) -> None:
+    done = replaying([trace(tmp_path, (3,) * 60)], "lookup:n_draft=14,lookup:n_draft=3")
+    done.run()
+    rows = [line.split() for line in said(done.as_dict()).splitlines()]
+    assert ["method", "tokens", "ahead", *map(str, range(1, 10)), "10+"] in rows
+    counts = done.results()[0].by_position
+    assert len(counts) == 14
+    assert str(sum(at.drafted for at in counts[9:])) == next(
+        row[-1] for row in rows if row[:2] == ["lookup:n_draft=14", "drafted"]
+    )
+    assert ["lookup:n_draft=3", "rate"] in [row[:2] for row in rows if row[-7:] == ["-"] * 7]
+
+
+def test_what_could_not_be_read_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "torn.jsonl"
+    file.write_text(json.dumps({"prompt_tokens": [1], "tokens": [2]}) + "\n{\n")
+    done = replaying([traces.read(file, traces.lines(file), None)])
+    done.run()
+    record = done.as_dict()
+    assert record["files"][0]["n_unusable"] == 1
+    assert record["files"][0]["unusable"][0]["line"] == 2
+    assert "1 request, 1 line that could not be used" in said(record)
+    assert "\ndraft     small.gguf\n" in said(record, draft_model="small.gguf")
 
 
 @pytest.fixture(scope="module")
@@ -344,11 +595,11 @@ def transcripts() -> Iterator[Trace]:
     if not TRANSCRIPTS.exists():
         pytest.skip("no recorded sessions here")
     with Tokenizer(zoo.target_path()) as tokenizer:
-        yield traces.read(TRANSCRIPTS, traces.lines(TRANSCRIPTS)[:3], tokenizer.text)
+        yield traces.read(TRANSCRIPTS, traces.lines(TRANSCRIPTS), tokenizer.text, limit=8)
 
 
 def test_sessions_of_an_agent_replay(transcripts: Trace) -> None:
-    done = Replay([transcripts], methods_of("lookup", {}), numbered(transcripts.needed))
+    done = Replay([transcripts], methods_of("lookup", {}), Means(numbered(transcripts.needed)))
     done.run()
     (lookup,) = done.results()
     assert lookup.requests == len(transcripts.requests) > 3

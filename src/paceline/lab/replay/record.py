@@ -3,39 +3,81 @@ changes its meaning or goes away."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-import numpy as np
 
 from paceline.core.record import SourceStats
 from paceline.lab.bench.record import Interval
 from paceline.lab.replay.clock import Spent
+from paceline.lab.replay.intervals import ratios
+from paceline.lab.replay.positions import Position
 
 FORMAT = 1
-RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A recorded one, whoever decodes it again. group: those with the same number are of one conversation.
+    measured: seconds that decoding took when it was recorded; drafting: the settings it took them with, None
+    where they are not known."""
+
+    n_prompt: int
+    group: int
+    category: str = ""
+    measured: float | None = None
+    drafting: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One request with one method. tokens: as recorded. drafted_steps: those that had a draft."""
+    """One request with one method. tokens: as recorded. drafted_steps: those that had a draft. seconds: as
+    predicted, its share of what it was decoded together with. bound: of a clairvoyant."""
 
     tokens: int
     steps: int
     drafted_steps: int
     drafted: int
     accepted: int
+    seconds: float | None = None
+    bound: float | None = None
 
 
-@dataclass(frozen=True)
-class Result:
-    """One method over all requests. tokens_per_step: with a 95% interval (see `per_step`).
-    partial: it reads the target's likeliest tokens at every node, and has had them along the record only.
-    each: by request, in their order."""
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What one would reach who knows every outcome. reached: the method's share of that speed."""
 
-    method: str
-    drafting: dict[str, Any]
+    seconds: float
+    tokens_per_second: float
+    reached: float
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """By what passes are known to cost; prompts are not in it. speedup: over plain decoding of the same
+    requests."""
+
+    seconds: float
+    tokens_per_second: Interval
+    speedup: Interval
+    bound: Bound | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Of the requests that were recorded with this method, with the time it took: tokens/s as measured and as
+    predicted, and by what share of the measured speed the prediction is too high."""
+
+    requests: int
+    measured: float
+    predicted: float
+    off: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Sums over some requests. tokens_per_step: with a 95% interval (intervals.py)."""
+
     requests: int
     n_prompt: int
     n_tokens: int
@@ -44,10 +86,7 @@ class Result:
     drafted: int
     accepted: int
     tokens_per_step: Interval
-    by_source: dict[str, SourceStats]
-    spent: Spent
-    partial: bool = False
-    each: tuple[Played, ...] = field(default=(), repr=False)
+    predicted: Predicted | None
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -56,8 +95,6 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "method": self.method,
-            "drafting": self.drafting,
             "requests": self.requests,
             "n_prompt": self.n_prompt,
             "n_tokens": self.n_tokens,
@@ -67,54 +104,99 @@ class Result:
             "accepted": self.accepted,
             "acceptance_rate": self.acceptance_rate,
             "tokens_per_step": asdict(self.tokens_per_step),
+            "predicted": None if self.predicted is None else asdict(self.predicted),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Figures):
+    """One method over all requests. partial: it reads the target's likeliest tokens at every node, and has
+    had them along the record only. unbound: why a clairvoyant's time cannot be told for this method.
+    by_position: the first is one token ahead. each: by request, in their order."""
+
+    method: str
+    drafting: dict[str, Any]
+    by_source: dict[str, SourceStats]
+    by_position: tuple[Position, ...]
+    by_category: Mapping[str, Figures]
+    spent: Spent
+    partial: bool
+    unbound: str | None
+    checked: Checked | None
+    each: tuple[Played, ...] = field(repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "drafting": self.drafting,
+            **super().as_dict(),
+            "unbound": self.unbound,
+            "measured": None if self.checked is None else asdict(self.checked),
             "by_source": {name: asdict(source) for name, source in self.by_source.items()},
+            "by_position": [asdict(position) for position in self.by_position],
+            "by_category": {name: figures.as_dict() for name, figures in self.by_category.items()},
             "seconds": asdict(self.spent),
             "partial": self.partial,
             "each": [asdict(played) for played in self.each],
         }
 
 
-def result(
-    method: str,
-    drafting: dict[str, Any],
-    prompts: Sequence[int],
-    played: Sequence[Played],
-    groups: Sequence[int],
-    by_source: dict[str, SourceStats],
-    spent: Spent,
-    partial: bool,
-) -> Result:
-    """prompts, played, groups: one each a request; groups tells which requests belong together."""
-    return Result(
-        method=method,
-        drafting=drafting,
+def figures(answers: Sequence[Answer], played: Sequence[Played], plain: Sequence[Played] | None) -> Figures:
+    """answers, played: one each a request. plain: the same without a draft, where speeds are predicted."""
+    groups, tokens = [one.group for one in answers], [one.tokens for one in played]
+    steps = [one.steps for one in played]
+    columns: list[Sequence[float]] = [tokens, steps]
+    if plain is not None:
+        columns += [timed(played), timed(plain)]
+    per_step, *speeds = ratios(columns, groups, [(0, 1), (0, 2), (3, 2)][: len(columns) - 1])
+    return Figures(
         requests=len(played),
-        n_prompt=sum(prompts),
-        n_tokens=sum(one.tokens for one in played),
-        steps=sum(one.steps for one in played),
+        n_prompt=sum(one.n_prompt for one in answers),
+        n_tokens=sum(tokens),
+        steps=sum(steps),
         drafted_steps=sum(one.drafted_steps for one in played),
         drafted=sum(one.drafted for one in played),
         accepted=sum(one.accepted for one in played),
-        tokens_per_step=per_step(played, groups),
-        by_source=by_source,
-        spent=spent,
-        partial=partial,
-        each=tuple(played),
+        tokens_per_step=per_step,
+        predicted=predicted(played, *speeds) if speeds else None,
     )
 
 
-def per_step(played: Sequence[Played], groups: Sequence[int], seed: int = 0) -> Interval:
-    """All tokens over all steps. The interval is a percentile bootstrap that draws requests anew, those of a
-    conversation together: they are about one text. With one conversation it is that one value."""
-    sums: dict[int, list[int]] = {}
-    for one, group in zip(played, groups, strict=True):
-        total = sums.setdefault(group, [0, 0])
-        total[0] += one.tokens
-        total[1] += one.steps
-    table = np.array(list(sums.values()), dtype=np.float64)
-    tokens, steps = table.sum(axis=0)
-    rng = np.random.default_rng(seed)
-    # One resample at a time: all at once would take gigabytes for a day's traffic.
-    drawn = [table[rng.integers(len(table), size=len(table))].sum(axis=0) for _ in range(RESAMPLES)]
-    low, high = np.quantile([some / over for some, over in drawn], [0.025, 0.975])
-    return Interval(float(tokens / steps), float(low), float(high))
+def predicted(played: Sequence[Played], speed: Interval, speedup: Interval) -> Predicted:
+    seconds = sum(timed(played))
+    bounds = [one.bound for one in played if one.bound is not None]
+    bound = None
+    if len(bounds) == len(played):
+        least = sum(bounds)
+        bound = Bound(least, sum(one.tokens for one in played) / least, least / seconds)
+    return Predicted(seconds, speed, speedup, bound)
+
+
+def timed(played: Sequence[Played]) -> list[float]:
+    return [one.seconds for one in played if one.seconds is not None]
+
+
+def by_category(
+    answers: Sequence[Answer], played: Sequence[Played], plain: Sequence[Played] | None
+) -> dict[str, Figures]:
+    """By name, in the order they first came; nothing where no request has one."""
+    out = {}
+    names = list(dict.fromkeys(one.category for one in answers))
+    for name in names if names != [""] else ():
+        some = [i for i, one in enumerate(answers) if one.category == name]
+        without = None if plain is None else [plain[i] for i in some]
+        out[name] = figures([answers[i] for i in some], [played[i] for i in some], without)
+    return out
+
+
+def check(answers: Sequence[Answer], played: Sequence[Played], drafting: Mapping[str, Any]) -> Checked | None:
+    """drafting: the method's, as it is recorded. None where nothing was measured with it."""
+    known = [
+        (one.measured, its.seconds, its.tokens)
+        for one, its in zip(answers, played, strict=True)
+        if one.measured and its.seconds is not None and one.drafting == drafting
+    ]
+    if not known:
+        return None
+    took, predicted, tokens = (sum(column) for column in zip(*known, strict=True))
+    return Checked(len(known), tokens / took, tokens / predicted, took / predicted - 1.0)

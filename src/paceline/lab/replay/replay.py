@@ -1,4 +1,5 @@
-"""Recorded requests through the real loop, for several methods: what each would have accepted.
+"""Recorded requests through the real loop, for several methods: what each would have accepted, and how fast
+it would have been.
 
 Requests are played in their order, and each by every method before the next one: whatever a replay was cut
 short by, all methods have played the same requests, and a busy minute is everybody's.
@@ -6,38 +7,47 @@ short by, all methods have played the same requests, and a busy minute is everyb
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from paceline.core.decode import decode, start
-from paceline.core.errors import ContractError, UsageError
-from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import Drafter, Learner
-from paceline.core.record import Stats, Step
-from paceline.core.vocab import Vocab
-from paceline.engines.recorded import RecordedTarget, Recording
+from paceline.core.errors import UsageError
+from paceline.core.settings import Drafting
 from paceline.lab.bench.method import PLAIN, Method, parse_all
-from paceline.lab.provenance import fingerprint
-from paceline.lab.replay.clock import ClockedDrafter
-from paceline.lab.replay.record import Played, Result, result
-from paceline.lab.replay.traces import Trace
-from paceline.makers import NO_CORPORA, Corpora, make_drafter
+from paceline.lab.replay import record
+from paceline.lab.replay.lane import Lane, Means, play, together
+from paceline.lab.replay.record import Answer, Played, Result
+from paceline.lab.replay.recording import changed
+from paceline.lab.replay.traces import Recorded, Trace
+from paceline.machine.identity import fingerprint
+
+__all__ = ["REQUEST", "Means", "Replay", "groups", "methods_of", "play", "together"]
 
 REQUEST = "replaying"
-ENDLESS = 1 << 30  # tokens; a request ends with its recording, which no drafter knows beforehand
+NOTHING = Drafting(drafters=("none",))
+Turn = tuple[Trace, Recorded]
 
 
-def methods_of(text: str, settings: Mapping[str, Any]) -> list[Method]:
-    """A comma list; plain decoding only where it is named. Raises UsageError."""
+def methods_of(
+    text: str, settings: Mapping[str, Any], *, draft: bool = False, costs: bool = False
+) -> list[Method]:
+    """A comma list. draft: there is a draft model. costs: it is known what passes cost; plain decoding then
+    is there whether or not it is named, for speeds to be compared with. Raises UsageError."""
     named = {part.strip() for part in text.split(",")}
-    methods = [m for m in parse_all(text, settings) if not m.plain or named & {PLAIN, "none"}]
-    if not methods:
+    methods = [m for m in parse_all(text, settings) if not m.plain or costs or named & {PLAIN, "none"}]
+    if all(m.plain for m in methods) and not named & {PLAIN, "none"}:
         raise UsageError("no method named: give some, e.g. --methods lookup")
     for method in methods:
-        if method.needs_draft:
+        if method.needs_draft and not draft:
             raise UsageError(
-                f"method {method.name!r}: a replay runs no model, so none can draft; leave 'model' out"
+                f"method {method.name!r}: needs a draft model, which runs along the record: give one "
+                "(-md FILE.gguf), or leave 'model' out"
+            )
+        if method.drafting.policy == "rate" and not method.plain and not costs:
+            raise UsageError(
+                f"method {method.name!r}: drafts what pays by what passes cost: give a curve "
+                "(--cost-curve FILE; `paceline doctor --json` prints one), or policy=fixed"
             )
         if "lookahead" in method.drafting.drafters:
             raise UsageError(
@@ -46,80 +56,48 @@ def methods_of(text: str, settings: Mapping[str, Any]) -> list[Method]:
     return methods
 
 
-def play(target: RecordedTarget, drafter: Drafter, policy: Policy, recording: Recording) -> Iterator[Step]:
-    """One recording, step by step. Raises UsageError for a drafter that needs the model itself, ContractError
-    where another text was decoded than was recorded."""
-    left = len(recording.tokens)
-
-    def ends(_token: int) -> bool:
-        nonlocal left
-        left -= 1
-        return left == 0
-
-    request = start(target, drafter, recording.prompt, max_tokens=ENDLESS, stop=ends, ignore_eos=True)
-    try:
-        for _, step in decode(target, drafter, policy, [request]):
-            if step.tree.probe:
-                raise UsageError(
-                    f"{drafter.name}: asks the target about tokens that nobody decoded, so it cannot be "
-                    "replayed; leave it out, or measure it with `paceline bench`"
-                )
-            yield step
-        if tuple(request.session.tokens[request.n_prompt :]) != recording.tokens:
-            raise ContractError(f"{drafter.name}: decoded another text than was recorded")
-    finally:
-        request.close()
-
-
-class Lane:
-    """One method's part in a replay: its drafter, and what it has done so far."""
-
-    def __init__(self, method: Method, target: RecordedTarget, corpora: Corpora) -> None:
-        self.method, self.target = method, target
-        drafter, self.drafting = make_drafter(method.drafting, target, None, corpora)
-        self.drafter = ClockedDrafter(drafter)
-        self.policy = Fixed(self.drafting.budget)
-        self.stats = Stats()
-
-    def forget(self) -> None:
-        if isinstance(self.drafter.drafter, Learner):
-            self.drafter.drafter.forget()
-
-    def play(self, recording: Recording) -> Played:
-        stats = self.stats
-        steps, drafted, accepted, drafted_steps = stats.steps, stats.drafted, stats.accepted, 0
-        for step in play(self.target, self.drafter, self.policy, recording):
-            stats.add(step)
-            drafted_steps += len(step.tree) > 0
-        return Played(
-            tokens=len(recording.tokens),
-            steps=stats.steps - steps,
-            drafted_steps=drafted_steps,
-            drafted=stats.drafted - drafted,
-            accepted=stats.accepted - accepted,
-        )
+def groups(traces: Sequence[Trace], batch: int) -> Iterator[list[Turn]]:
+    """What is decoded together: one turn each of the `batch` conversations that came first and still have
+    one, all of one file. What is shorter leaves its place empty until the last one ends. One at a time is in
+    their own order."""
+    if batch == 1:
+        yield from ([(trace, one)] for trace in traces for one in trace.requests)
+        return
+    for trace in traces:
+        turns: dict[int | str, deque[Turn]] = {}
+        for one in trace.requests:
+            turns.setdefault(conversation(one), deque()).append((trace, one))
+        waiting, active = deque(turns.values()), list[deque[Turn]]()
+        while waiting or active:
+            while waiting and len(active) < batch:
+                active.append(waiting.popleft())
+            yield [conversation.popleft() for conversation in active]
+            active = [conversation for conversation in active if conversation]
 
 
 class Replay:
-    """All requests of all traces, by all methods. fresh: a drafter that remembers across requests forgets
-    before each of them; otherwise before each file. text: the tokenizer, where there is one. Raises
-    UsageError for a method that needs more of the target than was recorded."""
+    """All requests of all traces, by all methods, `batch` of them together. fresh: a drafter that remembers
+    across requests forgets before each group; otherwise before each file. Raises UsageError for a method that
+    needs more of the target than was recorded, or a cost that is not known."""
 
     def __init__(
         self,
         traces: Sequence[Trace],
         methods: Sequence[Method],
-        vocab: Vocab,
-        text: Any = None,
+        means: Means,
         *,
-        corpora: Corpora = NO_CORPORA,
         fresh: bool = False,
+        batch: int = 1,
     ) -> None:
-        self.traces = traces
-        self.fresh = fresh
-        self._requests = [(trace, request) for trace in traces for request in trace.requests]
-        recordings = [request.recording for _, request in self._requests]
-        self._lanes = [Lane(method, RecordedTarget(vocab, recordings, text), corpora) for method in methods]
+        if batch < 1:
+            raise UsageError(f"--batch {batch}: must be at least 1")
+        if batch > 1:  # what one request's steps take depends on the others' then
+            means = replace(means, bound=False)
+        self.traces, self.means, self.fresh, self.batch = traces, means, fresh, batch
+        self._groups = list(groups(traces, batch))
+        recordings = [one.recording for group in self._groups for _, one in group]
+        self._check_costs(methods)
+        self._lanes = [Lane(method, recordings, means) for method in methods]
         known = min(min(map(len, recording.top_k), default=0) for recording in recordings)
         for lane in self._lanes:
             if (wanted := lane.drafter.wants.top_k) > known:
@@ -128,79 +106,134 @@ class Replay:
                     "every node, and the record does not hold them (top_k); leave it out, or record them"
                 )
         self._place = {id(trace): i for i, trace in enumerate(traces)}
-        self._played: list[list[Played]] = []
+        self._played: list[list[list[Played]]] = []  # by group, method and request
+
+    def _check_costs(self, methods: Sequence[Method]) -> None:
+        means = self.means
+        if means.costs is None or means.costs.draft is not None or means.draft is None:
+            return
+        if paid := [method.name for method in methods if method.uses_draft]:
+            raise UsageError(
+                f"method {paid[0]!r}: the cost curve knows no draft model; measure both "
+                "(`paceline doctor -m TARGET -md DRAFT --json`), or leave 'model' out"
+            )
 
     def work(self) -> dict[str, int]:
         """What there is to do, as `progress` takes it."""
-        return {REQUEST: len(self._requests)}
+        return {REQUEST: sum(map(len, self._groups))}
+
+    @property
+    def _done(self) -> list[Turn]:
+        """Requests that every method has played."""
+        return [turn for group in self._groups[: len(self._played)] for turn in group]
 
     @property
     def done(self) -> int:
-        """Requests that every method has played."""
-        return len(self._played)
+        return len(self._done)
 
     @property
     def complete(self) -> bool:
-        return self.done == len(self._requests)
+        return len(self._played) == len(self._groups)
 
     def run(self, tick: Callable[[str], None] = lambda _: None) -> None:
         """Play what is not played yet. tick: called with REQUEST after each; what it raises ends the replay,
         and `results` tell of what is done."""
-        for at in range(self.done, len(self._requests)):
-            trace, request = self._requests[at]
-            if self.fresh or at == 0 or trace is not self._requests[at - 1][0]:
+        for at in range(len(self._played), len(self._groups)):
+            group = self._groups[at]
+            if self.fresh or at == 0 or group[0][0] is not self._groups[at - 1][0][0]:
                 for lane in self._lanes:
                     lane.forget()
-            self._played.append([lane.play(request.recording) for lane in self._lanes])
-            tick(REQUEST)
+            recordings = [one.recording for _, one in group]
+            self._played.append([lane.play(recordings) for lane in self._lanes])
+            for _ in group:
+                tick(REQUEST)
+
+    def answers(self) -> list[Answer]:
+        """Of what is done."""
+        done = self._done
+        conversations = [(self._place[id(trace)], conversation(one)) for trace, one in done]
+        numbers = {group: i for i, group in enumerate(dict.fromkeys(conversations))}
+        return [answer(one, numbers[group]) for (_, one), group in zip(done, conversations, strict=True)]
+
+    def played(self, lane: int) -> list[Played]:
+        return [one for group in self._played for one in group[lane]]
 
     def results(self) -> list[Result]:
         """One a method. Raises UsageError before the first request is done."""
         if not self._played:
             raise UsageError("nothing was replayed yet")
-        done = self._requests[: self.done]
-        groups = [(self._place[id(trace)], request.line) for trace, request in done]
-        numbers = {group: i for i, group in enumerate(dict.fromkeys(groups))}
-        return [
-            result(
-                lane.method.name,
-                asdict(lane.drafting),
-                [len(request.recording.prompt) for _, request in done],
-                [played[i] for played in self._played],
-                [numbers[group] for group in groups],
-                lane.stats.by_source,
-                lane.drafter.spent,
-                partial=lane.drafter.wants.top_k > 0,
-            )
-            for i, lane in enumerate(self._lanes)
-        ]
+        answers, plain = self.answers(), None
+        if self.means.costs is not None:
+            plain = next((self.played(i) for i, lane in enumerate(self._lanes) if lane.method.plain), None)
+        return [self._result(i, answers, plain) for i in range(len(self._lanes))]
+
+    def _result(self, i: int, answers: Sequence[Answer], plain: Sequence[Played] | None) -> Result:
+        lane, played = self._lanes[i], self.played(i)
+        return Result(
+            **vars(record.figures(answers, played, plain)),
+            method=lane.method.name,
+            drafting=asdict(lane.drafting),
+            by_source=lane.stats.by_source,
+            by_position=tuple(lane.positions.counts),
+            by_category=record.by_category(answers, played, plain),
+            spent=lane.drafter.spent,
+            partial=lane.drafter.wants.top_k > 0,
+            unbound=lane.unbound,
+            checked=record.check(answers, played, recorded_as(lane.drafting)),
+            each=tuple(played),
+        )
 
     def as_dict(self) -> dict[str, Any]:
+        answers = self.answers()
         return {
             "status": "done" if self.complete else "interrupted",
             "fresh": self.fresh,
+            "batch": self.batch,
+            "costs": None if self.means.costs is None else self.means.costs.as_dict(),
+            "proposing": dict(self.means.proposing),
             "files": [
                 {
                     "file": trace.path.name,
                     "fingerprint": fingerprint(trace.path),
                     "requests": len(trace.requests),
                     "skipped": trace.skipped,
+                    "unusable": [{"line": line, "reason": why} for line, why in trace.unusable],
+                    "n_unusable": trace.n_unusable,
+                    "doubtful": [{"line": line, "reason": why} for line, why in trace.doubtful],
                 }
                 for trace in self.traces
             ],
             "requests": [
                 {
                     "file": self._place[id(trace)],  # in "files"
-                    "id": request.id,
-                    "line": request.line,
-                    "n_prompt": len(request.recording.prompt),
-                    "n_tokens": len(request.recording.tokens),
+                    "id": one.id,
+                    "line": one.line,
+                    "category": said.category,
+                    "n_prompt": said.n_prompt,
+                    "n_tokens": len(one.recording.tokens),
                 }
-                for trace, request in self._requests[: self.done]
+                for (trace, one), said in zip(self._done, answers, strict=True)
             ],
             "results": [one.as_dict() for one in self.results()],
         }
 
     def close(self) -> None:
         for lane in self._lanes:
-            lane.drafter.close()
+            lane.close()
+
+
+def conversation(one: Recorded) -> int | str:
+    """What tells it from the others of its file."""
+    return one.session or one.line
+
+
+def answer(one: Recorded, group: int) -> Answer:
+    times = one.times or {}
+    drafting = one.drafting or (recorded_as(NOTHING) if times.get("drafted") == 0 else None)
+    return Answer(len(one.recording.prompt), group, one.category, times.get("seconds"), drafting)
+
+
+def recorded_as(drafting: Drafting) -> dict[str, Any]:
+    """As `recording` writes it; what does not draft has no settings."""
+    names = {"drafters": list(drafting.drafters)}
+    return names if drafting.drafters == NOTHING.drafters else changed(drafting, Drafting()) | names

@@ -9,15 +9,18 @@ from paceline.report.block import Block
 
 Record = Mapping[str, Any]
 NONE = "-"
+KEPT = "kept"  # in place of a cost curve's file
+FURTHEST = 10  # columns
 MARK = "*"  # a method that reads more of the target than can be recorded
 
 
 def write(record: Record, file: IO[str]) -> None:
     for name, text in header(record):
         file.write(f"{name:9} {text}\n")
-    for block in (methods(record), sources(record)):
-        file.write("\n")
-        block.write(file)
+    for block in (speeds(record), methods(record), sources(record), positions(record), categories(record)):
+        if block.rows:
+            file.write("\n")
+            block.write(file)
     file.write("\n")
     for line in notes(record):
         file.write(f"{line}\n")
@@ -28,13 +31,62 @@ def header(record: Record) -> Iterator[tuple[str, str]]:
     tokens = sum(request["n_tokens"] for request in done)
     for trace in record["files"]:
         skipped = f", {trace['skipped']:,} without an answer left out" if trace["skipped"] else ""
+        if trace["n_unusable"]:
+            skipped += f", {counted(trace['n_unusable'], 'line')} that could not be used"
         yield "file", f"{printable(trace['file'])}: {counted(trace['requests'], 'request')}{skipped}"
     if record["tokenizer"] is not None:
         yield "tokenizer", f"{printable(record['tokenizer'])}, {record['n_vocab']:,} tokens"
+    if record["draft_model"] is not None:
+        yield "draft", printable(record["draft_model"])
+    if record["cost_curve"] is not None:
+        kept = record["cost_curve"] == KEPT
+        yield "costs", "as measured on this machine before" if kept else printable(record["cost_curve"])
     prompts = sum(request["n_prompt"] for request in done)
-    yield "replayed", f"{counted(len(done), 'request')}, {tokens:,} tokens after {prompts:,} of prompts"
+    together = f", {record['batch']} at a time" if record["batch"] > 1 else ""
+    yield (
+        "replayed",
+        f"{counted(len(done), 'request')}{together}, {tokens:,} tokens after {prompts:,} of prompts",
+    )
     if record["status"] != "done":
         yield "status", f"{record['status']}: what was replayed until then"
+
+
+def speeds(record: Record) -> Block:
+    """Predicted; nothing where no costs are known. Columns that nobody has a figure for are left out."""
+    columns = (
+        "method",
+        "tokens/s\n(95% interval)",
+        "speed-up\n(95% interval)",
+        "of the\nbound",
+        "bound\ntokens/s",
+        "measured\ntokens/s",
+        "off by",
+    )
+    rows = [_speed(one) for one in record["results"] if one["predicted"] is not None]
+    shown = [i for i in range(len(columns)) if any(row[i] != NONE for row in rows)]
+    return Block("", tuple(columns[i] for i in shown), tuple(tuple(row[i] for i in shown) for row in rows), 1)
+
+
+def _speed(one: Record) -> tuple[str, ...]:
+    predicted, measured = one["predicted"], one["measured"]
+    bound = predicted["bound"]
+    return (
+        one["method"],
+        within(predicted["tokens_per_second"], "{:.1f}"),
+        within(predicted["speedup"], "{:.2f}"),
+        *(
+            (NONE, NONE)
+            if bound is None
+            else (f"{bound['reached']:.0%}", f"{bound['tokens_per_second']:.1f}")
+        ),
+        *((NONE, NONE) if measured is None else (f"{measured['measured']:.1f}", f"{measured['off']:+.1%}")),
+    )
+
+
+def within(interval: Record, form: str) -> str:
+    """A value, and its interval where there is one."""
+    value, low, high = (form.format(interval[name]) for name in ("value", "low", "high"))
+    return f"{value} ({low} to {high})" if low != high else value
 
 
 def methods(record: Record) -> Block:
@@ -52,16 +104,12 @@ def methods(record: Record) -> Block:
 
 
 def _method(one: Record) -> tuple[str, ...]:
-    interval, seconds = one["tokens_per_step"], one["seconds"]
-    value = f"{interval['value']:.2f}"
-    if interval["low"] < interval["high"]:
-        value += f" ({interval['low']:.2f} to {interval['high']:.2f})"
-    rate = one["acceptance_rate"]
+    seconds = one["seconds"]
     return (
         one["method"] + MARK * one["partial"],
         f"{one['accepted']:,}/{one['drafted']:,}" if one["drafted"] else NONE,
-        NONE if rate is None else f"{rate:.2f}",
-        value,
+        rate(one["accepted"], one["drafted"]),
+        within(one["tokens_per_step"], "{:.2f}"),
         f"{one['drafted_steps'] / one['steps']:.0%}",
         f"{1e6 * seconds['propose'] / one['steps']:.1f}",
         f"{1e6 * seconds['observe'] / one['n_tokens']:.1f}",
@@ -78,12 +126,61 @@ def sources(record: Record) -> Block:
             one["method"],
             name,
             *(f"{source[key]:,}" for key in names),
-            f"{source['accepted'] / source['drafted']:.2f}" if source["drafted"] else NONE,
+            rate(source["accepted"], source["drafted"]),
         )
         for one in record["results"]
         for name, source in one["by_source"].items()
     ]
     return Block("", columns, tuple(rows), 2)
+
+
+def positions(record: Record) -> Block:
+    """What became of drafted tokens, by how far ahead they were; the furthest in one column."""
+    names = ("drafted", "reached", "accepted")
+    drafting = [one for one in record["results"] if one["by_position"]]
+    furthest = min(FURTHEST, max((len(one["by_position"]) for one in drafting), default=0))
+    rows = []
+    beyond = False
+    for one in drafting:
+        places = one["by_position"]
+        if len(places) > FURTHEST:
+            rest = {name: sum(at[name] for at in places[FURTHEST - 1 :]) for name in names}
+            places, beyond = [*places[: FURTHEST - 1], rest], True
+        missing = (NONE,) * (furthest - len(places))
+        for name in names:
+            rows.append((one["method"], name, *(f"{at[name]:,}" for at in places), *missing))
+        rates = (rate(at["accepted"], at["reached"]) for at in places)
+        rows.append((one["method"], "rate", *rates, *missing))
+    ahead = [str(n) for n in range(1, furthest + 1)]
+    if beyond:
+        ahead[-1] += "+"
+    return Block("", ("method", "tokens ahead", *ahead), tuple(rows), 2)
+
+
+def categories(record: Record) -> Block:
+    columns = ["category", "method", "requests", "tokens", "acceptance\nrate", "tokens/step\n(95% interval)"]
+    if timed := any(one["predicted"] is not None for one in record["results"]):
+        columns += ["tokens/s", "speed-up\n(95% interval)", "of the\nbound"]
+    rows = []
+    for name in record["results"][0]["by_category"]:
+        for one in record["results"]:
+            some = one["by_category"][name]
+            row = [printable(name) or NONE, one["method"], f"{some['requests']:,}", f"{some['n_tokens']:,}"]
+            row += [rate(some["accepted"], some["drafted"]), within(some["tokens_per_step"], "{:.2f}")]
+            if timed:
+                predicted = some["predicted"]
+                bound = predicted["bound"]
+                row += [
+                    f"{predicted['tokens_per_second']['value']:.1f}",
+                    within(predicted["speedup"], "{:.2f}"),
+                ]
+                row += [NONE if bound is None else f"{bound['reached']:.0%}"]
+            rows.append(tuple(row))
+    return Block("", tuple(columns), tuple(rows), 2)
+
+
+def rate(accepted: int, drafted: int) -> str:
+    return f"{accepted / drafted:.2f}" if drafted else NONE
 
 
 def notes(record: Record) -> Iterator[str]:
@@ -98,7 +195,20 @@ def notes(record: Record) -> Iterator[str]:
         if record["fresh"]
         else "Drafters that remember learned from the requests before, of the same file."
     )
-    yield "This is acceptance, not speed: what a step of the target costs is not in it."
+    if record["costs"] is None:
+        yield (
+            "This is acceptance, not speed: what a step of the target costs is not in it "
+            "(--cost-curve predicts speeds)."
+        )
+        return
+    yield "Speeds are predicted from what passes cost; what prompts take is not in them."
+    if record["batch"] > 1:
+        yield "Requests that are decoded together begin together, and the next ones when all have ended."
+    elif any(one["predicted"]["bound"] for one in record["results"]):
+        yield "The bound is what the same proposals allow to one who knows which of them are right."
+    for one in record["results"]:
+        if one["unbound"] is not None:
+            yield f"No bound for {one['method']}: {one['unbound']}."
 
 
 def counted(n: int, what: str) -> str:
