@@ -15,8 +15,8 @@ RARELY = 0.5  # of the steps drafted for: more needs no excuse
 @dataclass(frozen=True)
 class Reason:
     """Why a draft does not pay: what verifying `rows` costs over a single one, the acceptance at which the
-    draft neither gains nor loses (None: no acceptance is enough), and the one that was measured: how often the
-    likeliest guess would have been right where none was verified (None: too few to tell)."""
+    draft neither gains nor loses (None: no acceptance is enough), and the one that was measured: how often,
+    where no guess was verified, the likeliest would have been right (None: too few to tell)."""
 
     rows: int
     ratio: float
