@@ -223,7 +223,7 @@ def test_another_text_than_the_record_is_a_defect() -> None:
 
 def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Drafter]) -> None:
     """Every method drafts like this."""
-    monkeypatch.setattr(lane, "make_drafter", lambda drafting, target, draft, corpora: (make(), drafting))
+    monkeypatch.setattr(lane, "make_drafter", lambda drafting, *parts: (make(), drafting))
 
 
 def composed(wanted: int) -> Drafter:
@@ -267,14 +267,16 @@ def test_a_drafter_that_asks_what_nobody_decoded_is_refused(
 def test_drafters_are_made_with_the_corpora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given: list[Any] = []
 
-    def make(drafting: Drafting, target: Any, draft: Any, corpora: Any) -> tuple[Drafter, Drafting]:
-        given.append((target.vocab.size, target.text, draft, corpora))
+    def make(
+        drafting: Drafting, target: Any, draft: Any, corpora: Any, costs: Any
+    ) -> tuple[Drafter, Drafting]:
+        given.append((target.vocab.size, target.text, draft, corpora, costs))
         return NoDrafter(), drafting
 
     monkeypatch.setattr(lane, "make_drafter", make)
     corpora: Any = ["a corpus"]
     replaying([trace(tmp_path, SAME)], text="a tokenizer", corpora=corpora)
-    assert given == [(V, "a tokenizer", None, corpora)]
+    assert given == [(V, "a tokenizer", None, corpora, None)]
 
 
 def said(record: dict[str, Any], **known: Any) -> str:
@@ -300,8 +302,8 @@ def test_the_record_of_a_replay_says_what_was_replayed(tmp_path: Path) -> None:
     assert [one["method"] for one in record["results"]] == ["plain", "lookup"]
     assert list(record["results"][0]) == [
         "method", "drafting", "requests", "n_prompt", "n_tokens", "steps", "drafted_steps", "drafted",
-        "accepted", "acceptance_rate", "tokens_per_step", "predicted", "unbound", "measured", "by_source",
-        "by_position", "by_category", "seconds", "partial", "each",
+        "accepted", "acceptance_rate", "tokens_per_step", "predicted", "unbound", "policy", "measured",
+        "by_source", "by_position", "by_category", "seconds", "partial", "each",
     ]  # fmt: skip
     assert record["results"][1]["drafting"]["n_draft"] == 4
     assert list(record["results"][1]["seconds"]) == ["begin", "propose", "observe", "end"]
@@ -474,6 +476,21 @@ def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     done.close()
 
 
+def test_a_policy_says_why_it_did_not_draft_and_forgets_with_the_drafters(tmp_path: Path) -> None:
+    """Where a second row costs ten times the first, nothing pays."""
+    dear = Costs(Cost({256: {1: 1.0, 2: 10.0}}))
+    some = [trace(tmp_path, CYCLE * 4, CYCLE * 4)]
+    steps = []
+    for fresh in (False, True):
+        done = replaying(some, "suffix:policy=rate", costs=dear, fresh=fresh)
+        done.run()
+        record = done.as_dict()
+        steps.append(record["results"][1]["policy"]["steps"])
+        assert ("suffix:policy=rate: drafting was off at" in said(record)) == (not fresh)
+    assert steps[0] == done.results()[0].steps == 2 * steps[1]
+    assert record["results"][0]["policy"] is None
+
+
 # Several together.
 
 
@@ -559,7 +576,8 @@ def test_categories_and_measured_speeds_come_from_the_lines(tmp_path: Path) -> N
     rows = [line.split() for line in shown.splitlines()]
     assert ["prose", "plain", "1", "10"] in [row[:4] for row in rows]
     assert ["-", "lookup", "1", "10"] in [row[:4] for row in rows]
-    assert "-46.7%" in shown  # 1.33 tokens/s of 2.50
+    assert "2.5 (-47%)" in shown  # 1.33 tokens/s of 2.50
+    assert "how much too fast" in shown
 
 
 def test_the_furthest_positions_share_a_column(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from paceline.core.account import Account
 from paceline.core.record import SourceStats
 from paceline.lab.bench.record import Interval
 from paceline.lab.replay.clock import Spent
@@ -112,7 +113,8 @@ class Figures:
 class Result(Figures):
     """One method over all requests. partial: it reads the target's likeliest tokens at every node, and has
     had them along the record only. unbound: why a clairvoyant's time cannot be told for this method.
-    by_position: the first is one token ahead. each: by request, in their order."""
+    account: what the policy says of its choices since it last forgot. by_position: the first is one token
+    ahead. each: by request, in their order."""
 
     method: str
     drafting: dict[str, Any]
@@ -123,6 +125,7 @@ class Result(Figures):
     partial: bool
     unbound: str | None
     checked: Checked | None
+    account: Account | None
     each: tuple[Played, ...] = field(repr=False)
 
     def as_dict(self) -> dict[str, Any]:
@@ -131,6 +134,7 @@ class Result(Figures):
             "drafting": self.drafting,
             **super().as_dict(),
             "unbound": self.unbound,
+            "policy": None if self.account is None else self.account.as_dict(),
             "measured": None if self.checked is None else asdict(self.checked),
             "by_source": {name: asdict(source) for name, source in self.by_source.items()},
             "by_position": [asdict(position) for position in self.by_position],

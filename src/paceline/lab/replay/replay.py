@@ -180,6 +180,7 @@ class Replay:
             partial=lane.drafter.wants.top_k > 0,
             unbound=lane.unbound,
             checked=record.check(answers, played, recorded_as(lane.drafting)),
+            account=lane.policy.account,
             each=tuple(played),
         )
 

@@ -59,8 +59,7 @@ def speeds(record: Record) -> Block:
         "speed-up\n(95% interval)",
         "of the\nbound",
         "bound\ntokens/s",
-        "measured\ntokens/s",
-        "off by",
+        "measured\n(off by)",
     )
     rows = [_speed(one) for one in record["results"] if one["predicted"] is not None]
     shown = [i for i in range(len(columns)) if any(row[i] != NONE for row in rows)]
@@ -79,7 +78,7 @@ def _speed(one: Record) -> tuple[str, ...]:
             if bound is None
             else (f"{bound['reached']:.0%}", f"{bound['tokens_per_second']:.1f}")
         ),
-        *((NONE, NONE) if measured is None else (f"{measured['measured']:.1f}", f"{measured['off']:+.1%}")),
+        NONE if measured is None else f"{measured['measured']:.1f} ({measured['off']:+.0%})",
     )
 
 
@@ -158,7 +157,7 @@ def positions(record: Record) -> Block:
 
 
 def categories(record: Record) -> Block:
-    columns = ["category", "method", "requests", "tokens", "acceptance\nrate", "tokens/step\n(95% interval)"]
+    columns = ["category", "method", "requests", "tokens", "acceptance\nrate", "tokens/step"]
     if timed := any(one["predicted"] is not None for one in record["results"]):
         columns += ["tokens/s", "speed-up\n(95% interval)", "of the\nbound"]
     rows = []
@@ -166,7 +165,7 @@ def categories(record: Record) -> Block:
         for one in record["results"]:
             some = one["by_category"][name]
             row = [printable(name) or NONE, one["method"], f"{some['requests']:,}", f"{some['n_tokens']:,}"]
-            row += [rate(some["accepted"], some["drafted"]), within(some["tokens_per_step"], "{:.2f}")]
+            row += [rate(some["accepted"], some["drafted"]), f"{some['tokens_per_step']['value']:.2f}"]
             if timed:
                 predicted = some["predicted"]
                 bound = predicted["bound"]
@@ -202,11 +201,17 @@ def notes(record: Record) -> Iterator[str]:
         )
         return
     yield "Speeds are predicted from what passes cost; what prompts take is not in them."
+    if any(one["measured"] is not None for one in record["results"]):
+        yield "Measured: when recorded with the same settings. Off by: how much too fast the prediction is."
     if record["batch"] > 1:
         yield "Requests that are decoded together begin together, and the next ones when all have ended."
     elif any(one["predicted"]["bound"] for one in record["results"]):
         yield "The bound is what the same proposals allow to one who knows which of them are right."
+    remembers_all = len(record["files"]) == 1 and not record["fresh"]
     for one in record["results"]:
+        # A policy's account is of what it remembers.
+        if remembers_all and one["policy"] is not None and one["policy"]["why"]:
+            yield f"{one['method']}: {one['policy']['why']}."
         if one["unbound"] is not None:
             yield f"No bound for {one['method']}: {one['unbound']}."
 

@@ -1,0 +1,161 @@
+"""What a replay is given: traces, a tokenizer, a draft model, and what passes cost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.interrupts import Interrupts
+from paceline.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from paceline.core.cost import Costs
+    from paceline.engines.llama import LlamaTarget
+    from paceline.lab.bench.method import Method
+    from paceline.lab.replay.traces import Trace
+    from paceline.lab.tokenizer import Tokenizer
+
+
+def costs_of(curve: Path | None, model: Path | None, draft: str | None, threads: int | None) -> Costs | None:
+    """What passes take: as a file says, or as it was measured when the models were loaded on this machine,
+    without options for their engine; None where it was not."""
+    from paceline.core.cost import Costs
+
+    if curve is None:
+        return None if model is None else kept_costs(model, None if draft is None else Path(draft), threads)
+
+    try:
+        said = json.loads(curve.read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"--cost-curve {curve}: cannot be read ({error.strerror}); `paceline doctor --json` prints one"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"--cost-curve {curve}: is no JSON ({error}); `paceline doctor --json` prints one"
+        ) from error
+    try:
+        return Costs.read(said)
+    except UsageError as error:
+        raise UsageError(f"--cost-curve {curve}: {error}") from error
+
+
+def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | None:
+    """Of both, or none."""
+    from paceline.costing import as_costs, key_of, roles, to_stderr
+    from paceline.machine.costs import recall
+    from paceline.machine.threads import choose_threads
+
+    def unloaded(path: Path) -> Any:
+        """What costs are kept by, as if the model had been loaded with the usual settings."""
+        return SimpleNamespace(
+            path=path,
+            threads=choose_threads(threads),
+            gpu_layers=0,
+            flash_attention=None,
+            cache_type="f16",
+            exact_rows=0,
+        )
+
+    found = {}
+    for role, one in roles(unloaded(model), None if draft is None else unloaded(draft)).items():
+        if not one.path.is_file():
+            return None  # whoever opens it says so
+        kept = recall(key_of(one, role), to_stderr)
+        if kept is None:
+            return None
+        found[role] = kept
+    return as_costs(found)
+
+
+def proposal_times(said: list[str]) -> dict[str, float]:
+    """Seconds, by drafter."""
+    from paceline.core.settings import DRAFTERS
+
+    out = {}
+    for one in said:
+        name, _, microseconds = one.partition("=")
+        try:
+            seconds = 1e-6 * float(microseconds)
+        except ValueError:
+            seconds = -1.0
+        if name not in DRAFTERS or not 0.0 <= seconds < 3600.0:
+            raise UsageError(f"--draft-time {one}: write DRAFTER=MICROSECONDS, e.g. suffix=25")
+        out[name] = seconds
+    return out
+
+
+def opened(path: Path) -> Tokenizer:
+    from paceline.lab.tokenizer import Tokenizer
+
+    return Tokenizer(path)
+
+
+def draft_model(
+    path: str, methods: list[Method], n_ctx: int, threads: int | None, sessions: int
+) -> LlamaTarget:
+    if not any(method.uses_draft for method in methods):
+        raise UsageError(
+            "a draft model is given, but no method names 'model': give --methods model, or leave it out"
+        )
+    from paceline.engines.llama import LlamaTarget
+    from paceline.machine.threads import choose_threads
+
+    return LlamaTarget(Path(path), n_ctx=n_ctx, threads=choose_threads(threads), sessions=sessions)
+
+
+def read(
+    files: list[Path], text: Tokenizer | None, limit: int, interrupts: Interrupts, *, template: bool
+) -> list[Trace]:
+    """All files, one after another until there are `limit` requests. What of them cannot be used is told."""
+    from paceline.cli.progress import progress
+    from paceline.lab.replay import tables, traces
+    from paceline.machine.fingerprint import fingerprint
+
+    if twice := [file for at, file in enumerate(files) if file in files[:at]]:
+        raise UsageError(f"{twice[0]}: is named twice")
+    said = [(file, traces.lines(file)) for file in files]
+    out: list[Trace] = []
+    encoder = n_vocab = vocab = None
+    if text is not None:
+        encoder, n_vocab, vocab = text.text, text.vocab.size, fingerprint(text.vocab)
+    left = limit or None
+    with progress({traces.LINE: sum(len(lines) for _, lines in said)}, interrupts) as tick:
+        for file, lines in said:
+            if left == 0:
+                break
+            trace = traces.read(
+                file, lines, encoder, n_vocab=n_vocab, vocab=vocab, template=template, limit=left, tick=tick
+            )
+            out.append(trace)
+            n_vocab, vocab = trace.n_vocab, trace.vocab
+            left = None if left is None else left - len(trace.requests)
+    for trace in out:
+        for warning in traces.warnings(trace):
+            print(f"paceline: {tables.printable(warning)}", file=sys.stderr)
+    return out
+
+
+def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: LlamaTarget | None) -> Any:
+    """The tokenizer's; without one the draft model's, where the record says that it is of that one; else the
+    smallest that the tokens fit in."""
+    from paceline.engines.recorded import numbered
+
+    if text is not None:
+        return text.vocab
+    size = traces[-1].n_vocab
+    if draft is None:
+        return numbered(max(trace.n_vocab or trace.needed for trace in traces))
+    from paceline.machine.fingerprint import fingerprint
+
+    said = traces[-1].vocab
+    if size != draft.vocab.size or said not in (None, fingerprint(draft.vocab)):
+        recorded = "a vocabulary it does not tell" if size is None else f"another one of {size:,}"
+        raise UsageError(
+            f"{draft.path}: has a vocabulary of {draft.vocab.size:,} tokens, the record {recorded}; name the "
+            "model that was recorded with --tokenizer FILE.gguf"
+        )
+    return draft.vocab

@@ -1,0 +1,207 @@
+"""The clairvoyant bound: the least time in which a recorded answer could have been decoded with the same
+proposals, by one who knows every outcome in advance.
+
+At position t of the answer m(t) is the longest proposed path that agrees with what was recorded. One who
+knows that verifies n <= m(t) nodes of it and nothing else, and goes on at t + n + 1. Backwards from the end:
+
+    best(t) = min over n of   step + T_draft(n) + min_{r >= 1 + n} T_verify(r, depth) + best(t + n + 1)
+
+The pass over more rows than needed is allowed, since more can cost less. T_draft is what at least n tokens of
+a draft model take, one pass each of its cheapest; what costs no pass counts as free. No policy is faster on
+the same proposals. How near one comes depends on what can be known beforehand: this is no target.
+
+What is proposed: every drafter by itself is asked at every position for as much as the policy has asked for
+at any. Whatever the played run itself proposed joins in. Drafters whose proposals depend on more than the
+text are refused: what they would have proposed elsewhere depends on what was decoded there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.core.cost import Costs
+from paceline.core.ports import Budget, Drafter, Features, Memory, Want
+from paceline.core.record import Step
+from paceline.core.settings import WITH_MODEL, Drafting
+from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.model import ModelDrafter
+
+# They learn from what was verified, right and wrong.
+UNBOUND = frozenset({"recycle", "lookahead"})
+NO_BUDGET = Budget(0, 0)
+
+
+def unbound(drafting: Drafting, draft: bool) -> str | None:
+    """Why there is no bound for a method, None where there is one. draft: there is a draft model."""
+    if others := sorted(UNBOUND & set(drafting.drafters)):
+        return f"{others[0]} proposes by what was verified before, not by the text alone"
+    if drafting.temperature > 0 and draft and WITH_MODEL & set(drafting.drafters):
+        return "what the draft model samples is not told by the text"
+    return None
+
+
+def paid(drafter: Drafter, drafting: Drafting) -> frozenset[str]:
+    """The sources whose tokens take a pass of the draft model each: its own, where nobody drafts for it and
+    none of its tokens can be several of the target's."""
+    own = [one for one in leaves(drafter) if ModelDrafter.name in one.name.split(",")]
+    alone = drafting.cross_vocab == "off" and all(isinstance(one, ModelDrafter) for one in own)
+    return frozenset({ModelDrafter.name} if alone else ())
+
+
+def wide(most: Budget) -> tuple[Budget, ...]:
+    """All that may be proposed within `most`: as a chain, and as trees where they are allowed. What a tree
+    spends on branches can be missing from its length, so that none of them holds all of the others."""
+    chain = Budget(most.depth, min(most.nodes, most.depth))
+    trees = [Budget(most.depth, most.nodes, most.width, p_split=p) for p in {0.0, most.p_split}]
+    return (chain, *(trees if most.width > 1 else ()))
+
+
+def following(most: Budget) -> Budget:
+    """For the next token alone."""
+    return Budget(min(1, most.depth), min(most.width, most.nodes), most.width, p_split=0.0)
+
+
+@dataclass
+class Chances:
+    """What could have been drafted of one recorded answer. paid: the sources whose tokens take a pass of the
+    draft model each. passes: at each position, how many passes the next 0, 1, 2, ... tokens take at least, as
+    far as any proposal agrees with the record. ranks: how many tokens the draft model likes better than the
+    one that was recorded, where that is among those it names."""
+
+    tokens: tuple[int, ...]
+    paid: frozenset[str] = frozenset()
+    passes: list[list[int]] = field(init=False)
+    ranks: list[int | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.passes = [[0] for _ in self.tokens]
+        self.ranks = [None] * len(self.tokens)
+
+    def add(self, at: int, tree: DraftTree) -> None:
+        """Proposed after the first `at` tokens of the answer."""
+        node, passes = ROOT, 0
+        for n, token in enumerate(self.tokens[at:], 1):
+            below = tree.child(node, token)
+            if below is None:
+                return
+            node, passes = below, passes + self._is_paid(tree, below)
+            self._add(at, n, passes)
+
+    def _add(self, at: int, n: int, passes: int) -> None:
+        known = self.passes[at]
+        if n == len(known):
+            known.append(passes)
+        else:
+            known[n] = min(known[n], passes)
+
+    def _is_paid(self, tree: DraftTree, node: int) -> bool:
+        """Nobody proposed it for free."""
+        said = [name for name, _ in tree.said[node]] if tree.said else []
+        return self.paid.issuperset(said or [tree.source[node]])
+
+    def rank(self, at: int, tree: DraftTree) -> None:
+        """The draft model's next token after `at` others, the likeliest first."""
+        named = [tree.tokens[node] for node in tree.children(ROOT)]
+        self.ranks[at] = named.index(self.tokens[at]) if self.tokens[at] in named else None
+
+    def follow(self, most: Budget, cost: int) -> None:
+        """Add all paths of the draft model within `most`, at `cost` passes a token."""
+        for at in range(len(self.tokens)):
+            leaves = nodes = 0
+            for n, rank in enumerate(self.ranks[at : at + most.depth], 1):
+                if rank is None:
+                    break
+                leaves, nodes = leaves + rank, nodes + 1 + rank
+                if leaves >= most.width or nodes > most.nodes:
+                    break
+                self._add(at, n, n * cost)
+
+
+def seconds(chances: Chances, n_prompt: int, costs: Costs) -> float:
+    """best(0): of the whole answer, after a prompt of so many tokens."""
+    end = len(chances.tokens)
+    best = [0.0] * (end + 1)
+    for at in range(end - 1, -1, -1):
+        # The last token of an answer comes from the target at the latest: it need not be drafted.
+        passes = chances.passes[at][: end - at]
+        verify = cheapest(costs.target.curve(max(costs.target.most, len(passes)), n_prompt + at))
+        draft = 0.0
+        if costs.draft is not None and any(passes):
+            draft = min(costs.draft.curve(costs.draft.most, n_prompt + at)[1:])
+        best[at] = costs.step + min(
+            draft * drafted + verify[1 + n] + best[at + n + 1] for n, drafted in enumerate(passes)
+        )
+    return best[0]
+
+
+def cheapest(curve: Sequence[float]) -> list[float]:
+    """At each number of rows, what a pass of so many or more takes at least."""
+    out, least = list(curve), math.inf
+    for rows in range(len(curve) - 1, -1, -1):
+        least = out[rows] = min(least, curve[rows])
+    return out
+
+
+class Asked:
+    """All the drafters of `drafter`, each asked by itself after every token, for all it may propose within
+    `most`. What agrees with the record goes to `chances`, and nothing is proposed, so that decoding is plain.
+
+    A draft model's greedy path follows from what it says of the next token at every position, and so do the
+    trees it could have drafted: a branch that is not its choice takes a leaf for each token it likes better.
+    """
+
+    name = "asked"
+    wants = Want()
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafters = list(leaves(drafter))
+        self._drafter = drafter
+        self.most, self.chances = NO_BUDGET, Chances(())
+
+    def open(self, prompt: Sequence[int], seed: int) -> AskedMemory:
+        return AskedMemory([drafter.open(prompt, seed) for drafter in self.drafters])
+
+    def propose(self, batch: Sequence[tuple[AskedMemory, Budget]]) -> list[DraftTree]:
+        for memory, _ in batch:
+            for drafter, part in zip(self.drafters, memory.parts, strict=True):
+                if isinstance(drafter, ModelDrafter):
+                    self.chances.rank(memory.at, self._ask(drafter, part, following(self.most)))
+                    continue
+                for budget in wide(self.most):
+                    self.chances.add(memory.at, self._ask(drafter, part, budget))
+        return [EMPTY] * len(batch)
+
+    def _ask(self, drafter: Drafter, part: Any, budget: Budget) -> DraftTree:
+        return drafter.propose([(part, budget)])[0]
+
+    def close(self) -> None:
+        self._drafter.close()
+
+
+class AskedMemory:
+    """at: how much of the answer is decoded."""
+
+    def __init__(self, parts: list[Memory]) -> None:
+        self.parts, self.at = parts, 0
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.at += len(step.tokens)
+        for part in self.parts:
+            part.observe(step, features)
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
+
+
+def leaves(drafter: Drafter) -> Iterator[Drafter]:
+    """The drafters that one is composed of, at any depth."""
+    if isinstance(drafter, (ComposedDrafter, Portfolio)):
+        for part in drafter.drafters:
+            yield from leaves(part)
+    else:
+        yield drafter

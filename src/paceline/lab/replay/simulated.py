@@ -1,0 +1,190 @@
+"""Time in a replay: a clock that runs on what passes are known to cost, and on nothing else.
+
+The loop is the real one and reads this clock in place of the machine's, so that steps, policies and sums see
+predicted times where they would see measured ones. The same record and the same costs give the same times to
+the last digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.account import Account
+from paceline.core.cost import Cost
+from paceline.core.policy import Policy
+from paceline.core.ports import Budget, Caps, Drafter, Forward, Memory, Session, Target, Want
+from paceline.core.record import Step
+from paceline.core.tree import ROOT, DraftTree
+from paceline.core.vocab import Vocab
+
+if TYPE_CHECKING:
+    from paceline.core.decode import Request
+
+
+class VirtualClock:
+    """Seconds since it was made; they pass where somebody spends them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class SimulatedTarget:
+    """`target`, whose passes take what `cost` says of all their rows, at the mean depth of their sessions.
+
+    A pass has the rows of roots and new nodes, and of the tokens that a session's cache lacks of its text.
+    What `prefill` computes before that costs nothing for the first text of a session, which is a prompt, and
+    later what a pass of so many rows does."""
+
+    def __init__(self, target: Target, cost: Cost, clock: VirtualClock) -> None:
+        self.inner, self.cost, self.clock = target, cost, clock
+        self.vocab: Vocab = target.vocab
+        self.caps: Caps = target.caps
+
+    @property
+    def text(self) -> Any:
+        """The tokenizer, where the target has one."""
+        return self.inner.text  # type: ignore[attr-defined]  # engines have one, the contract does not
+
+    def open(self) -> SimulatedSession:
+        return SimulatedSession(self, self.inner.open())
+
+    def forward(self, batch: Sequence[tuple[SimulatedSession, DraftTree]], want: Want) -> Sequence[Forward]:
+        outs = self.inner.forward([(session.inner, tree) for session, tree in batch], want)
+        rows = sum(session.computed(tree) for session, tree in batch)
+        if rows:
+            depth = sum(len(session.tokens) for session, _ in batch) // len(batch)
+            self.clock.spend(self.cost.seconds(rows, depth))
+        return outs
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class SimulatedSession:
+    """Owns what a real session's cache would hold: the first `_cached` of its tokens; after a forward all of
+    them, and the tree's."""
+
+    def __init__(self, target: SimulatedTarget, inner: Session) -> None:
+        self._target, self.inner = target, inner
+        self._cached = 0
+        self._tree: DraftTree | None = None  # of the last forward, as long as it stands
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.inner.tokens
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        first = len(self.inner.tokens) == 0
+        held = 0 if first else min(self._held(tokens), len(tokens) - 1)
+        self.inner.prefill(tokens)
+        self._tree, self._cached = None, held
+        missing = len(tokens) - 1 - held
+        if first or missing > self._target.caps.folded:
+            self._cached = len(tokens) - 1
+            if not first:
+                self._target.clock.spend(self._target.cost.seconds(missing, len(tokens)))
+
+    def _held(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` the cache holds."""
+        before = self.inner.tokens
+        n = len(before) if self._tree is not None else self._cached
+        if list(tokens[:n]) != list(before[:n]):
+            pairs = enumerate(zip(tokens, before, strict=False))
+            return next((i for i, (a, b) in pairs if a != b), len(tokens))
+        if self._tree is None:
+            return n
+        node = ROOT
+        for token in tokens[n:]:
+            below = self._tree.child(node, token)
+            if below is None:
+                break
+            node, n = below, n + 1
+        return n
+
+    def computed(self, tree: DraftTree) -> int:
+        """How many rows a pass over `tree` had for this session."""
+        if self._tree is not None and tree.starts_with(self._tree):
+            rows = len(tree) - len(self._tree)
+        else:
+            rows = len(self.inner.tokens) - self._cached + len(tree)
+        self._tree = tree
+        # What a rejected tree leaves behind is the text without its root, whose row would be computed again.
+        self._cached = len(self.inner.tokens) - 1
+        return rows
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        self.inner.keep(path, root)
+        self._tree, self._cached = None, len(self.inner.tokens) - 1
+
+    def close(self) -> None:
+        self.inner.close()
+        self._tree, self._cached = None, 0
+
+
+class SimulatedDrafter:
+    """`drafter`, where each of its drafters that is asked takes so many seconds a proposal; none where it is
+    not named in `seconds`. A draft model's passes are its target's matter."""
+
+    def __init__(self, drafter: Drafter, seconds: Mapping[str, float], clock: VirtualClock) -> None:
+        self.inner, self._seconds, self._clock = drafter, seconds, clock
+        self.name, self.wants = drafter.name, drafter.wants
+
+    def open(self, prompt: Sequence[int], seed: int) -> Memory:
+        return self.inner.open(prompt, seed)
+
+    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
+        trees = self.inner.propose(batch)
+        self._clock.spend(sum(self._seconds.get(name, 0.0) for tree in trees for name in tree.asked))
+        return trees
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class SimulatedPolicy:
+    """`policy`, with `step` seconds for all that a request's step takes beside its passes. most: what it has
+    let anybody draft so far."""
+
+    def __init__(self, policy: Policy, step: float, clock: VirtualClock) -> None:
+        self.inner, self._step, self._clock = policy, step, clock
+        self.most = Budget(0, 0)
+
+    @property
+    def learns(self) -> bool:
+        return self.inner.learns
+
+    @property
+    def account(self) -> Account | None:
+        return self.inner.account
+
+    def forget(self) -> None:
+        self.inner.forget()
+
+    def budgets(self, requests: Sequence[Request]) -> Sequence[Budget]:
+        self._clock.spend(self._step * len(requests))
+        budgets = self.inner.budgets(requests)
+        for b in budgets:
+            most = self.most
+            if b.depth > most.depth or b.nodes > most.nodes or b.width > most.width:
+                depth, nodes, width = (max(pair) for pair in zip(_size(b), _size(most), strict=True))
+                self.most = Budget(depth, nodes, width, p_split=b.p_split)
+        return budgets
+
+    def choose(
+        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+    ) -> list[DraftTree]:
+        return self.inner.choose(requests, budgets, drafts)
+
+    def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
+        self.inner.observe(requests, steps)
+
+
+def _size(budget: Budget) -> tuple[int, int, int]:
+    return budget.depth, budget.nodes, budget.width

@@ -1,0 +1,235 @@
+"""A clock that runs on known costs: what is charged is what an engine would have computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.core.cost import Cost
+from paceline.core.decode import Request, decode, start
+from paceline.core.policy import Fixed, Policy
+from paceline.core.ports import Budget, Drafter, Target, Want
+from paceline.core.record import Step
+from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.engines.llama import LlamaTarget
+from paceline.engines.recorded import RecordedTarget, Recording, numbered
+from paceline.engines.toy import ToyTarget
+from paceline.lab.replay.lane import play, together
+from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedPolicy, SimulatedTarget, VirtualClock
+
+V = 6
+ROW, PASS = 0.001, 1.0  # a cost that tells how many passes there were, and how many rows
+COST = Cost.flat(PASS + ROW, ROW)
+PROMPT, SAID = (3, 1, 4), (1, 5, 2, 0, 5, 3, 5)
+
+
+def charged(clock: VirtualClock) -> tuple[int, int]:
+    """Passes and rows."""
+    rows = round(clock.now / ROW)
+    return rows // round(PASS / ROW), rows % round(PASS / ROW)
+
+
+def simulated(target: Target) -> tuple[SimulatedTarget, VirtualClock]:
+    clock = VirtualClock()
+    return SimulatedTarget(target, COST, clock), clock
+
+
+def recorded(*recordings: Recording) -> RecordedTarget:
+    return RecordedTarget(numbered(V), recordings or (Recording(PROMPT, SAID),))
+
+
+def decoded(target: Target, drafter: Drafter, prompt: Sequence[int], n: int, clock: Any) -> list[Step]:
+    request = start(target, drafter, prompt, max_tokens=n, ignore_eos=True)
+    steps = [step for _, step in decode(target, drafter, Fixed(Budget(4, 8, 2)), [request], clock)]
+    request.close()
+    return steps
+
+
+def test_a_pass_costs_its_rows_and_time_stands_still_otherwise() -> None:
+    target, clock = simulated(recorded())
+    session = target.open()
+    session.prefill(PROMPT)
+    assert clock() == 0.0
+    target.forward([(session, chain([1, 5], "test"))], Want())
+    assert clock() == pytest.approx(PASS + 3 * ROW)
+    session.keep([0, 1], 2)
+    target.forward([(session, EMPTY)], Want())
+    assert clock() == pytest.approx(2 * PASS + 4 * ROW)
+    assert list(session.tokens) == [*PROMPT, 1, 5, 2]
+    target.close()
+
+
+def test_times_of_steps_are_those_of_the_clock() -> None:
+    recording = Recording((1, 2, 3), (1, 2, 3, 1, 2, 3, 5))
+    target, clock = simulated(recorded(recording))
+    policy = SimulatedPolicy(Fixed(Budget(2, 2)), 0.25, clock)
+    drafter = SimulatedDrafter(
+        ComposedDrafter([LookupDrafter(1, 2)]), {"lookup": 0.125, "suffix": 9.0}, clock
+    )
+    steps = list(play(target, drafter, policy, recording, clock))
+    for step in steps:
+        assert step.times.draft == pytest.approx(0.125)
+        assert step.times.forward == pytest.approx(PASS + ROW * (1 + len(step.tree)))
+        assert (step.times.verify, step.times.keep) == (0.0, 0.0)
+        assert step.times.other == pytest.approx(0.25)
+    assert sum(step.times.total for step in steps) == pytest.approx(clock())
+    assert any(len(step.tree) for step in steps)
+    drafter.close()
+
+
+def test_requests_that_share_a_pass_share_its_time_at_their_mean_depth() -> None:
+    class Asked(Cost):
+        depths_asked: list[tuple[int, int]] = []  # noqa: RUF012  # one test's
+
+        def seconds(self, rows: int, depth: int) -> float:
+            self.depths_asked.append((rows, depth))
+            return super().seconds(rows, depth)
+
+    clock = VirtualClock()
+    some = [Recording((1,) * 3, (2, 3)), Recording((2,) * 8, (3, 4, 5))]
+    target = SimulatedTarget(recorded(*some), Asked({256: {1: 1.0, 2: 3.0}}), clock)
+    policy = SimulatedPolicy(Fixed(Budget(0, 0)), 0.5, clock)
+    steps = list(together(target, NoDrafter(), policy, some, clock))
+    assert [who for who, _ in steps] == [0, 1, 0, 1, 1]
+    assert Asked.depths_asked == [(2, 5), (2, 6), (1, 10)]
+    assert [step.times.total for _, step in steps] == [2.0] * 4 + [1.5]
+    assert clock() == 9.5
+
+
+def test_a_policys_widest_budget_is_remembered() -> None:
+    class Wavers(Fixed):
+        some = iter([Budget(3, 5), Budget(2, 9, width=2, p_split=0.3), Budget(4, 1)])
+
+        def budgets(self, requests: Sequence[Request]) -> list[Budget]:
+            return [next(self.some)] * len(requests)
+
+    policy: Policy = Wavers(Budget(0, 0))
+    watched = SimulatedPolicy(policy, 0.0, VirtualClock())
+    assert (watched.learns, watched.account) == (False, None)
+    watched.forget()
+    request: Any = object()
+    for expected in ((3, 5, 1), (3, 9, 2), (4, 9, 2)):
+        watched.budgets([request])
+        assert (watched.most.depth, watched.most.nodes, watched.most.width) == expected
+    assert watched.choose([request], [Budget(0, 0)], [chain([1], "a")]) == [chain([1], "a")]
+    watched.observe([request], [])
+
+
+@pytest.mark.parametrize("n_prompt", [1, 3, 50])
+def test_what_is_decoded_is_the_targets_own(n_prompt: int) -> None:
+    prompt = [1, 2, 3, 1, 2] * 10
+    toys = [ToyTarget(V, seed=2), ToyTarget(V, seed=2, noise=0.2)]
+    plain = decoded(toys[0], ModelDrafter(toys[1], V), prompt[:n_prompt], 30, lambda: 0.0)
+    (target, clock), (draft, _) = simulated(toys[0]), simulated(toys[1])
+    steps = decoded(target, ModelDrafter(draft, V), prompt[:n_prompt], 30, clock)
+    assert [(step.tokens, step.path, step.tree) for step in steps] == [
+        (step.tokens, step.path, step.tree) for step in plain
+    ]
+    assert clock.now > 0.0
+
+
+def test_a_targets_tokenizer_is_its_own() -> None:
+    target, _ = simulated(RecordedTarget(numbered(V), [], text="its tokenizer"))
+    assert target.text == "its tokenizer"
+    assert (target.vocab.size, target.caps) == (V, target.inner.caps)
+
+
+class Counting:
+    """How many passes llama.cpp was asked for, and rows."""
+
+    def __init__(self, target: LlamaTarget) -> None:
+        self.target, self.passes, self.rows = target, 0, 0
+        decode_one = target._decode
+
+        def count() -> None:
+            self.passes += 1
+            self.rows += len(target._batch)
+            decode_one()
+
+        target._decode = count  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="module")
+def llama(models: Path) -> Iterator[Counting]:
+    target = LlamaTarget(models / "draft.gguf", n_ctx=512, sessions=2)
+    yield Counting(target)
+    target.close()
+
+
+def answered(prompt: Sequence[int]) -> Recording:
+    return Recording(tuple(prompt), tuple((7 * i + len(prompt)) % 50 for i in range(60)))
+
+
+def counted(llama: Counting, some: Sequence[Recording], drafter: Any, budget: Budget) -> list[Step]:
+    """Decode with the model as the draft, and compare every pass of it with what is charged."""
+    size = llama.target.vocab.size
+    draft, clock = simulated(llama.target)
+    target = RecordedTarget(numbered(size), some)
+    made = drafter(ModelDrafter(draft, size))
+    llama.target.forget()
+    passes, rows = llama.passes, llama.rows
+    # Prompts cost nothing: neither those with a pass of their own, nor what is short enough to wait for the
+    # first of the others.
+    missing = [len(one.prompt) - 1 for one in some]
+    alone = sum(n > llama.target.caps.folded for n in missing)
+    steps = [step for _, step in together(target, made, Fixed(budget), some)]
+    assert charged(clock) == (llama.passes - passes - alone, llama.rows - rows - sum(missing))
+    return steps
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("n_prompt", [1, 20, 90])
+def test_what_is_charged_is_what_llama_cpp_computes(llama: Counting, n_prompt: int, width: int) -> None:
+    """But for prompts. Drafts grow level by level, are accepted or not, and the model catches up."""
+    some = [answered(range(10, 10 + n_prompt))]
+    assert len(counted(llama, some, lambda draft: draft, Budget(4, 4 * width, width, p_split=0.0))) > 20
+
+
+def test_a_draft_model_that_was_left_out_catches_up_at_the_usual_price(llama: Counting) -> None:
+    """Where more of another drafter's tokens were accepted than fit into its next pass beside the root."""
+    recording = Recording(tuple(range(50)), (60, 61, *range(50), 70, 71, 72))
+    steps = counted(llama, [recording], lambda d: ComposedDrafter([LookupDrafter(1, 3), d]), Budget(45, 45))
+    assert max(step.accepted.get("lookup", 0) for step in steps) > llama.target.caps.folded
+    assert [steps[i].drafted.get("model", 0) > 0 for i in (0, -1)] == [True, True]
+
+
+def test_sessions_that_share_a_pass_are_charged_together(llama: Counting) -> None:
+    assert counted(llama, [answered([1, 2, 3]), answered([4, 5])], lambda draft: draft, Budget(3, 3))
+
+
+def test_a_pass_that_computes_nothing_new_costs_nothing() -> None:
+    target, clock = simulated(ToyTarget(V, seed=1))
+    session = target.open()
+    session.prefill([1, 2])
+    tree = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("a", "a"))
+    target.forward([(session, tree)], Want())
+    before = clock()
+    target.forward([(session, tree)], Want())
+    assert clock() == before
+    session.prefill([1, 2, 2, 3])  # the second branch was right
+    target.forward([(session, EMPTY)], Want())
+    assert clock() == pytest.approx(before + PASS + ROW)
+    session.prefill([1, 5])  # another text: what they share is there
+    target.forward([(session, EMPTY)], Want())
+    assert clock() == pytest.approx(before + 2 * (PASS + ROW))
+    session.prefill([1])  # a shorter one
+    target.forward([(session, EMPTY)], Want())
+    session.close()
+    assert clock() == pytest.approx(before + 3 * (PASS + ROW))
+
+
+def test_a_text_that_goes_on_before_anything_was_asked_is_read_on() -> None:
+    target, clock = simulated(ToyTarget(V, seed=1))  # which reads what is missing in a pass of its own
+    session = target.open()
+    session.prefill([1, 2])
+    session.prefill([1, 2, 3, 4])
+    assert clock() == pytest.approx(PASS + 2 * ROW)
+    target.forward([(session, EMPTY)], Want())
+    assert clock() == pytest.approx(2 * PASS + 3 * ROW)
