@@ -1,12 +1,15 @@
 """Every way in which llama-server drafts, over the suites: the bar that our own drafters have to beat.
 
     python benchmarks/llama_modes.py --server PATH [-m TARGET -md DRAFT] [--rounds 2] [--items 14] [--md]
+    python benchmarks/llama_modes.py --server PATH --ours auto --size 1B --type Q4_0
 
 Modes: none (here: plain); a draft model at n-max 2, 3, 4, 8, 16 and p-min 0, 0.5, 0.75; ngram-simple,
 ngram-mod, ngram-cache, ngram-map-k with their own defaults. All servers run side by side and take turns; each
 round starts them anew, since some remember what they have said. Paceline's plain decoding is there too.
-Without -m the embedded target inflated to 300M at Q8_0. Every output is compared with plain output. Run it on
-an idle machine.
+Without -m the embedded target inflated to --size at --type. Every output is compared with plain output.
+--ours: methods of Paceline that take part, as `paceline bench --methods` has them; the last of them is
+compared with the best of all modes, chosen for each category in hindsight. Targets: 0.97 of that best in
+each, 1.10 in the geometric mean. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -15,25 +18,28 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from math import exp, log
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
 from paceline import zoo
+from paceline.cli.zoo import parse_count
 from paceline.core.ports import Budget
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
 from paceline.lab import workload
 from paceline.lab.bench.bench import unwatched
 from paceline.lab.bench.entry import Entry
-from paceline.lab.bench.method import Method
+from paceline.lab.bench.method import Method, parse_all
 from paceline.lab.bench.models import Models
 from paceline.lab.bench.prompts import Prompts
-from paceline.lab.bench.summary import Group, Row, summarize
+from paceline.lab.bench.record import Interval
+from paceline.lab.bench.summary import Group, Row, ratio, summarize
 from paceline.lab.bench.turns import Turns
 from paceline.lab.peers.llama_server import LlamaServer, find_server
 from paceline.lab.provenance import provenance
@@ -76,6 +82,8 @@ def one_round(
     with ExitStack() as stack:
         stack.callback(turns.close)
         turns.ask_plainly(items, 1)
+        if arguments.ours:
+            turns.add(parse_all(arguments.ours, {})[1:], draft)
         for mode in modes():
             server = LlamaServer(
                 find_server(arguments.server),
@@ -91,9 +99,10 @@ def one_round(
             if mode.method == "plain":
                 turns.entries.append(Entry(server, reference=turns.plain, own_plain=True))
                 turns.check(Sampling(), 0)  # its text is what the other modes have to repeat
+                llama = turns.entries[-1]
                 continue
             longest = mode.n_draft or LONGEST
-            turns.entries.append(Entry(server, Budget(longest, longest), reference=turns.entries[1]))
+            turns.entries.append(Entry(server, Budget(longest, longest), reference=llama))
         # Weights into memory, without a word of what is measured.
         ask = Ask(WARM_UP, tuple(models.plain.tokens(WARM_UP)), 8)
         for entry in turns.entries:
@@ -108,6 +117,17 @@ def one_round(
         return groups, [entry.row for entry in turns.entries]
 
 
+def against_best(groups: Sequence[Group], ours: str) -> Iterator[tuple[str, str, Interval]]:
+    """By category: the fastest of llama-server's modes, and our speed over it."""
+    names = [mode.name for mode in modes()]
+    for category in sorted({group.category for group in groups}):
+        some = [group for group in groups if group.category == category]
+        ratios = {name: ratio(some, ours, name) for name in names}
+        known = {name: one for name, one in ratios.items() if one is not None}
+        best = min(known, key=lambda name: known[name].value)
+        yield category, best, known[best]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -115,6 +135,9 @@ def main() -> None:
     parser.add_argument("--server", required=True)
     parser.add_argument("-m", "--model", type=Path)
     parser.add_argument("-md", "--model-draft", type=Path)
+    parser.add_argument("--size", default="300M")
+    parser.add_argument("--type", default="Q8_0")
+    parser.add_argument("--ours", default="", help="e.g. auto")
     parser.add_argument("--suite", default="code,edit,json,agent,quote,prose")
     parser.add_argument("--items", type=int, default=14)
     parser.add_argument("--rounds", type=int, default=2)
@@ -127,8 +150,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         target, draft = arguments.model, arguments.model_draft or zoo.draft_path()
         if target is None:
-            target = Path(folder) / "300m-q8.gguf"
-            inflate(zoo.target_path(), target, 300_000_000, "Q8_0")
+            target = Path(folder) / f"{arguments.size}-{arguments.type}.gguf"
+            inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[Group] = []
         rows: dict[str, Row] = {}
         with Models({"target": target, "threads": arguments.threads}) as models:
@@ -149,6 +172,13 @@ def main() -> None:
         print(tables.markdown(record))
     else:
         tables.write(record, sys.stdout)
+    if arguments.ours and not arguments.json:
+        ours = parse_all(arguments.ours, {})[-1].name
+        found = list(against_best(groups, ours))
+        for category, best, one in found:
+            print(f"{category:8} {ours} over {best:16} {one.value:.2f} [{one.low:.2f}, {one.high:.2f}]")
+        mean = exp(sum(log(one.value) for _, _, one in found) / len(found))
+        print(f"geometric mean {mean:.2f}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class Method:
 
     @property
     def needs_draft(self) -> bool:
-        return "model" in self.drafting.drafters
+        return bool({"model", "cascade"} & set(self.drafting.drafters))
 
     @property
     def uses_draft(self) -> bool:

@@ -1,0 +1,210 @@
+"""Whether drafting by the rate is never slower than plain decoding, and how close it comes to the best.
+
+    python benchmarks/never_slower.py [--size 1B] [--types Q4_0,Q8_0,BF16] [--items 6] [--rounds 2] [-n 96]
+
+For each quantisation of the embedded target, inflated, and for each workload:
+  1  plain answers are recorded, and what passes cost is measured
+  2  a replay of the record scores every fixed setting (one drafter, a fixed length, a fixed p_min) and tells
+     what a clairvoyant would reach with the proposals of `auto`
+  3  plain decoding, the best of the fixed settings and `auto` answer anew in turns
+  4  the same replay, with the costs as use has refreshed them, predicts the speed of `auto`
+Ratios are of measured speeds within one run; the bound's share is the predicted one. Targets: 0.98 of plain,
+1.05 of the best fixed setting in hindsight, 0.75 of the bound, a prediction within 10%, a calibration error
+of 0.05 after 500 tokens. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline import zoo
+from paceline.assemble import load
+from paceline.cli.zoo import parse_count
+from paceline.core.cost import Costs
+from paceline.core.sampling import Sampling
+from paceline.costing import costs_of
+from paceline.lab.bench.bench import Bench
+from paceline.lab.bench.plan import Plan
+from paceline.lab.bench.record import Interval
+from paceline.lab.bench.summary import ratio
+from paceline.lab.replay import traces
+from paceline.lab.replay.lane import Means
+from paceline.lab.replay.record import Result
+from paceline.lab.replay.recording import Recorder
+from paceline.lab.replay.replay import Replay, methods_of
+from paceline.lab.replay.traces import Trace
+from paceline.zoo.inflate import inflate
+
+AUTO = "auto"
+WORKLOADS = {
+    "code": ("code", 0.0),
+    "edit": ("edit", 0.0),
+    "agent": ("agent", 0.0),
+    "prose": ("prose", 0.0),
+    "hot": ("code", 1.0),
+}
+COPIED = [f"{name}:n_draft={n}" for name in ("lookup", "suffix") for n in (2, 3, 5, 7, 11, 15, 23)]
+SURE = [f"suffix:n_draft={n}:p_min={p}" for n in (3, 7, 15) for p in (0.3, 0.7, 0.9)]
+GUESSED = [f"model:n_draft={n}:p_min={p}" for n in (2, 4, 7, 12) for p in (0.0, 0.5, 0.8)]
+
+
+@dataclass
+class Row:
+    """One workload with one quantisation. plain, fixed: the speed of `auto` over theirs. bound: its share of
+    the clairvoyant's. off: how much too high the prediction is, as a share."""
+
+    type: str
+    workload: str
+    best: str
+    plain: Interval | None
+    fixed: Interval | None
+    best_over_plain: Interval | None
+    bound: float
+    fixed_bound: float
+    measured: float | None
+    predicted: float
+    off: float | None
+    calibration: float
+
+
+def replayed(
+    recorded: Sequence[Trace], methods: str, target: Any, draft: Any, costs: Costs, bound: bool
+) -> list[Result]:
+    means = Means(target.vocab, target.text, draft=draft, costs=costs, bound=bound)
+    replay = Replay(recorded, methods_of(methods, {}, draft=True, costs=True), means)
+    try:
+        replay.run()
+        return replay.results()
+    finally:
+        replay.close()
+
+
+def speed(result: Result) -> float:
+    assert result.predicted is not None  # costs are given
+    return result.predicted.tokens_per_second.value
+
+
+def measure(target: Path, ftype: str, workload: str, arguments: argparse.Namespace) -> Row:
+    suite, temperature = WORKLOADS[workload]
+    alone = {"target": target, "threads": arguments.threads}
+    common: dict[str, Any] = {
+        "models": alone | {"draft": zoo.draft_path()},
+        "suite": suite,
+        "items": arguments.items,
+        "n": arguments.n_predict,
+        "sampling": Sampling(temperature=temperature),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "traces.jsonl"
+        plain = Plan(**common | {"models": alone}, methods="plain", rounds=1)
+        Bench(plan=plain, recorder=Recorder(file, print)).measure()
+        with both_models(target, arguments.threads) as (big, small, costs):
+            said = traces.read(file, traces.lines(file), big.text)
+            recorded = [drawn(said, temperature > 0)]
+            grid = ",".join([*COPIED, *SURE, *GUESSED])
+            best = max(replayed(recorded, grid, big, small, costs, bound=False), key=speed)
+        methods = [AUTO] if best.method == "plain" else [best.method, AUTO]
+        record = Bench(Plan(**common, methods=",".join(methods), rounds=arguments.rounds)).measure()
+        with both_models(target, arguments.threads) as (big, small, costs):
+            both = replayed(recorded, ",".join(methods), big, small, costs, bound=True)
+    groups = record.groups[0]
+    measured = {result.system: result.speed for result in record.results}
+    auto = next(result for result in both if result.method == AUTO)
+    fixed = next(result for result in both if result.method == best.method)
+    assert auto.predicted is not None
+    assert auto.predicted.bound is not None
+    told, predicted = measured.get(AUTO), speed(auto)
+    proved = all(result.lossless for result in record.results)
+    return Row(
+        type=ftype,
+        workload=workload,
+        best=best.method,
+        plain=ratio(groups, AUTO, "plain") if proved else None,
+        fixed=ratio(groups, AUTO, best.method) if proved else None,
+        best_over_plain=ratio(groups, best.method, "plain") if proved and len(methods) > 1 else None,
+        bound=auto.predicted.bound.reached,
+        fixed_bound=auto.predicted.bound.reached * speed(fixed) / predicted,
+        measured=told,
+        predicted=predicted,
+        off=None if told is None else predicted / told - 1,
+        calibration=worst(auto),
+    )
+
+
+@contextmanager
+def both_models(target: Path, threads: int | None) -> Iterator[tuple[Any, Any, Costs]]:
+    """The target, its draft, and what their passes cost."""
+    with (
+        load(target, drafters="none", threads=threads) as big,
+        load(zoo.draft_path(), drafters="none", threads=threads) as small,
+    ):
+        yield big.target, small.target, costs_of(big.target, small.target)
+
+
+def drawn(trace: Trace, sampled: bool) -> Trace:
+    """What was drawn, or what was decoded greedily."""
+    return replace(trace, requests=tuple(one for one in trace.requests if one.sampled == sampled))
+
+
+def worst(auto: Result) -> float:
+    """The largest calibration error of what rests on at least 200 outcomes."""
+    assert auto.account is not None  # it decides by the rate
+    return max((error for n, error in auto.account.calibration.values() if n >= 200), default=0.0)
+
+
+def shown(interval: Interval | None) -> str:
+    return "-" if interval is None else f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    for ftype in arguments.types.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            target = Path(arguments.models or folder) / f"{arguments.size}-{ftype}.gguf"
+            if not target.exists():
+                inflate(zoo.target_path(), target, parse_count(arguments.size), ftype)
+            for workload in arguments.workloads.split(","):
+                yield measure(target, ftype, workload, arguments)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", default="1B")
+    parser.add_argument("--types", default="Q4_0,Q8_0,BF16")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--items", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("-n", "--n-predict", type=int, default=96)
+    parser.add_argument("-t", "--threads", type=int)
+    parser.add_argument("--models", help="a folder for the inflated models, to be kept")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row on stdout")
+    arguments = parser.parse_args()
+    if not arguments.json:
+        print(
+            "type  workload  auto over plain     over the best fixed   the best fixed             "
+            "bound (fixed)  off   ECE"
+        )
+    for row in rows(arguments):
+        if arguments.json:
+            print(json.dumps(asdict(row)), flush=True)
+            continue
+        off = "-" if row.off is None else f"{row.off:+.0%}"
+        print(
+            f"{row.type:5} {row.workload:8} {shown(row.plain):19} {shown(row.fixed):21} {row.best:26} "
+            f"{row.bound:.2f} ({row.fixed_bound:.2f})   {off:5} {row.calibration:.3f}",
+            flush=True,
+        )
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
