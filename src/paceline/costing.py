@@ -22,7 +22,7 @@ QUICK = {
     "target": Effort(2.5, (256, 1024), ROWS),
     "draft": Effort(0.7, (256,), (1, 2, 4, 8)),
 }
-NOISY = 2.0  # costs that were measured on a machine so busy are not kept
+NOISY = 2.0  # costs that were measured on a machine so busy, or too seldom to tell, are not kept
 DOING = "measuring what a pass costs here, this once"
 
 
@@ -84,7 +84,7 @@ def save(target: LlamaTarget, draft: LlamaTarget | None, costs: Costs, *, warn: 
     """Keep what use has taught. A target of another process that did the same: the last one stays."""
     for role, model in roles(target, draft).items():
         cost = costs.target if role == "target" else costs.draft
-        if cost is None:
+        if cost is None or cost.noise >= NOISY:
             continue
         key = key_of(model, role)
         before = recall(key, _silent)

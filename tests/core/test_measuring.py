@@ -266,3 +266,8 @@ def test_the_rows_that_drafts_are_chosen_by_get_twice_the_time() -> None:
     measured(target, seconds=1.0, depths=(2,), rows=(1, 8, 9))
     assert 8 in IMPORTANT
     assert target.passes[8] == pytest.approx(2 * target.passes[9], rel=0.2)
+
+
+def test_what_was_measured_once_or_twice_is_no_measure_of_noise() -> None:
+    target = TimedTarget(costing(1.0))
+    assert measured(target, seconds=2.5, depths=(8,), rows=(1, 2)).noise == math.inf

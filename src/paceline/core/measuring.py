@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median_low
 from time import perf_counter
@@ -190,7 +191,9 @@ def _seconds(samples: Mapping[int, Sequence[float]]) -> dict[int, float]:
 
 
 def _noise(samples: Sequence[float]) -> float:
-    """The upper quartile over the lower."""
+    """The upper quartile over the lower; what one or two samples say nobody knows."""
+    if len(samples) < 3:
+        return math.inf
     ordered = sorted(samples)
     return ordered[len(ordered) * 3 // 4] / ordered[len(ordered) // 4]
 
