@@ -11,11 +11,20 @@ import paceline
 from gguf_files import write_llama
 from paceline import zoo
 from paceline.assemble import choose
+from paceline.core.cost import Cost, Costs
 from paceline.core.errors import UsageError
-from paceline.core.settings import DRAFTERS
+from paceline.core.policy import Fixed
+from paceline.core.ports import Drafter
+from paceline.core.rate import Rate
+from paceline.core.settings import DRAFTERS, Drafting
+from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.ngram_cache import NgramCache
+from paceline.drafters.suffix_sort import build
+from paceline.engines.toy import ToyTarget
 from paceline.machine import threads
 from paceline.machine.threads import choose_threads
-from paceline.makers import MAKERS
+from paceline.makers import MAKERS, Corpora, make_drafter, make_policy
+from stage import asking
 
 
 def test_every_drafter_that_can_be_named_can_be_made() -> None:
@@ -24,16 +33,80 @@ def test_every_drafter_that_can_be_named_can_be_made() -> None:
 
 def test_what_is_left_open_is_filled_in_with_what_there_is() -> None:
     embedded = (zoo.target_path(), zoo.draft_path())
-    assert choose(None, None, None) == (*embedded, ("lookup", "model"))
+    assert choose(None, None, None) == (*embedded, ("auto",))
     assert choose(None, None, ["lookup"]) == (embedded[0], None, ("lookup",))
-    assert choose("a", None, None) == ("a", None, ("lookup",))
-    assert choose("a", "b", None) == ("a", "b", ("lookup", "model"))
+    assert choose(None, None, ["lookup", "model"]) == (*embedded, ("lookup", "model"))
+    assert choose("a", None, None) == ("a", None, ("auto",))
+    assert choose("a", "b", None) == ("a", "b", ("auto",))
+
+
+def test_passes_of_one_shape_leave_no_rate_to_choose_by() -> None:
+    assert choose("a", None, None, exact_greedy=True)[2] == ("lookup",)
+    assert choose("a", "b", None, exact_greedy=True)[2] == ("lookup", "model")
+    assert choose("a", "b", ["suffix"], exact_greedy=True)[2] == ("suffix",)
+
+
+def drafters_of(made: Drafter) -> str:
+    assert isinstance(made, Portfolio)
+    return made.name
+
+
+@pytest.mark.parametrize(
+    ("draft", "caches", "stores", "names"),
+    [
+        (False, False, False, "suffix,lookup"),
+        (True, False, False, "suffix,lookup,model"),
+        (False, True, False, "suffix,lookup,ngram"),
+        (True, True, True, "suffix,lookup,ngram,datastore,model"),
+    ],
+)
+def test_auto_is_all_there_is_something_for(
+    tmp_path: Path, draft: bool, caches: bool, stores: bool, names: str
+) -> None:
+    """The cheapest first."""
+    toy = ToyTarget(8)
+    NgramCache.build([[1, 2, 3, 1, 2, 3]]).write(tmp_path / "cache")
+    build(tmp_path, [[1, 2, 3]], 8)
+    corpora = Corpora((tmp_path / "cache",) * caches, (tmp_path,) * stores)
+    drafting = Drafting(drafters=("auto",))
+    made, resolved = make_drafter(drafting, toy, toy if draft else None, corpora)
+    assert drafters_of(made) == names
+    assert resolved == drafting
+
+
+def test_who_decides_by_the_rate_may_choose_from_all_that_are_named() -> None:
+    toy = ToyTarget(8)
+    made, _ = make_drafter(Drafting(drafters=("lookup", "suffix"), policy="rate"), toy, None)
+    assert drafters_of(made) == "lookup,suffix"
+    made, _ = make_drafter(Drafting(drafters=("lookup", "suffix")), toy, None)
+    assert isinstance(made, ComposedDrafter)
+
+
+def test_the_policy_is_the_one_that_was_named() -> None:
+    costs = Costs(Cost.flat())
+    for drafting in (
+        Drafting(),
+        Drafting(policy="fixed"),
+        Drafting(drafters=("none",)),
+        Drafting(drafters=("none",), policy="rate"),
+    ):
+        policy = make_policy(drafting, None)
+        assert isinstance(policy, Fixed)
+        assert policy.budgets([None]) == [drafting.budget]  # type: ignore[list-item]  # it asks no request
+    rate = make_policy(Drafting(drafters=("auto",), n_draft=5, width=2), costs)
+    assert isinstance(rate, Rate)
+    assert rate.costs is costs
+    (budget,) = rate.budgets(asking(1))
+    assert (budget.depth, budget.nodes, budget.width, budget.p_min) == (5, 10, 2, 0.0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ({"drafters": "model"}, "needs a draft model"),
+        ({"cross_vocab": "tli"}, "cross_vocab tli translates for a draft model: give one"),
+        ({"policy": "fixed"}, "'auto' decides by the rate: name drafters"),
+        ({"exact_greedy": True, "policy": "rate"}, "needs drafts that are chains"),
         ({"drafters": "lookup,guess"}, "unknown drafter 'guess'"),
         ({"drafters": ()}, "no drafter named"),
         ({"draft": "x.gguf", "drafters": "lookup"}, "does not name 'model'"),
@@ -99,8 +172,12 @@ def test_a_recurrent_model_is_told_that_it_cannot_be_drafted_for(
     from paceline.engines.llama.binding import llama_cpp
 
     monkeypatch.setattr(llama_cpp(), "llama_model_is_recurrent", lambda model: True)
-    with pytest.raises(UsageError, match="use --draft none"):
-        paceline.load(models / "target.gguf", threads=1)
+    for named in ("lookup", "auto"):
+        with pytest.raises(UsageError, match="use --draft none"):
+            paceline.load(models / "target.gguf", drafters=named, threads=1)
+    with paceline.load(models / "target.gguf", threads=1) as llm:  # left open: plain decoding
+        assert llm.drafting.drafters == ("none",)
+        assert llm.generate([1, 2], max_tokens=3).n_tokens >= 1
     with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
         assert llm.generate([1, 2], max_tokens=3).n_tokens >= 1
 

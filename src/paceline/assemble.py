@@ -67,6 +67,8 @@ def load(
         raise UsageError("the drafter 'model' needs a draft model: give one (-md), or use --draft lookup")
     if not WITH_MODEL & set(names) and draft is not None:
         raise UsageError(f"a draft model is given, but --draft {','.join(names)} does not name 'model'")
+    if drafting.cross_vocab != "off" and draft is None:
+        raise UsageError(f"cross_vocab {drafting.cross_vocab} translates for a draft model: give one (-md)")
     if remember and not LEARNERS & set(names):
         raise UsageError(f"nothing learns from what is remembered: name one of {', '.join(sorted(LEARNERS))}")
     if corpora and names not in (("none",), ("auto",)) and not known & set(names):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.cost import Costs
 from paceline.core.decode import Clock
@@ -30,6 +30,9 @@ from paceline.drafters.none import NoDrafter
 from paceline.drafters.slem import SlemDrafter
 from paceline.engines.translated import TranslatedTarget
 from paceline.machine.corpora import find_corpus, open_corpus
+
+if TYPE_CHECKING:
+    from paceline.drafters.suffix import SuffixDrafter
 
 PathLike = str | Path
 
@@ -91,13 +94,14 @@ class Parts:
     draft: Target | None
     translation: Translation | None = None  # where their vocabularies differ
     corpora: Corpora = NO_CORPORA
+    costs: Costs | None = None  # what passes take here, where that is known
 
 
 def make_lookup(parts: Parts) -> Drafter:
     return LookupDrafter(parts.drafting.ngram_min, parts.drafting.ngram_max)
 
 
-def make_suffix(_: Parts) -> Drafter:
+def make_suffix(_: Parts) -> SuffixDrafter:
     from paceline.drafters.suffix import SuffixDrafter
 
     with slowly("compiling the suffix drafter, this once"):
@@ -169,6 +173,27 @@ def make_model(parts: Parts) -> Drafter:
     )
 
 
+def make_cascade(parts: Parts) -> Drafter:
+    """The draft model, with the drafter that guesses best for nothing before and behind it."""
+    from paceline.drafters.cascade import CascadeDrafter
+
+    if parts.draft is None:
+        raise UsageError("the drafter 'cascade' needs a draft model: give one (-md), or use --draft suffix")
+    draft: Target = parts.draft
+    if parts.translation is not None:
+        draft = TranslatedTarget(draft, parts.translation)
+    drafting = parts.drafting
+    cost = None if parts.costs is None else parts.costs.draft
+    return CascadeDrafter(
+        draft,
+        parts.target.vocab.size,
+        make_suffix(parts),
+        temperature=drafting.temperature,
+        top_k=drafting.top_k,
+        cost=cost,
+    )
+
+
 # Name = file = command-line word = settings value.
 MAKERS: dict[str, Callable[[Parts], Drafter]] = {
     "lookup": make_lookup,
@@ -178,20 +203,25 @@ MAKERS: dict[str, Callable[[Parts], Drafter]] = {
     "recycle": make_recycle,
     "lookahead": make_lookahead,
     "model": make_model,
+    "cascade": make_cascade,
     "stack": make_stack,
     "auto": make_auto,
 }
 
 
 def make_drafter(
-    drafting: Drafting, target: Target, draft: Any, corpora: Corpora | None = None
+    drafting: Drafting,
+    target: Target,
+    draft: Any,
+    corpora: Corpora | None = None,
+    costs: Costs | None = None,
 ) -> tuple[Drafter, Drafting]:
     """What `drafting` names, asked in that order; and `drafting` with what "auto" came to. The models need a
     `text` where their vocabularies differ. Raises VocabError where those cannot be brought together."""
     translation = None
     if draft is not None:
         drafting, translation = translated(drafting, target, draft)
-    parts = Parts(drafting, target, draft, translation, corpora or NO_CORPORA)
+    parts = Parts(drafting, target, draft, translation, corpora or NO_CORPORA, costs)
     if drafting.drafters == ("none",):
         return NoDrafter(), drafting
     if drafting.drafters == ("auto",):
@@ -225,13 +255,13 @@ def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, T
     theirs = Lexicon(draft.vocab, lambda text: draft.text.encode_within(text))
     translation = Translation(ours, theirs, Intersection.of(ours, theirs))
     if drafting.cross_vocab == "auto":
-        only_tli = drafting.temperature > 0 or drafting.width > 1
+        only_tli = drafting.temperature > 0 or drafting.width > 1 or "cascade" in drafting.drafters
         tli = only_tli or translation.coverage(ours.spell(TEXT.encode())) >= ENOUGH
         drafting = replace(drafting, cross_vocab="tli" if tli else "slem")
     if drafting.cross_vocab == "tli" and len(translation.common) == 0:
-        greedy_chain = drafting.temperature == 0 and drafting.width == 1
+        slem = drafting.temperature == 0 and drafting.width == 1 and "cascade" not in drafting.drafters
         raise VocabError(
             "the draft's vocabulary has no token in common with the target's: use "
-            f"{'--cross-vocab slem, or ' * greedy_chain}--draft lookup, which needs no draft model"
+            f"{'--cross-vocab slem, or ' * slem}--draft lookup, which needs no draft model"
         )
     return drafting, translation

@@ -17,7 +17,7 @@ from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Learner
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree
-from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.compose import ComposedDrafter, ComposedMemory, Portfolio
 from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -75,6 +75,18 @@ def datastore() -> DatastoreDrafter:
     return DatastoreDrafter([SuffixArray(STORE)])
 
 
+class Chosen(Portfolio):
+    """Together they may say more than a budget holds: what the policy leaves of it."""
+
+    def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
+        budgets = [budget for _, budget in batch]
+        return Fixed(Budget(0, 0)).choose([], budgets, super().propose(batch))
+
+
+def auto(*more: Drafter) -> Portfolio:
+    return Chosen([SuffixDrafter(), LookupDrafter(), *more])
+
+
 MAKERS: dict[str, Callable[[], Drafter]] = {
     "none": NoDrafter,
     "lookup": LookupDrafter,
@@ -109,6 +121,13 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, slem, short context": lambda: slem(n_ctx=9),
     "lookup,model, slem": lambda: ComposedDrafter([LookupDrafter(2, 3), slem()]),
     "model,lookup": lambda: ComposedDrafter([model(), LookupDrafter()]),
+    "auto": auto,
+    "auto, taught": lambda: taught(auto(NgramDrafter())),
+    "auto, corpora": lambda: auto(NgramDrafter(), datastore()),
+    "auto, model": lambda: auto(model()),
+    "auto, model, sampled": lambda: auto(model(0.9)),
+    "auto, model, slem": lambda: auto(slem()),
+    "auto, recycle": lambda: auto(RecycleDrafter(V)),
 }
 
 prompts = st.lists(st.integers(0, V - 1), min_size=1, max_size=20)

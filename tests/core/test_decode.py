@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enumeration import Ticking
+from paceline.core.cost import Cost, Costs
 from paceline.core.decode import advance, decode, start
 from paceline.core.errors import ContractError, UsageError
-from paceline.core.policy import Fixed
+from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Budget, Drafter
+from paceline.core.rate import Rate
 from paceline.core.record import Step
 from paceline.core.sampling import Sampling
 from paceline.core.tree import ROOT, DraftTree, chain
-from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -273,3 +276,71 @@ def test_probes_do_not_count_as_drafted() -> None:
     assert any(step.tree.probe for step in steps)
     for step in steps:
         assert sum(step.drafted.values()) == len(step.tree) - len(step.tree.probe)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "rate"])
+@pytest.mark.parametrize("lengths", [[9], [3, 17, 9]])
+def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
+    lengths: list[int], policy: str
+) -> None:
+    """Every look at the clock takes a second, so that what two of them enclose is a second at least; but for
+    what happens between two steps, which is the caller's. What came after a request's last step is kept in
+    its `late`."""
+    clock, passes = Ticking(1.0), 0
+    target, drafter = ToyTarget(V, seed=2), Portfolio([LookupDrafter(1, 3), model(2)])
+    decides: Policy = Fixed(BUDGET) if policy == "fixed" else Rate(Costs(Cost.flat(4.0, 0.1)), clock=clock)
+    requests = [start(target, drafter, [1, 2, i], max_tokens=n) for i, n in enumerate(lengths)]
+    active, began, seconds = list(requests), clock(), 0.0
+    while active:
+        for step in advance(target, drafter, decides, active, clock):
+            seconds += step.times.total
+            assert min(step.times.draft, step.times.forward, step.times.verify, step.times.keep) > 0
+            assert step.times.other > 0
+        passes += 1
+        active = [request for request in active if request.stop_reason is None]
+    left = sum(request.late for request in requests)
+    told = sum(request.stats.seconds for request in requests)
+    assert seconds == pytest.approx(told)
+    assert seconds + left == pytest.approx(clock() - began - (passes + 1))
+
+
+def test_what_others_do_in_the_meantime_is_not_counted() -> None:
+    """A passing clock: a draft takes 3 seconds, a pass 5, deciding and learning 2 each."""
+
+    class Slowly(Fixed):
+        def budgets(self, requests):  # type: ignore[no-untyped-def]
+            clock.spend(2.0)
+            return super().budgets(requests)
+
+        def observe(self, requests, steps):  # type: ignore[no-untyped-def]
+            clock.spend(2.0)
+
+    class Drafts(LookupDrafter):
+        def propose(self, batch):  # type: ignore[no-untyped-def]
+            clock.spend(3.0)
+            return super().propose(batch)
+
+    class Passes(ToyTarget):
+        def forward(self, batch, want):  # type: ignore[no-untyped-def]
+            clock.spend(5.0)
+            return super().forward(batch, want)
+
+    class Clock:
+        now = 0.0
+
+        def __call__(self) -> float:
+            return self.now
+
+        def spend(self, seconds: float) -> None:
+            self.now += seconds
+
+    clock, target, drafter = Clock(), Passes(V, seed=3), Drafts()
+    requests = [start(target, drafter, [i], max_tokens=4) for i in range(2)]
+    for n in range(2):
+        steps = advance(target, drafter, Slowly(BUDGET), requests, clock)
+        for step in steps:
+            assert (step.times.draft, step.times.forward) == (1.5, 2.5)
+            assert (step.times.verify, step.times.keep) == (0.0, 0.0)
+            assert step.times.other == 1.0 + n * 1.0  # deciding; and what was learned from the step before
+        clock.spend(1000.0)
+    assert [request.late for request in requests] == [1.0, 1.0]

@@ -9,6 +9,7 @@ from paceline.core.ports import Budget
 from paceline.core.record import Stats
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting, checked
+from paceline.core.tree import EMPTY
 
 
 def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
@@ -39,6 +40,13 @@ def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
         ({"cross_vocab": "uag"}, "unknown cross_vocab 'uag': choose from off, tli, slem, auto"),
         ({"cross_vocab": "auto", "drafters": ("lookup",)}, "cross_vocab auto translates for a draft model"),
         ({"cross_vocab": "slem", "temperature": 0.5}, "slem drafts greedily, .* use cross_vocab tli"),
+        ({"drafters": ("cascade", "model")}, "'cascade' is the draft model already"),
+        ({"drafters": ("cascade",), "cross_vocab": "slem"}, "which nothing can guess for it"),
+        ({"policy": "greedy"}, "unknown policy 'greedy': choose from fixed, p_min, rate"),
+        ({"drafters": ("auto", "lookup")}, "'auto' is all drafters .*: name it without others"),
+        ({"drafters": ("auto",), "policy": "fixed"}, "name drafters to draft by policy fixed"),
+        ({"drafters": ("lookahead",), "policy": "rate"}, "use policy fixed or p_min"),
+        ({"drafters": ("auto",), "verify": "block", "width": 2}, "verify block is for chains"),
         ({"cross_vocab": "slem", "width": 2}, "slem drafts greedily, .* use cross_vocab tli"),
     ],
 )
@@ -74,3 +82,44 @@ def test_lookahead_has_the_room_of_its_window_and_guesses() -> None:
     # Columns of three tokens, the last of which begins below four others; as many for each guess.
     assert (budget.depth, budget.nodes, budget.width) == (3 + 3, 7 * 3, 7)
     assert Drafting(drafters=("lookup",), n_draft=3).budget.nodes == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "policy", "n_draft", "width", "nodes"),
+    [
+        ({}, "p_min", 7, 1, 7),
+        ({"policy": "fixed"}, "fixed", 7, 1, 7),
+        ({"drafters": ("auto",)}, "rate", 31, 4, 62),
+        ({"policy": "rate"}, "rate", 31, 4, 62),
+        ({"policy": "rate", "n_draft": 5}, "rate", 5, 4, 10),
+        ({"drafters": ("auto",), "width": 2}, "rate", 31, 2, 62),
+        ({"drafters": ("auto",), "width": 1}, "rate", 31, 1, 31),
+        ({"policy": "fixed", "width": 3}, "fixed", 7, 3, 21),
+        ({"drafters": ("none",)}, "p_min", 7, 1, 7),
+    ],
+)
+def test_what_is_left_open_depends_on_who_decides(
+    values: dict[str, object], policy: str, n_draft: int, width: int, nodes: int
+) -> None:
+    drafting = Drafting(**values)  # type: ignore[arg-type]
+    assert (drafting.policy, drafting.n_draft, drafting.width) == (policy, n_draft, width)
+    assert drafting.budget.nodes == nodes
+    assert drafting.budget.p_min == (0.0 if policy == "fixed" else 0.5)
+
+
+@pytest.mark.parametrize("values", [{"verify": "token"}, {"verify": "block"}, {"cross_vocab": "slem"}])
+def test_what_is_for_chains_leaves_no_width_open(values: dict[str, str]) -> None:
+    assert Drafting(drafters=("auto",), **values).width == 1  # type: ignore[arg-type]
+
+
+def test_a_budget_of_fixed_numbers_asks_everybody_and_believes_the_drafter() -> None:
+    budget = Budget(depth=4, nodes=8)
+    assert budget.asks("model", lambda: EMPTY)
+    assert budget.survival("model", 0.5, 2, 0.6) == 0.3
+    assert budget.deepens(3, 2, 0.1)
+
+
+def test_some_rules_need_siblings_drawn_from_one_q() -> None:
+    independent = {rule for rule in ("auto", "recursive", "traversal", "specinfer", "kseq")
+                   if Drafting(verify=rule).independent}  # fmt: skip
+    assert independent == {"specinfer", "kseq"}

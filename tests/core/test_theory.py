@@ -147,3 +147,23 @@ def test_a_jagged_curve_moves_the_best_draft_to_the_edge_of_a_tile() -> None:
 def test_drafts_that_cost_nothing_and_are_always_right_should_be_as_long_as_allowed() -> None:
     assert theory.best_n_draft(1.0, 0.0) == 64
     assert theory.best_n_draft(1.0, 0.0, longest=5) == 5
+
+
+@given(v=st.floats(0.5, 30.0), k=lengths)
+def test_break_even_is_where_a_draft_that_is_free_neither_gains_nor_loses(v: float, k: int) -> None:
+    a = theory.break_even(v, k)
+    if a is None:
+        assert theory.expected_tokens(1.0, k) < v
+    elif v >= 1.0:
+        assert theory.with_verification_cost(a, k, 0.0, v) == pytest.approx(1.0, abs=1e-9)
+    else:  # the pass is cheaper than one row alone: anything gains
+        assert a == pytest.approx(0.0, abs=1e-9)
+
+
+@given(v=st.floats(1.0, 12.0), k=st.integers(1, 12))
+def test_break_even_is_what_trying_every_acceptance_finds(v: float, k: int) -> None:
+    gaining = [i for i in range(10_001) if theory.expected_tokens(i / 10_000, k) >= v]
+    a = theory.break_even(v, k)
+    assert (a is None) == (not gaining)
+    if a is not None:
+        assert gaining[0] / 10_000 == pytest.approx(a, abs=1e-4)

@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from groves import closed, trees
 from paceline.core.errors import ContractError
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 
@@ -91,3 +94,48 @@ def test_a_path_over_a_probe_is_refused() -> None:
     tree.check_path([1])
     with pytest.raises(ContractError, match="probe"):
         tree.check_path([0])
+
+
+SAID = ((("a", 0.5), ("c", 0.4)), (("a", 0.5),), (("b", 0.25),), (("b", 0.125),))
+
+
+def test_what_is_chosen_remembers_what_it_was_chosen_from() -> None:
+    union = DraftTree(FORK.tokens, FORK.parents, FORK.score, FORK.source, asked=("a", "b", "c"), said=SAID)
+    some = union.chosen([0, 3], [0.9, 0.6, 0.3, 0.1])
+    assert (some.tokens, some.parents, some.survival) == ((7, 8), (ROOT, ROOT), (0.9, 0.1))
+    assert (some.asked, some.said) == (union.asked, (SAID[0], SAID[3]))
+    assert some.proposed is union
+    nothing = union.chosen([], [0.9, 0.6, 0.3, 0.1])
+    assert len(nothing) == 0
+    assert nothing.proposed is union
+    assert nothing.asked == union.asked
+    everything = union.chosen([0, 1, 2, 3], [0.9, 0.6, 0.3, 0.1])
+    assert everything.tokens == union.tokens
+    assert everything.survival == (0.9, 0.6, 0.3, 0.1)
+    assert everything.proposed is everything
+    assert everything.children(ROOT) == [0, 3]
+    assert some == DraftTree(
+        (7, 8), (ROOT, ROOT), (0.5, 0.125), ("a", "b"), survival=(0.9, 0.1), asked=union.asked
+    )
+
+
+@given(tree=trees(), data=st.data())
+def test_what_is_chosen_of_a_tree_are_its_own_paths(tree: DraftTree, data: st.DataObject) -> None:
+    nodes = sorted(data.draw(st.sampled_from(list(closed(tree)))))
+    some = tree.chosen(nodes, [0.5] * len(tree))
+    paths = [tree.path_tokens(node) for node in nodes]
+    assert [some.path_tokens(node) for node in range(len(some))] == paths
+    assert some.depths() == [len(path) for path in paths]
+    assert [some.tokens[child] for child in some.children(ROOT)] == [
+        path[0] for path in paths if len(path) == 1
+    ]
+    assert some.score == tuple(tree.score[node] for node in nodes)
+
+
+def test_probes_and_q_follow_the_nodes_that_are_kept() -> None:
+    q = np.array([0.5, 0.5])
+    tree = DraftTree(
+        (1, 2, 3), (ROOT, ROOT, 1), (1.0,) * 3, ("a",) * 3, q=(None, q, None), probe=frozenset({2})
+    )
+    kept = tree.only([False, True, True])
+    assert (kept.parents, kept.q, kept.probe) == ((ROOT, 0), (q, None), frozenset({1}))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
+from groves import trees
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Learner, Want
 from paceline.core.sampling import Sampling
-from paceline.core.tree import DraftTree, chain
-from paceline.drafters.compose import ComposedDrafter
+from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.drafters.compose import ComposedDrafter, Portfolio, Union
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter, LookupMemory
 from paceline.drafters.model import ModelDrafter
@@ -139,3 +142,104 @@ def test_a_sampled_draft_is_not_dropped_for_what_was_drawn(first: bool) -> None:
     drafter = ComposedDrafter(drafters, least=3)
     drafted = drafted_distribution(target, drafter, prompt, Budget(3, 3, p_min=0.6), sampling, 3)
     assert distance(drafted, plain_distribution(target, prompt, sampling, 3)) < 1e-12
+
+
+# Their guesses in one tree.
+
+
+def united(*drafts: DraftTree) -> DraftTree:
+    union = Union()
+    for draft in drafts:
+        union.add(draft)
+    return union.tree()
+
+
+def test_where_several_say_the_same_it_is_one_node() -> None:
+    tree = united(chain([1, 2, 3], "a", [0.9, 0.8, 0.7]), chain([1, 2, 4], "b", [0.5, 0.85, 0.4]))
+    assert (tree.tokens, tree.parents) == ((1, 2, 3, 4), (ROOT, 0, 1, 1))
+    assert tree.said[:2] == ((("a", 0.9), ("b", 0.5)), (("a", 0.8), ("b", 0.85)))
+    assert tree.said[2:] == ((("a", 0.7),), (("b", 0.4),))
+    assert tree.score == (0.9, 0.85, 0.7, 0.4)  # the surest
+    assert tree.source == ("a", "a", "a", "b")  # the first
+
+
+@given(st.lists(st.tuples(trees(5), st.lists(st.integers(0, 2), min_size=5, max_size=5)), max_size=3))
+def test_a_union_holds_every_path_of_every_draft_once_and_nothing_else(
+    groves: list[tuple[DraftTree, list[int]]],
+) -> None:
+    said: dict[tuple[int, ...], list[tuple[str, float]]] = {}
+    union = Union()
+    assert union.tree() == EMPTY
+    for at, (grove, tokens) in enumerate(groves):
+        draft = DraftTree(tuple(tokens[: len(grove)]), grove.parents, grove.score, (f"d{at}",) * len(grove))
+        for node in range(len(draft)):
+            said.setdefault(tuple(draft.path_tokens(node)), []).append((f"d{at}", draft.score[node]))
+        union.add(draft)
+        tree = union.tree()
+        assert {tuple(tree.path_tokens(node)): list(tree.said[node]) for node in range(len(tree))} == said
+        assert len(tree) == len(said)
+        assert union.tree() is tree  # until something is added
+
+
+def test_all_are_asked_and_each_is_named() -> None:
+    """Together they may say more than the budget holds, which is for the policy to choose from."""
+    drafter = Portfolio([Saying("a", 2), Saying("b", 3), Saying("c", 0)])
+    (tree,) = drafter.propose([(drafter.open([1], 0), Budget(3, 3))])
+    assert tree.asked == ("a", "b", "c")
+    assert (tree.tokens, tree.parents) == ((1, 1, 1), (ROOT, 0, 1))
+    assert [len(who) for who in tree.said] == [2, 2, 1]
+    forked = Portfolio([LookupDrafter(1, 1), Saying("b", 3)])
+    (tree,) = forked.propose([(forked.open([4, 5, 4], 0), Budget(2, 2))])
+    assert len(tree) == 4
+    assert Fixed(Budget(2, 2)).choose([], [Budget(2, 2)], [tree])[0].asked == ("lookup", "b")
+
+
+class Choosy(Budget):
+    """Asks those that are named in it, and notes what it was told."""
+
+    names: frozenset[str]
+    heard: list[tuple[str, tuple[int, ...]]]
+
+    def asks(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
+        self.heard.append((drafter, draft().tokens))
+        return drafter in self.names
+
+    @classmethod
+    def of(cls, *names: str) -> Choosy:
+        made = cls(3, 3)
+        object.__setattr__(made, "names", frozenset(names))
+        object.__setattr__(made, "heard", [])
+        return made
+
+
+def test_the_budget_says_who_is_asked_knowing_what_was_said_before() -> None:
+    drafter = Portfolio([Saying("a", 1), Saying("b", 2), Saying("c", 3)])
+    some, none = Choosy.of("a", "c"), Choosy.of()
+    drafts = drafter.propose([(drafter.open([1], 0), budget) for budget in (some, none, Budget(0, 5))])
+    assert [tree.asked for tree in drafts] == [("a", "c"), (), ()]
+    assert [len(tree) for tree in drafts] == [3, 0, 0]
+    assert some.heard == [("a", ()), ("b", (1,)), ("c", (1,))]
+    assert none.heard == [("a", ()), ("b", ()), ("c", ())]
+
+
+def test_a_sampled_draft_stands_alone_and_ends_the_asking() -> None:
+    """It stands whatever it holds, and nobody is asked after it: neither may depend on what was drawn."""
+    sampled = ModelDrafter(ToyTarget(V, seed=3), V, temperature=1.0)
+    drafter = Portfolio([Saying("a", 3), sampled, Saying("b", 3)])
+    (tree,) = drafter.propose([(drafter.open([1, 2], 0), Budget(2, 2))])
+    assert set(tree.source) == {"model"}
+    assert tree.q is not None
+    assert tree.said == ()
+    assert tree.asked == ("a", "model")
+    greedy = Portfolio([Saying("a", 3), ModelDrafter(ToyTarget(V, seed=3), V), Saying("b", 3)])
+    (tree,) = greedy.propose([(greedy.open([1, 2], 0), Budget(2, 2))])
+    assert tree.asked == ("a", "model", "b")
+
+
+def test_a_draft_model_that_would_not_begin_leaves_the_others_their_word() -> None:
+    sampled = ModelDrafter(ToyTarget(V, seed=3, sharpness=0.1), V, temperature=1.0)
+    drafter = Portfolio([Saying("a", 2), sampled, Saying("b", 3)])
+    (tree,) = drafter.propose([(drafter.open([1, 2], 0), Budget(3, 3, p_min=0.9))])
+    assert tree.q is None
+    assert tree.asked == ("a", "model", "b")
+    assert len(tree) == 3

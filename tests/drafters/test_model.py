@@ -190,3 +190,64 @@ def test_how_many_siblings_are_drawn_does_not_depend_on_what_they_are() -> None:
         memory = drafter.open(PROMPT, seed)
         counts.add(len(drafter.propose([(memory, budget)])[0]))
     assert len(counts) == 1
+
+
+class Wary(Budget):
+    """Believes half of what a drafter says, and goes no deeper where less than a quarter survives."""
+
+    heard: list[tuple[int, int, float]]
+
+    def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:
+        assert drafter == "model"
+        return parent * likely / 2
+
+    def deepens(self, drafted: int, depth: int, survival: float) -> bool:
+        self.heard.append((drafted, depth, survival))
+        return survival >= 0.25
+
+    @classmethod
+    def of(cls, depth: int, nodes: int, width: int) -> Wary:
+        made = cls(depth, nodes, width)
+        object.__setattr__(made, "heard", [])
+        return made
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("width", [1, 3])
+def test_what_a_budget_believes_is_a_nodes_survival_and_decides_how_deep_it_goes(
+    width: int, temperature: float
+) -> None:
+    """A node that is not worth another pass stays, as a leaf; where none is, no pass is made."""
+    draft = Counting(V, seed=4)
+    budget = Wary.of(6, 12, width)
+    tree = propose(ModelDrafter(draft, V, temperature=temperature), budget)
+    assert len(tree) > 0
+    for node, parent in enumerate(tree.parents):
+        above = 1.0 if parent == ROOT else tree.survival[parent]
+        assert tree.survival[node] == pytest.approx(above * tree.score[node] / 2)
+        assert parent == ROOT or tree.survival[parent] >= 0.25
+    assert [drafted for drafted, _, _ in budget.heard] == list(range(1, len(tree) + 1))
+    assert [depth for _, depth, _ in budget.heard] == tree.depths()
+    assert [survival for _, _, survival in budget.heard] == list(tree.survival)
+    deepest = max(depth for _, depth, survival in [(0, 0, 1.0), *budget.heard] if survival >= 0.25)
+    assert draft.passes == min(6, 1 + deepest)
+
+
+def test_whether_a_token_is_drawn_is_decided_by_the_likeliest() -> None:
+    """Known before the draw; the token itself may be an unlikely one."""
+    asked: list[float] = []
+
+    class Asking(Budget):
+        def goes_on(self, likeliest: float, drafted: int, depth: int, survival: float = 1.0) -> bool:
+            asked.append(likeliest)
+            return super().goes_on(likeliest, drafted, depth, survival)
+
+    unlikely = 0
+    for seed in range(20):
+        asked.clear()
+        drafter = ModelDrafter(ToyTarget(V, seed=4), V, temperature=1.5)
+        (tree,) = drafter.propose([(drafter.open(PROMPT, seed), Asking(3, 3, p_min=0.2))])
+        assert tree.q is not None
+        assert asked[: len(tree)] == [q.max() for q in tree.q if q is not None]
+        unlikely += sum(score < 0.2 for score in tree.score)
+    assert unlikely > 0

@@ -248,6 +248,29 @@ def test_a_wrong_option_is_refused_by_name(wrong: dict[str, float]) -> None:
         SuffixDrafter(**wrong)  # type: ignore[arg-type]
 
 
+@given(
+    past=st.lists(texts, max_size=2),
+    text=texts,
+    said=st.lists(st.integers(0, 3), max_size=12),
+    width=st.integers(1, 3),
+    alpha=st.sampled_from([1.0, 3.0]),
+)
+@settings(max_examples=200, deadline=None)
+def test_what_would_follow_is_what_follows_once_it_was_said(
+    past: list[list[int]], text: list[int], said: list[int], width: int, alpha: float
+) -> None:
+    """And asking leaves no trace: neither in what is proposed then, nor once the text goes on otherwise."""
+    drafter, budget = SuffixDrafter(alpha=alpha, min_prob=0.01), Budget(6, 9, width=width, p_split=0.01)
+    for one in past:
+        drafter.learn(one)
+    memory = drafter.open(text, 0)
+    before = drafter.propose([(memory, budget)])
+    assert drafter.follow(memory, tuple(said), budget) == proposal(drafter, [*text, *said], budget)
+    assert drafter.propose([(memory, budget)]) == before
+    memory.observe(emitted(1, 2), Features())
+    assert drafter.propose([(memory, budget)])[0] == proposal(drafter, [*text, 1, 2], budget)
+
+
 @pytest.mark.parametrize("width", [1, 3])
 def test_the_loop_emits_what_plain_decoding_does(width: int) -> None:
     """Several requests one after the other and at once, so that the history is used."""

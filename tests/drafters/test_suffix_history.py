@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.core.errors import ContractError
 from paceline.drafters import suffix_history as compiled
 
 HERE = "paceline.drafters.suffix_history"
@@ -120,6 +121,63 @@ def test_it_finds_the_same_after_growing_as_when_made_large_enough(module: Modul
     assert len(grown.ring) == len(made.ring) == 8192
     for array in ("ring", "links", "heads", "state"):
         assert np.array_equal(getattr(grown, array), getattr(made, array))
+
+
+@given(past=texts, text=st.lists(tokens, max_size=40), said=st.lists(tokens, max_size=40))
+@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("name", MODULES)
+def test_what_a_text_was_supposed_to_go_on_with_is_there_for_a_while(
+    name: str, past: list[list[int]], text: list[int], said: list[int]
+) -> None:
+    module = MODULES[name]
+    history, longer = module.History(), module.History()
+    for one in [*past, text]:
+        for each in (history, longer):
+            each.end_text()
+            each.extend(one)
+    heads, state = bytes(history.heads), list(history.state)
+    longer.extend(said)
+    with history.supposing(said):
+        assert places(module, history, said or [0], 1000) == places(module, longer, said or [0], 1000)
+        assert list(history.state) == list(longer.state)
+    assert (bytes(history.heads), list(history.state)) == (heads, state)
+    history.extend(said)
+    assert all(
+        bytes(getattr(history, array)) == bytes(getattr(longer, array))
+        for array in ("ring", "links", "heads", "state")
+    )
+
+
+def test_it_may_grow_for_what_is_only_supposed(module: ModuleType) -> None:
+    text = np.random.default_rng(0).integers(0, 50, 1020).tolist()
+    history, as_large = module.History(), module.History(2048)
+    for each in (history, as_large):
+        each.extend(text)
+    with history.supposing(text[:10]):
+        assert len(history) == 1030
+    assert len(history.ring) == 2048
+    assert all(
+        np.array_equal(getattr(history, array), getattr(as_large, array)) for array in ("heads", "state")
+    )
+
+
+def test_what_is_supposed_is_taken_back_when_something_fails(module: ModuleType) -> None:
+    history = module.History()
+    history.extend([1, 2, 3])
+    with pytest.raises(KeyError), history.supposing([7, 8]):
+        raise KeyError
+    assert len(history) == 3
+    assert places(module, history, [7], 10) == []
+
+
+def test_nothing_is_supposed_where_it_would_overwrite(module: ModuleType) -> None:
+    history = module.History(limit=16)
+    history.extend(range(10))
+    with history.supposing(range(6)):
+        assert len(history) == 16
+    with pytest.raises(ContractError, match="no room"), history.supposing(range(7)):
+        pass
+    assert len(history) == 10
 
 
 def test_positions_beyond_32_bits_are_told_apart(module: ModuleType) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.core.calibrate import FARTHEST, GRAIN, LOGITS, POSITIONS, Calibrator, Reliability, sigmoid
+from paceline.core.calibrate import FARTHEST, POSITIONS, Calibrator, Reliability, logit_at, sigmoid
 from paceline.core.tree import ROOT, DraftTree
 
 RECENT = 1 / 8  # what the last guess counts in how a request's guesses fare
@@ -60,7 +60,7 @@ class Belief:
             found = known.get(name)
             if found is None:
                 found = known[name] = self._slope_and_biases(name, mood)
-            out.append(sigmoid(found[0] * LOGITS[int(score * GRAIN)] + found[1][min(depth, POSITIONS)]))
+            out.append(sigmoid(found[0] * logit_at(score) + found[1][min(depth, POSITIONS)]))
         return out
 
     def _mixed(self, mood: Mood, tree: DraftTree) -> list[float]:
@@ -72,7 +72,7 @@ class Belief:
             place, z = depth if depth < POSITIONS else POSITIONS, -FARTHEST
             for name, score in who:
                 slope, biases = known[name]
-                said = slope * LOGITS[int(score * GRAIN)] + biases[place]
+                said = slope * logit_at(score) + biases[place]
                 if said > z:
                     z = said
             at = voices[parent]
@@ -99,23 +99,25 @@ class Belief:
             voices[parent] = voices.get(parent, 0) | mask
         return masks, voices
 
-    def learn(self, mood: Mood, tree: DraftTree, tokens: Sequence[int]) -> None:
+    def learn(self, mood: Mood, tree: DraftTree, tokens: Sequence[int]) -> list[str]:
         """Every guess along the emitted text has an outcome, verified or not: tokens are what followed the
-        root, the last one what the target put in a guess's place."""
-        at = ROOT
+        root, the last one what the target put in a guess's place. Returns who knew the first of them."""
+        at, knew = ROOT, list[str]()
         for depth, token in enumerate(tokens, 1):
             nodes = tree.children(at)
             if not nodes:
-                return
+                break
             right = next((node for node in nodes if tree.tokens[node] == token), None)
             heard = self._hear(mood, tree, nodes, depth, right)
             if depth == 1:
                 for name, hit in heard.items():
                     before = mood.get(name, 0.0)
                     mood[name] = before + RECENT * ((1.0 if hit else -1.0) - before)
+                knew = [name for name, hit in heard.items() if hit]
             if right is None:
-                return
+                break
             at = right
+        return knew
 
     def _hear(
         self, mood: Mood, tree: DraftTree, nodes: Sequence[int], depth: int, right: int | None
@@ -129,7 +131,7 @@ class Belief:
             hit, mask, best = node == right, 0, -FARTHEST
             for name, score in who:
                 calibrator = self.of(name)
-                z = calibrator.observe(LOGITS[int(score * GRAIN)], depth, mood.get(name, 0.0), hit)
+                z = calibrator.observe(logit_at(score), depth, mood.get(name, 0.0), hit)
                 best, mask = max(best, z), mask | self._bits[name]
                 heard[name] = heard.get(name, False) or hit
             believed.append((node, mask, min(best, FARTHEST)))

@@ -26,7 +26,8 @@ BINS = 10
 
 
 def clipped(score: float) -> float:
-    return LEAST if score < LEAST else MOST if score > MOST else score
+    """What is no number is taken for the least."""
+    return MOST if score > MOST else score if score > LEAST else LEAST
 
 
 def logit_of(score: float) -> float:
@@ -34,9 +35,14 @@ def logit_of(score: float) -> float:
     return math.log(score / (1.0 - score))
 
 
-# A logarithm takes longer than a look into a table: logit(score) is LOGITS[int(score * GRAIN)].
+# A logarithm takes longer than a look into a table: of a score, LOGITS[int(score * GRAIN)].
 LOGITS = [logit_of(i / GRAIN) for i in range(GRAIN + 1)]
 FARTHEST = LOGITS[-1]
+
+
+def logit_at(score: float) -> float:
+    """By the table; whatever a drafter says, also beyond 0 and 1."""
+    return LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_of(score)
 
 
 def sigmoid(z: float) -> float:
@@ -85,7 +91,7 @@ class Calibrator:
         return weights[0] * x + weights[1] * recent + weights[1 + (depth if depth < POSITIONS else POSITIONS)]
 
     def probability(self, score: float, depth: int, recent: float = 0.0) -> float:
-        return sigmoid(self.logit(LOGITS[int(score * GRAIN)], depth, recent))
+        return sigmoid(self.logit(logit_at(score), depth, recent))
 
     def observe(self, x: float, depth: int, recent: float, accepted: bool) -> float:
         """The outcome of one guess whose parent was accepted. Returns the logit that was believed before."""

@@ -131,6 +131,8 @@ def advance(
     asked = clock()
     proposals = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True)])
     proposed = clock()
+    if len(proposals) != len(requests):
+        raise ContractError(f"{drafter.name}: {len(proposals)} proposals for {len(requests)} requests")
     proposals = [
         t if r.grammar is None else prune(t, r.grammar) for r, t in zip(requests, proposals, strict=True)
     ]
@@ -138,13 +140,12 @@ def advance(
     check(drafter, target, trees, budgets)
     chosen = clock()
     outs = target.forward([(r.session, t) for r, t in zip(requests, trees, strict=True)], drafter.wants)
-    forwarded = clock()
-    n = len(requests)
-    draft, forward = (proposed - asked) / n, (forwarded - chosen) / n
+    n, now = len(requests), clock()
+    draft, forward = (proposed - asked) / n, (now - chosen) / n
     other = (chosen - began) / n - draft
     steps = []
     for request, tree, out in zip(requests, trees, outs, strict=True):
-        t0 = clock()
+        t0 = now
         verdict = verify(
             tree, out, request.sampling, request.session.tokens, request.rng, request.rule, request.grammar
         )
@@ -170,12 +171,13 @@ def advance(
         request.stop_reason = reason
         request.stats.add(step)
         request.memory.observe(step, out.features)
-        request.late = clock() - t2
         steps.append(step)
-    observed = clock()
+        now = clock()
+        request.late = now - t2
     policy.observe(requests, steps)
+    late = (clock() - now) / n
     for request in requests:
-        request.late += (clock() - observed) / n
+        request.late += late
     return steps
 
 
@@ -206,8 +208,6 @@ def told(request: Request, out: Forward, path: Sequence[int], tokens: Sequence[i
 def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets: Sequence[Budget]) -> None:
     """A drafter may waste time but not corrupt: what it proposes is checked before an engine sees it."""
     size = target.vocab.size
-    if len(trees) != len(budgets):
-        raise ContractError(f"{drafter.name}: {len(trees)} proposals for {len(budgets)} requests")
     for tree, budget in zip(trees, budgets, strict=True):
         if len(tree) == 0:
             continue

@@ -163,6 +163,7 @@ class Rate:
                 queue += [(-s, at, node) for node, s in enumerate(survival)]
         queue.sort()
         kept = fitting(queue, drafts, budgets)
+        rows = min(rows, len(self._curve) - 1)  # many requests may have drawn more than the curve shows
         n, _ = self._best([-entry[0] for entry in kept], rows)
         taken: list[list[int]] = [[] for _ in drafts]
         for _, at, node in kept[:n]:
@@ -185,7 +186,9 @@ class Rate:
             other += step.times.total - step.times.forward
             deepest = max(deepest, len(request.session.tokens) - len(step.tokens))
             first = first or request.stats.steps == 1
-            self.belief.learn(self._mood(request), step.tree.proposed, step.tokens)
+            for name in self.belief.learn(self._mood(request), step.tree.proposed, step.tokens):
+                if name in self._worth:
+                    self._worth[name].knew()
             self._steps += 1
             if len(step.tree) == 0:
                 self._excuse(request, step)

@@ -20,12 +20,14 @@ DRAFTERS = (
     "recycle",
     "lookahead",
     "model",
+    "cascade",
     "stack",
     "auto",
     "none",
 )
-WITH_MODEL = frozenset({"model", "stack", "auto"})  # that take a draft model, presets where there is one
-LEARNERS = frozenset({"suffix", "ngram", "recycle", "stack", "auto"})  # that remember across requests
+# That take a draft model, presets where there is one; and that remember across requests.
+WITH_MODEL = frozenset({"model", "cascade", "stack", "auto"})
+LEARNERS = frozenset({"suffix", "ngram", "recycle", "cascade", "stack", "auto"})
 POLICIES = ("fixed", "p_min", "rate")
 UNSET = -(1 << 31)  # a number that was left to the policy
 ROOM = {"rate": (31, 4)}  # the longest draft and its leaves, where they are left open; else:
@@ -70,23 +72,12 @@ class Drafting:
         if not self.policy:
             object.__setattr__(self, "policy", "rate" if "auto" in self.drafters else "p_min")
         room = ROOM.get(self.policy, FIXED_ROOM)
+        if self.verify in CHAINS or self.cross_vocab == "slem":
+            room = room[0], 1  # which have no use for branches
         for name, value in zip(("n_draft", "width"), room, strict=True):
             if getattr(self, name) == UNSET:
                 object.__setattr__(self, name, value)
-        known = ", ".join(DRAFTERS)
-        if not self.drafters:
-            raise UsageError(f"no drafter named: choose from {known}")
-        for name in self.drafters:
-            if name not in DRAFTERS:
-                raise UsageError(f"unknown drafter {name!r}: choose from {known}")
-        if len(set(self.drafters)) != len(self.drafters):
-            raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
-        if "none" in self.drafters and len(self.drafters) > 1:
-            raise UsageError("'none' means plain decoding; it cannot be combined with other drafters")
-        if "stack" in self.drafters and {"lookup", "suffix", "model"} & set(self.drafters):
-            raise UsageError("'stack' is lookup, suffix and model already: name it without them")
-        if "auto" in self.drafters and len(self.drafters) > 1:
-            raise UsageError("'auto' is all drafters there is something for: name it without others")
+        self._check_names()
         self._check_policy()
         if "lookahead" in self.drafters and len(self.drafters) > 1:
             raise UsageError("'lookahead' needs its window in every pass: name it without other drafters")
@@ -110,6 +101,24 @@ class Drafting:
             raise UsageError(f"ngram_min {self.ngram_min}: must be between 1 and ngram_max {self.ngram_max}")
         self._check_cross_vocab()
 
+    def _check_names(self) -> None:
+        known = ", ".join(DRAFTERS)
+        if not self.drafters:
+            raise UsageError(f"no drafter named: choose from {known}")
+        for name in self.drafters:
+            if name not in DRAFTERS:
+                raise UsageError(f"unknown drafter {name!r}: choose from {known}")
+        if len(set(self.drafters)) != len(self.drafters):
+            raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
+        if "none" in self.drafters and len(self.drafters) > 1:
+            raise UsageError("'none' means plain decoding; it cannot be combined with other drafters")
+        if "stack" in self.drafters and {"lookup", "suffix", "model"} & set(self.drafters):
+            raise UsageError("'stack' is lookup, suffix and model already: name it without them")
+        if "auto" in self.drafters and len(self.drafters) > 1:
+            raise UsageError("'auto' is all drafters there is something for: name it without others")
+        if "cascade" in self.drafters and {"model", "stack"} & set(self.drafters):
+            raise UsageError("'cascade' is the draft model already: name it without 'model' and 'stack'")
+
     def _check_policy(self) -> None:
         if self.policy not in POLICIES:
             raise UsageError(f"unknown policy {self.policy!r}: choose from {', '.join(POLICIES)}")
@@ -131,6 +140,11 @@ class Drafting:
         if self.cross_vocab == "slem" and (self.temperature > 0 or self.width > 1):
             raise UsageError(
                 "slem drafts greedily, one chain of text: use cross_vocab tli for sampled drafts and trees"
+            )
+
+        if self.cross_vocab == "slem" and "cascade" in self.drafters:
+            raise UsageError(
+                "slem drafts text, which nothing can guess for it: use cross_vocab tli, or 'model'"
             )
 
     @property

@@ -44,6 +44,10 @@ class Worth:
         elif probe:
             self.pause = min(2 * self.pause, LONGEST)
 
+    def knew(self) -> None:
+        """It was right, asked for a probe or not: should it have become useful, that is to be found soon."""
+        self.pause = max(SHORTEST, self.pause // 4)
+
     def pays(self, kind: int, rate: float) -> bool:
         return self.asked < WELCOME or self.gain[kind] > rate * self.seconds
 

@@ -183,8 +183,8 @@ class History:
 
     @contextmanager
     def supposing(self, tokens: Sequence[int]) -> Iterator[None]:
-        """As if the text went on with these; afterwards it is as it was. Raises ContractError where they would
-        overwrite the oldest."""
+        """As if the text went on with these; afterwards it is as it was. Raises ContractError where they
+        would overwrite the oldest."""
         total = int(self.state[0])
         if total + len(tokens) > self._limit:
             raise ContractError("supposing: no room is left, and what is overwritten cannot be put back")

@@ -18,6 +18,7 @@ STYLES = {
     "recycle": Style.parse("blue"),
     "lookahead": Style.parse("bright_blue"),
     "model": Style.parse("cyan"),
+    "later": Style.parse("bright_cyan"),
 }
 
 

@@ -1,0 +1,190 @@
+"""What a copier saves a draft model, and adds behind it: `python benchmarks/cascade.py [--suites code ...]`.
+
+The tokens are real, the seconds are made up, so that a busy machine changes nothing: a pass of the target
+takes 1, one of the draft model --draft-pass, and each further row of a pass its share (--target-row,
+--draft-row) of one. What a copier takes is left out: some 20 microseconds a guess.
+
+First drafts of a fixed length (p_min): passes of the draft model and rows of these passes, by drafted token
+and by token of output. Then the policy rate, by what passes take: tokens a second over plain decoding. "only
+for it" is the vertical part (fewer passes), "only behind it" the horizontal one; the copier is suffix.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from paceline import zoo
+from paceline.core.cost import Cost, Costs
+from paceline.core.decode import decode, start
+from paceline.core.policy import Fixed, Policy
+from paceline.core.ports import Budget, Drafter, Want
+from paceline.core.rate import Rate
+from paceline.core.tree import DraftTree
+from paceline.drafters.cascade import CascadeDrafter
+from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.drafters.suffix import SuffixDrafter
+from paceline.engines.llama import LlamaTarget
+from paceline.lab import workload
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Metered:
+    """A model whose passes take what `cost` says. passes, rows: since they were set to 0."""
+
+    def __init__(self, model: LlamaTarget, clock: Clock) -> None:
+        self._model, self._clock = model, clock
+        self.vocab, self.caps = model.vocab, model.caps
+        self.cost = Cost.flat()
+        self.passes = self.rows = 0
+
+    def open(self) -> Any:
+        return self._model.open()
+
+    def forward(self, batch: Sequence[tuple[Any, DraftTree]], want: Want) -> Any:
+        outs = self._model.forward(batch, want)
+        rows = len(self._model._batch)  # as it was sent, with what was left of the text before the root
+        self.passes, self.rows = self.passes + 1, self.rows + rows
+        # The end of a prompt travels with the first pass: it is not the draft's.
+        self._clock.now += self.cost.seconds(min(rows, 64), 1)
+        return outs
+
+    def close(self) -> None:
+        """The models are closed at the end."""
+
+
+class Vertical(CascadeDrafter):
+    """Adds nothing behind the chain."""
+
+    def _later(self, memory: Any, budget: Budget, tree: DraftTree) -> DraftTree:
+        return tree
+
+
+@dataclass
+class Bench:
+    target: Metered
+    draft: Metered
+    clock: Clock
+    items: list[tuple[list[int], int]]
+
+    def run(self, drafter: Drafter, policy: Policy) -> str:
+        """Fixed drafts: what came of them, by token of output and by drafted token."""
+        stats = self._decoded(drafter, policy)
+        model = stats["model"]
+        return (
+            f"{stats['tokens'] / stats['steps']:7.2f} {stats['drafted'] / stats['steps']:8.2f}"
+            f" {stats['accepted'] / max(1, stats['drafted']):6.2f} {model / stats['steps']:7.2f}"
+            f" {self.draft.passes / max(1, model):8.2f} {self.draft.rows / max(1, model):6.2f}"
+            f" {self.draft.passes / stats['tokens']:8.2f}"
+        )
+
+    def rate(self, drafter: Drafter, costs: Costs) -> float:
+        began = self.clock.now
+        policy = Rate(costs, width=1, clock=self.clock)  # a cascade drafts chains
+        stats = self._decoded(drafter, policy)
+        return float(stats["tokens"] / (self.clock.now - began))
+
+    def _decoded(self, drafter: Drafter, policy: Policy) -> dict[str, int]:
+        out = dict.fromkeys(("tokens", "steps", "drafted", "accepted", "model"), 0)
+        self.draft.passes = self.draft.rows = 0
+        for prompt, n in self.items:
+            request = start(self.target, drafter, prompt, max_tokens=n)
+            for _, step in decode(self.target, drafter, policy, [request], self.clock):
+                out["tokens"] += len(step.tokens)
+                out["steps"] += 1
+                out["drafted"] += len(step.tree)
+                out["accepted"] += len(step.path)
+                out["model"] += step.tree.proposed.source.count("model")
+            request.close()
+        return out
+
+
+def ways(draft: Metered, n_vocab: int, cost: Cost | None) -> Iterator[tuple[str, list[Drafter]]]:
+    """Drafters in order. cost: of the draft model's passes, which a cascade is told."""
+
+    def model() -> Drafter:
+        return ModelDrafter(draft, n_vocab)
+
+    def cascade(copier: Any) -> Drafter:
+        return CascadeDrafter(draft, n_vocab, copier, cost=cost)
+
+    yield "model", [model()]
+    yield "only for it", [Vertical(draft, n_vocab, SuffixDrafter(), cost=cost)]
+    yield "only behind it", [CascadeDrafter(draft, n_vocab, SuffixDrafter(), cost=Cost.flat(1.0, 9.0))]
+    yield "cascade, lookup", [cascade(LookupDrafter(3, 5))]
+    yield "cascade", [cascade(SuffixDrafter())]
+    yield "suffix", [SuffixDrafter()]
+    yield "suffix, model", [SuffixDrafter(), model()]
+    yield "suffix, cascade", [SuffixDrafter(), cascade(SuffixDrafter())]
+
+
+def fixed(bench: Bench, draft: Cost) -> None:
+    print("drafts of at most 7, p_min 0.5     tokens  drafted   kept   model    passes   rows   passes")
+    print("                                   a step   a step          a step  a token of its    a token")
+    bench.target.cost = bench.draft.cost = Cost.flat()
+    for name, drafters in ways(bench.draft, bench.target.vocab.size, draft):
+        made = drafters[0] if len(drafters) == 1 else ComposedDrafter(drafters, least=3)
+        print(f"  {name:30} {bench.run(made, Fixed(Budget(7, 7, p_min=0.5)))}", flush=True)
+
+
+def by_rate(
+    bench: Bench, make: Callable[[float, float], Costs], passes: list[float], rows: list[float]
+) -> None:
+    names = [name for name, _ in ways(bench.draft, bench.target.vocab.size, None)]
+    print("\nrate: over plain decoding           " + "  ".join(f"{name:>15}" for name in names))
+    bench.target.cost = make(0.0, 0.0).target
+    plain = bench.rate(NoDrafter(), make(1.0, 0.0))
+    for each, row in product(passes, rows):
+        costs = make(each, row)
+        bench.target.cost, bench.draft.cost = costs.target, costs.draft or Cost.flat()
+        line = []
+        for _, drafters in ways(bench.draft, bench.target.vocab.size, costs.draft):
+            line.append(bench.rate(Portfolio(drafters), make(each, row)) / plain)
+        shown = "  ".join(f"{speed:15.2f}" for speed in line)
+        print(f"  draft pass {each:5.3f}, a row {row:4.2f}    {shown}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", type=Path, default=zoo.target_path())
+    parser.add_argument("--draft", type=Path, default=zoo.draft_path())
+    parser.add_argument("--suites", nargs="+", default=["code", "json", "agent", "edit", "quote", "prose"])
+    parser.add_argument("-n", type=int, default=4, help="items a suite")
+    parser.add_argument("--draft-pass", nargs="+", type=float, default=[0.02, 0.1, 0.3])
+    parser.add_argument("--draft-row", nargs="+", type=float, default=[0.05, 0.25, 0.8])
+    parser.add_argument("--target-row", type=float, default=0.1)
+    args = parser.parse_args()
+
+    def make(each: float, row: float) -> Costs:
+        small = Cost.flat(each, row * each) if each else None
+        return Costs(Cost.flat(1.0, args.target_row), small)
+
+    clock = Clock()
+    models = [LlamaTarget(path, threads=1) for path in (args.target, args.draft)]
+    items = []
+    for suite in args.suites:
+        chosen = workload.sampled(workload.of_size(workload.load(suite), "tiny"), args.n)
+        items += [(models[0].text.encode(item.prompt), item.max_tokens) for item in chosen if item.prompt]
+    bench = Bench(Metered(models[0], clock), Metered(models[1], clock), clock, items)
+    print(f"{len(items)} items of {', '.join(args.suites)}")
+    fixed(bench, Cost.flat(1.0, args.draft_row[0]))
+    by_rate(bench, make, args.draft_pass, args.draft_row)
+    for model in models:
+        model.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""The rule itself: what is chosen is the optimum, drafts end at the edges of the cost curve, and nothing is
+drafted where nothing can pay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enumeration import Tape, outcomes
+from paceline.core.cost import SHALLOW, Cost
+from paceline.core.decode import advance, start
+from paceline.core.rate import SHARED, Rate
+from paceline.core.sampling import Sampling
+from paceline.core.tree import EMPTY, chain
+from paceline.drafters.compose import Portfolio
+from paceline.drafters.model import ModelDrafter
+from paceline.engines.toy import ToyTarget
+from stage import Prompter, asking, decider, stage
+
+# What the shape of the curve makes of a drafter that is right four times in five.
+
+
+def rows_of(rate: Rate, n_requests: int, length: int, right: float = 0.8) -> list[int]:
+    """How many rows each request gets of one pass."""
+    requests = asking(n_requests)
+    drafts = [chain([1] * length, "a", [right] * length)] * n_requests
+    return [1 + len(tree) for tree in rate.choose(requests, rate.budgets(requests), drafts)]
+
+
+def test_nothing_is_drafted_where_every_row_costs_a_pass() -> None:
+    linear = {n: float(n) for n in range(1, 65)}
+    for n in (1, 2, 9):
+        assert rows_of(decider(linear), n, 20, right=0.99) == [1] * n
+    knowing = Prompter("knowing", lambda at: 1.0, score=0.99, length=20)
+    play = stage(linear, [knowing], 300)
+    assert all(len(step.tree) == 0 for _, step in play.steps())
+    assert play.clock.now == pytest.approx(300)  # as long as plain decoding
+    assert "2 rows cost 2.0x one here; break-even acceptance 1.00" in play.policy.account.why
+
+
+def test_drafts_end_at_an_edge_of_the_curve() -> None:
+    """T(4) = T(8): what is worth a fifth row is worth an eighth."""
+    tiles = {1: 1.0, 4: 1.2, 8: 1.2, 12: 2.4, 16: 2.4, 64: 9.6}
+    assert rows_of(decider(tiles), 1, 31) == [8]
+    assert rows_of(decider(tiles), 1, 5) == [6]  # there was no more
+    steps = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 8: 2.82, 64: 20.0}
+    assert rows_of(decider(steps), 1, 31, right=0.9) == [8]
+    assert rows_of(decider(steps), 1, 31, right=0.75) == [4]
+    assert rows_of(decider(steps), 1, 31, right=0.4) == [1]
+
+
+@given(
+    edges=st.lists(st.tuples(st.integers(1, 6), st.floats(0.0, 2.0)), min_size=1, max_size=5),
+    right=st.floats(0.1, 0.95),
+    n=st.integers(1, 3),
+)
+def test_wherever_the_edges_are(edges: list[tuple[int, float]], right: float, n: int) -> None:
+    """Tiles of so many rows, each dearer by so much than the one before."""
+    curve, rows, seconds = {1: 1.0}, 1, 1.0
+    for width, more in edges:
+        rows, seconds = rows + width, seconds + more
+        curve[rows] = seconds
+    rate = decider(curve, depth=20, nodes=20, width=1)
+    cost = Cost({SHALLOW: curve})
+    used = sum(rows_of(rate, n, 20, right))
+    assert used == n or used == n * 21 or cost.seconds(used + 1, 1) > cost.seconds(used, 1)
+
+
+def test_drafting_fades_out_as_a_batch_fills_the_machine() -> None:
+    """Sixteen rows cost what one does; beyond them every row costs the same. A batch of n is at n tokens
+    a second, so that a row has to bring n / 16: as long as 0.8^depth is above that."""
+    curve = {n: max(16, n) / 16 for n in range(1, 257)}
+    lengths = [sum(rows_of(decider(curve), n, 12)) / n - 1 for n in (1, 2, 4, 8, 16, 24, 64)]
+    assert lengths == [12, 9, 6, 3, 0, 0, 0]
+
+
+def test_requests_compete_for_the_rows_of_one_pass() -> None:
+    """The likelier guesses of one come before the others' first ones."""
+    rate = decider({1: 1.0, 8: 1.0, 64: 30.0})
+    requests = asking(2)
+    drafts = [chain([1] * 9, "a", [0.95] * 9), chain([2] * 9, "b", [0.3] * 9)]
+    chosen = rate.choose(requests, rate.budgets(requests), drafts)
+    assert [len(tree) for tree in chosen] == [6, 0]
+
+
+def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
+    """A batch of more than SHARED requests whose sampled drafts are verified whatever they are worth."""
+    n = 2 * SHARED + 1
+    target, sampling = ToyTarget(6, seed=3), Sampling(temperature=1.0)
+    drafter = Portfolio([ModelDrafter(ToyTarget(6, seed=3, noise=0.2), 6, temperature=1.0)])
+    rate = decider({1: 1.0}, depth=2, nodes=2, width=1)
+    requests = [start(target, drafter, [i % 6], max_tokens=9, sampling=sampling, seed=i) for i in range(n)]
+    rate.costs.target = Cost.flat(1.0, 0.0)
+    steps = advance(target, drafter, rate, requests, lambda: 0.0)
+    assert sum(len(step.tree) for step in steps) == 2 * n
+
+
+# The rate.
+
+
+def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decoding() -> None:
+    """A drafter that is always right, where eight rows cost two passes: 8 tokens in 2 seconds."""
+    knowing = Prompter("knowing", lambda at: 1.0, score=0.99, length=7)
+    play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [knowing], 400).perform()
+    assert play.policy.rate == pytest.approx(4.0, rel=0.05)
+    wrong = Prompter("wrong", lambda at: 0.0, score=0.9, length=7)
+    play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [wrong], 400).perform()
+    assert play.policy.rate == pytest.approx(1.0)
+
+
+def test_a_draft_that_gains_less_than_the_rate_is_left_out() -> None:
+    """The faster the rest is, the less a row may bring: what pays at plain speed does not at a higher one."""
+    rate = decider({1: 1.0, 2: 1.4, 64: 40.0})
+    requests = asking(1)
+    budgets = rate.budgets(requests)
+    draft = chain([1], "a", [0.5])
+    assert len(rate.choose(requests, budgets, [draft])[0]) == 1  # 0.5 > 1.0 * 0.4
+    rate.rate = 1.3
+    assert rate.choose(requests, budgets, [draft])[0] == EMPTY  # 0.5 < 1.3 * 0.4
+
+
+def test_time_that_is_lost_elsewhere_says_nothing_of_what_drafting_is_worth() -> None:
+    """The machine stands still for a minute, in one of the passes and beside it."""
+    play = stage({1: 1.0, 64: 1.0}, [Prompter("a", lambda at: 0.5)], 200)
+    for n, _ in enumerate(play.steps()):
+        if n == 20:
+            play.clock.now += 60.0
+            before = play.policy.rate
+            play.requests[0].late += 60.0
+    assert before * 0.7 < play.policy.rate
+    assert play.policy.costs.target.seconds(1, 1) == pytest.approx(1.0)
+
+
+# Learning, and forgetting.
+
+
+def troupe() -> list[Prompter]:
+    return [
+        Prompter("a", lambda at: 0.7 if at % 100 < 50 else 0.2, seed=1),
+        Prompter("b", lambda at: 0.5, score=0.9, seed=2),
+        Prompter("c", lambda at: 0.8, 0.3, score=0.6, seed=3),
+    ]
+
+
+def test_to_forget_brings_back_the_start() -> None:
+    """Step by step the same drafts as a new one's."""
+    curve = {1: 1.0, 4: 1.3, 8: 2.0, 64: 20.0}
+    first = stage(curve, troupe(), 300, requests=2)
+    fresh = [step for _, step in first.steps()]
+    rate, costs = first.policy, first.policy.costs
+    experienced = stage(curve, troupe(), 300, requests=2, policy=rate)
+    rate._clock = experienced.clock
+    taught = [step for _, step in experienced.steps()]
+    rate.forget()
+    again = stage(curve, troupe(), 300, requests=2, policy=rate)
+    rate._clock = again.clock
+    forgetful = [step for _, step in again.steps()]
+    assert [step.tree for step in forgetful] == [step.tree for step in fresh]
+    assert [step.tree.asked for step in forgetful] == [step.tree.asked for step in fresh]
+    assert [step.tree for step in taught] != [step.tree for step in fresh]
+    assert rate.costs is costs
+
+
+# Sampled drafts.
+
+
+def test_everything_that_was_drawn_is_verified() -> None:
+    """Over all draws: a draft goes on or ends by what was known before each token; none is taken back."""
+    target, draft = ToyTarget(3, seed=3), ToyTarget(3, seed=3, sharpness=0.6, noise=0.5)
+    sizes = set[int]()
+
+    def run(tape: Tape) -> tuple[int, int]:
+        drafter = Portfolio([ModelDrafter(draft, 3, temperature=1.0)])
+        rate = decider({1: 1.0, 2: 1.3, 3: 1.6, 64: 40.0}, depth=4, nodes=6, width=2)
+        request = start(target, drafter, [0, 1], max_tokens=20, sampling=Sampling(temperature=1.0))
+        request.memory.parts[0].rng = tape  # type: ignore[attr-defined]  # a model's memory
+        budgets = rate.budgets([request])
+        proposals = drafter.propose([(request.memory, budgets[0])])  # type: ignore[list-item]  # its own
+        (tree,) = rate.choose([request], budgets, proposals)
+        sizes.add(len(tree))
+        return len(tape.taken), len(tree)
+
+    total = 0.0
+    for probability, (n_drawn, n_verified) in outcomes(run):
+        assert n_drawn == n_verified
+        total += probability
+    assert total == pytest.approx(1.0, abs=1e-12)
+    assert len(sizes) > 1
+
+
+def test_a_drafter_that_computes_goes_on_while_the_next_edge_is_in_reach() -> None:
+    """Level by level: what each takes and what rows cost, against the tokens to be had; as far as there is
+    room."""
+
+    def depth_of(curve: dict[int, float], right: float, level: float, **most: Any) -> int:
+        """In the middle, once it is known what a level takes."""
+        stepping = Prompter("stepping", lambda at: right, level=level, length=31, stepwise=True)
+        play = stage(curve, [stepping], 400, **most)
+        depths = [len(step.tree.proposed) for _, step in play.steps()]
+        return round(float(np.median(depths[len(depths) // 2 :])))
+
+    flat = {1: 1.0, 64: 1.0}
+    assert depth_of(flat, 0.99, 0.01) > depth_of(flat, 0.8, 0.01) > depth_of(flat, 0.5, 0.01) >= 1
+    assert depth_of(flat, 0.8, 0.01) > depth_of(flat, 0.8, 0.2) >= 1
+    assert depth_of(flat, 0.9, 0.01, depth=3) == 3
+    tiles = {1: 1.0, 8: 1.6, 64: 40.0}
+    assert depth_of(tiles, 0.9, 0.01) == 7
+
+
+# The account.
+
+
+def test_it_accounts_for_the_steps_without_a_draft() -> None:
+    curve = {1: 1.0, 2: 1.9, 3: 2.8, 64: 60.0}
+    unsure = Prompter("unsure", lambda at: 0.5)
+    account = stage(curve, [unsure], 200).perform().policy.account
+    assert (account.steps, account.silent) == (200, 1)  # the last one has no room for a draft
+    assert account.declined == 199
+    assert account.reason is not None
+    assert account.reason.measured == pytest.approx(0.5, abs=0.1)
+    silent = Prompter("silent", lambda at: 0.5, length=0)
+    account = stage(curve, [silent], 200).perform().policy.account
+    assert (account.silent, account.declined) == (200, 0)
+    assert account.reason is not None
+    assert account.reason.measured is None
+    unasked = Prompter("unasked", lambda at: 0.0, 1.0, score=0.7)
+    account = stage(curve, [unasked], 200).perform().policy.account
+    assert account.declined >= 190
+    assert "break-even acceptance 0.90" in account.why
+    good = Prompter("good", lambda at: 0.95)
+    account = stage({1: 1.0, 64: 1.0}, [good], 200).perform().policy.account
+    assert account.why == ""
+    assert account.calibration["good"][0] >= 150

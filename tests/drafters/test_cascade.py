@@ -1,0 +1,614 @@
+"""The cascade: the draft model's chain in fewer of its passes, and what a copier adds behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enumeration import distance, drafted_distribution, plain_distribution
+from paceline.core.cost import Cost, Costs
+from paceline.core.decode import advance, decode, start
+from paceline.core.errors import ContractError, UsageError
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Drafter, Learner, Want
+from paceline.core.rate import Rate
+from paceline.core.sampling import Sampling
+from paceline.core.settings import Drafting
+from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.drafters.cascade import LATER, AheadSession, CascadeDrafter, ReadAhead, alike
+from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.lookup import LookupDrafter, LookupMemory
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.drafters.suffix import SuffixDrafter
+from paceline.engines.toy import ToyForward, ToySession, ToyTarget
+from paceline.engines.translated import TranslatedTarget
+from paceline.makers import Parts, make_cascade, make_drafter
+from tongues import speaking, translation
+
+V = 6
+FREE = Cost.flat(1.0, per_row=0.0)  # every guess is worth its row
+
+prompts = st.lists(st.integers(0, V - 1), min_size=1, max_size=20)
+budgets = st.builds(
+    Budget,
+    depth=st.integers(0, 9),
+    nodes=st.integers(0, 12),
+    width=st.integers(1, 4),
+    p_min=st.sampled_from([0.0, 0.3, 0.9]),
+    p_split=st.sampled_from([0.01, 0.2]),
+)
+
+
+class Counting(ToyTarget):
+    """Counts its passes, and the tokens that it really computes."""
+
+    passes = computed = 0
+
+    def after(self, state: Any, token: int) -> Any:
+        self.computed += 1
+        return super().after(state, token)
+
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree]], want: Want) -> list[ToyForward]:
+        self.passes += 1
+        return super().forward(batch, want)
+
+
+class Transient(ToyTarget):
+    """Whose answers are gone with its next forward, as a real engine's are."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.given: list[Any] = []
+
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree]], want: Want) -> list[Any]:
+        for out in self.given:
+            for row in out.rows:
+                row[:] = np.nan
+        self.given = [Rows([out.logits(row) for row in range(out.first, out.end)], out.first)
+                      for out in map(Extent, super().forward(batch, want))]  # fmt: skip
+        return self.given
+
+
+class Extent:
+    def __init__(self, out: ToyForward) -> None:
+        self.logits, self.first, self.end = out.logits, out._first, len(out._states)
+
+
+@dataclass
+class Rows:
+    rows: list[Any]
+    first: int
+
+    def logits(self, row: int) -> Any:
+        return self.rows[row - self.first]
+
+
+@dataclass(frozen=True)
+class Asked(Budget):
+    """A budget that notes what it is asked, and lets a chain go on for `deep` tokens."""
+
+    deep: int = 99
+    questions: list[Any] = field(default_factory=list)
+
+    def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:
+        self.questions.append((drafter, likely, depth, parent))
+        return 0.9 * parent * likely
+
+    def goes_on(self, likeliest: float, drafted: int, depth: int, survival: float = 1.0) -> bool:
+        self.questions.append(("goes on", likeliest, drafted, depth, survival))
+        return super().goes_on(likeliest, drafted, depth, survival)
+
+    def deepens(self, drafted: int, depth: int, survival: float) -> bool:
+        self.questions.append(("deepens", drafted, depth, survival))
+        return depth < self.deep
+
+
+def cascade(
+    draft: ToyTarget | None = None, copier: Any = None, cost: Cost | None = FREE, **settings: Any
+) -> CascadeDrafter:
+    draft = draft or ToyTarget(V, seed=1, noise=0.3)
+    return CascadeDrafter(draft, V, copier or LookupDrafter(1, 3), cost=cost, **settings)
+
+
+def propose(drafter: Drafter, prompt: Sequence[int], budget: Budget, seed: int = 0) -> DraftTree:
+    memory = drafter.open(prompt, seed)
+    (tree,) = drafter.propose([(memory, budget)])
+    memory.close()
+    return tree
+
+
+def models_part(tree: DraftTree) -> DraftTree:
+    return tree.only([source == "model" for source in tree.source])
+
+
+def same(a: DraftTree, b: DraftTree) -> bool:
+    pairs = zip(a.q or (), b.q or (), strict=True)
+    return (a.tokens, a.parents, a.score, a.survival, a.source) == (
+        b.tokens, b.parents, b.score, b.survival, b.source
+    ) and all(np.array_equal(x, y) for x, y in pairs)  # type: ignore[arg-type]  # chains: none is None  # fmt: skip
+
+
+# Vertical: the draft model's own chain.
+
+
+@given(
+    prompt=prompts,
+    budget=budgets,
+    seed=st.integers(0, 30),
+    deep=st.integers(1, 9),
+    temperature=st.sampled_from([0.0, 0.0, 0.8]),
+    row=st.sampled_from([0.0, 0.3, 1.0]),
+    short=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_chain_is_what_the_draft_model_alone_would_draft_and_the_budget_is_asked_the_same(
+    prompt: list[int], budget: Budget, seed: int, deep: int, temperature: float, row: float, short: bool
+) -> None:
+    n_ctx = 12 if short else 4096
+    room = Asked(budget.depth, budget.nodes, 1, budget.p_min, budget.p_split, deep=deep)
+    told = Asked(budget.depth, budget.nodes, budget.width, budget.p_min, budget.p_split, deep=deep)
+    alone, helped = (Counting(V, seed=seed, n_ctx=n_ctx) for _ in range(2))
+    expected = propose(ModelDrafter(alone, V, temperature=temperature), prompt, room, seed)
+    drafter = cascade(helped, cost=Cost.flat(1.0, per_row=row), temperature=temperature)
+    tree = propose(drafter, prompt, told, seed)
+    assert same(models_part(tree), expected)
+    assert told.questions[: len(room.questions)] == room.questions
+    assert helped.passes <= alone.passes
+    assert tree.source == ("model",) * len(expected) + (LATER,) * (len(tree) - len(expected))
+
+
+@pytest.mark.parametrize("copier", [LookupDrafter(1, 3), SuffixDrafter(alpha=3.0)])
+def test_a_text_that_repeats_itself_is_drafted_in_few_passes_of_the_draft_model(copier: Any) -> None:
+    """Decoded with the target as its own draft: both accept everything, at the same steps."""
+    counts = {}
+    for name in ("model", "cascade"):
+        target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
+        drafter: Drafter = ModelDrafter(draft, V) if name == "model" else cascade(draft, copier)
+        request = start(target, drafter, [1, 2, 3], max_tokens=120)
+        steps = [step for _, step in decode(target, drafter, Fixed(Budget(7, 7)), [request])]
+        assert sum(step.accepted["model"] for step in steps) == request.stats.drafted == 105
+        counts[name] = draft.passes
+    assert counts["model"] == 105
+    assert counts["cascade"] < 50
+
+
+def test_what_was_guessed_right_is_not_computed_again() -> None:
+    """A step of 4 tokens computes the last root and 3 drafted tokens, in one pass where all is guessed."""
+    target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
+    drafter = cascade(draft)
+    request = start(target, drafter, [1, 2, 3], max_tokens=200)
+    policy = Fixed(Budget(4, 4))
+    for _ in range(20):
+        advance(target, drafter, policy, [request])
+    for _ in range(6):
+        passes, computed = draft.passes, draft.computed
+        advance(target, drafter, policy, [request])
+        assert draft.passes - passes == 1
+        assert draft.computed - computed == 5  # and the token that was drafted last, but never computed
+
+
+@given(
+    texts=st.lists(prompts, min_size=1, max_size=4),
+    depths=st.lists(st.integers(0, 9), min_size=4, max_size=4),
+    seed=st.integers(0, 30),
+)
+@settings(max_examples=100, deadline=None)
+def test_requests_of_a_batch_read_ahead_for_themselves(
+    texts: list[list[int]], depths: list[int], seed: int
+) -> None:
+    """One may know already what the others need a pass for, which ends what its answers are valid for."""
+    drafter = cascade(Transient(V, seed=seed))
+    batch = [
+        (drafter.open(text, 0), Budget(depth, depth)) for text, depth in zip(texts, depths, strict=False)
+    ]
+    for tree, text, depth in zip(drafter.propose(batch), texts, depths, strict=False):
+        expected = propose(ModelDrafter(ToyTarget(V, seed=seed), V), text, Budget(depth, depth))
+        assert same(models_part(tree), expected)
+
+
+class Guessing(LookupDrafter):
+    """A copier that always says the same, with the same score."""
+
+    def __init__(self, tokens: Sequence[int], score: float = 0.5) -> None:
+        super().__init__()
+        self.tokens, self.score = tuple(tokens), score
+
+    def follow(self, memory: LookupMemory, said: Sequence[int], budget: Budget) -> DraftTree:
+        guess = self.tokens[: min(budget.depth, budget.nodes)]
+        return chain(guess, "guessing", [self.score] * len(guess))
+
+
+def read(drafter: CascadeDrafter, draft: Counting, prompt: Sequence[int], n: int) -> int:
+    """How many tokens its first pass reads in a proposal of one pass's worth."""
+    draft.computed = 0
+    memory = drafter.open(prompt, 0)
+    drafter.propose([(memory, Asked(n, n, p_min=1.0))])
+    return draft.computed - len(prompt)
+
+
+def test_guesses_are_read_as_far_as_they_are_worth_their_rows() -> None:
+    """At a score of 0.5, of which each token halves what is left of it: 0.5, 0.25, 0.125 passes saved."""
+    for row, n in ((0.0, 5), (0.1, 3), (0.2, 2), (0.4, 1), (0.5, 0), (0.6, 0)):
+        draft = Counting(V, seed=4)
+        drafter = cascade(draft, Guessing([1, 2, 3, 4, 5, 0]), Cost.flat(1.0, per_row=row))
+        assert read(drafter, draft, [1, 2, 3], 6) == n, row
+
+
+def test_no_guess_is_read_beyond_what_the_draft_models_context_holds() -> None:
+    """Of a chain of three tokens the last is never computed."""
+    draft = Counting(V, seed=4, n_ctx=6)
+    assert read(cascade(draft, Guessing([1, 2, 3, 4, 5, 0])), draft, [1, 2, 3], 9) == 2
+
+
+def test_nothing_is_learned_of_what_was_guessed_behind_a_wrong_token() -> None:
+    for guess, n in (([1, 2, 3], 3), ([1, 5, 3], 2), ([5, 2, 3], 1)):
+        target, session = ahead(Successor(), Guessing(guess), [0], 5)
+        target.forward([(session, EMPTY)], Want())
+        session.learn((1, 2, 3, 4))
+        assert target.calibrator.reliability.total == n
+
+
+def test_an_edge_of_the_costs_is_filled() -> None:
+    """Where 2 and 3 rows cost what 4 do, all three guesses are read or none."""
+    for most, n in ((1.8, 3), (1.9, 0)):
+        draft = Counting(V, seed=4)
+        cost = Cost({256: {1: 1.0, 4: most, 5: 9.0}})
+        assert read(cascade(draft, Guessing([1, 2, 3, 4, 5, 0]), cost), draft, [1, 2, 3], 6) == n
+
+
+def test_a_copier_that_is_wrong_is_soon_not_read_and_one_that_is_right_comes_back() -> None:
+    """What it would have guessed is learned from whether it was read or not."""
+    draft = Counting(V, seed=4)
+    likeliest = propose(ModelDrafter(draft, V), [1, 2, 3], Budget(1, 1)).tokens[0]
+    copier = Guessing([(likeliest + 1) % V])
+    drafter = cascade(draft, copier, Cost.flat(1.0, per_row=0.3))
+    assert read(drafter, draft, [1, 2, 3], 3) == 1
+    for right, expected in ((False, 0), (True, 1)):
+        copier.tokens = (likeliest if right else (likeliest + 1) % V,)
+        for _ in range(30):
+            propose(drafter, [1, 2, 3], Budget(2, 2))
+        assert read(drafter, draft, [1, 2, 3], 3) == expected
+
+
+class Successor(ToyTarget):
+    """Says that after each token the next one follows, with a probability of exp(s) / (exp(s) + n - 1)."""
+
+    def __init__(self, n_vocab: int = V, *, s: float = 9.0, n_ctx: int = 4096) -> None:
+        super().__init__(n_vocab, width=n_vocab, n_ctx=n_ctx)
+        self._s = s
+
+    def after(self, state: Any, token: int) -> Any:
+        return np.eye(self.vocab.size)[token]
+
+    def logits(self, state: Any) -> Any:
+        return self._s * np.roll(state, 1)
+
+
+def test_tokens_that_the_draft_model_does_not_have_are_not_read_but_may_follow() -> None:
+    """The target's vocabulary may be larger by padding."""
+    drafter = CascadeDrafter(Successor(V - 1), V, Guessing([1, V - 1, 0]), cost=FREE)
+    tree = propose(drafter, [0], Asked(5, 5, deep=2))
+    assert tree.tokens == (1, 2, 1, V - 1, 0)
+    assert tree.source == ("model", "model", LATER, LATER, LATER)
+
+
+# Horizontal: what the copier adds.
+
+TEXT = [4, 1, 1, 0, 3]  # after which the draft model says 4, 5, 0, 1, ...
+
+
+def test_where_a_pass_is_not_worth_it_the_copier_drafts_the_later_tokens() -> None:
+    budget = Asked(4, 4, deep=1)
+    tree = propose(cascade(Successor()), TEXT, budget)
+    assert tree.tokens == (4, 1, 1, 0)
+    assert tree.parents == (ROOT, 0, 1, 2)
+    assert tree.source == ("model", LATER, LATER, LATER)
+    assert tree.score[1:] == (1 / 2,) * 3
+    assert tree.survival[3] == pytest.approx(tree.survival[0] * (0.9 / 2) ** 3)
+    assert [asked[2] for asked in budget.questions if asked[0] == LATER] == [2, 3, 4]
+    assert tree.asked == ("model", LATER)
+
+
+def test_where_the_draft_model_is_not_sure_enough_the_copier_may_be() -> None:
+    for p_min, tokens in ((0.4, (5, 4, 1)), (0.6, ())):
+        tree = propose(cascade(Successor(s=0.5)), [3, 5, 4, 1, 3], Budget(3, 3, p_min=p_min))
+        assert tree.tokens == tokens
+        assert set(tree.source) <= {LATER}
+        assert tree.asked == ("model", LATER)
+
+
+def test_where_the_draft_models_context_is_full_the_copier_goes_on() -> None:
+    tree = propose(cascade(Successor(n_ctx=6)), TEXT, Budget(3, 3))
+    assert (tree.tokens, tree.source) == ((4, 1, 1), ("model", LATER, LATER))
+    assert propose(cascade(Successor(n_ctx=5)), [3, 5, 4, 1, 3], Budget(3, 3)).tokens == (5, 4, 1)
+
+
+def test_a_full_draft_asks_the_copier_for_nothing_more() -> None:
+    tree = propose(cascade(Successor()), TEXT, Budget(3, 3))
+    assert (tree.tokens, tree.asked) == ((4, 5, 0), ("model",))
+
+
+def test_a_sampled_chain_is_left_alone() -> None:
+    """The policy can leave nothing of it out, so that nobody could say no."""
+    tree = propose(cascade(Successor(), temperature=0.1), TEXT, Asked(4, 4, deep=1))
+    assert (tree.tokens, tree.asked) == ((4,), ("model",))
+    assert tree.q is not None
+
+
+def test_both_have_statistics_of_their_own() -> None:
+    target = ToyTarget(V, seed=3)
+    drafter = ComposedDrafter([cascade(ToyTarget(V, seed=3))])
+    request = start(target, drafter, [1, 2, 3], max_tokens=81)
+    for _ in decode(target, drafter, Fixed(Asked(7, 7, deep=3)), [request]):
+        pass
+    model, later = (request.stats.by_source[name] for name in ("model", LATER))
+    assert model.tried == model.proposed == model.right >= later.tried >= later.right > 0
+    assert model.accepted == model.drafted == 3 * model.proposed
+    assert later.accepted > 20
+
+
+def test_by_the_rate_it_drafts_in_a_portfolio() -> None:
+    target = ToyTarget(V, seed=3)
+    drafter = Portfolio([cascade(ToyTarget(V, seed=3))])
+    policy = Rate(Costs(Cost.flat(1.0, 0.001)), clock=lambda: 0.0)
+    request = start(target, drafter, [1, 2, 3], max_tokens=100)
+    steps = [step for _, step in decode(target, drafter, policy, [request], lambda: 0.0)]
+    assert request.stats.steps < 40
+    assert {source for step in steps for source in step.tree.proposed.source} >= {"model"}
+
+
+# The output is the target's.
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("deep", [1, 99])
+def test_the_distribution_of_sampled_text_is_unchanged(temperature: float, deep: int) -> None:
+    target, sampling = ToyTarget(3, seed=2), Sampling(temperature=0.8)
+    draft = ToyTarget(3, seed=2, noise=0.5)
+    drafter = CascadeDrafter(draft, 3, LookupDrafter(1, 2), temperature=temperature, cost=FREE)
+    prompt, budget = [0, 1, 0, 2, 0], Asked(3, 3, p_min=0.4, deep=deep)
+    drafted = drafted_distribution(target, drafter, prompt, budget, sampling, 4)
+    assert distance(drafted, plain_distribution(target, prompt, sampling, 4)) < 1e-12
+
+
+@pytest.mark.parametrize("make", [lambda: LookupDrafter(1, 3), lambda: SuffixDrafter(alpha=3.0)])
+def test_the_loop_emits_what_plain_decoding_does(make: Callable[[], Any]) -> None:
+    """Requests at once and one after the other, with drafts of every kind."""
+    target, later = ToyTarget(V, seed=5, sharpness=4.0), 0
+    drafter = cascade(Transient(V, seed=5, sharpness=4.0, noise=0.1), make())
+    for seed in range(3):
+        batch = [[seed, 1], [2, seed, 3, 1, 2]]
+        outputs = []
+        for by, budget in ((NoDrafter(), Budget(0, 0)), (drafter, Asked(6, 6, p_min=0.3, deep=3))):
+            requests = [start(target, by, prompt, max_tokens=50) for prompt in batch]
+            tokens: list[list[int]] = [[], []]
+            for request, step in decode(target, by, Fixed(budget), requests):
+                tokens[requests.index(request)] += step.tokens
+                later += step.accepted.get(LATER, 0)
+            for request in requests:
+                request.close()
+            outputs.append(tokens)
+        assert outputs[0] == outputs[1]
+    assert later > 20
+
+
+# What every drafter must do (tests/contract), in the forms that a cascade has.
+
+
+def foreign() -> CascadeDrafter:
+    theirs = speaking(ToyTarget(5, seed=2), "30x51")
+    view = TranslatedTarget(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
+    return CascadeDrafter(view, V, LookupDrafter(1, 3))
+
+
+FORMS: dict[str, Callable[[], CascadeDrafter]] = {
+    "lookup": cascade,
+    "suffix": lambda: cascade(copier=SuffixDrafter()),
+    "unknown costs": lambda: cascade(cost=None),
+    "sampled": lambda: cascade(temperature=0.9),
+    "short context": lambda: cascade(ToyTarget(V, seed=1, n_ctx=9)),
+    "tli": foreign,
+}
+
+
+@given(prompt=prompts, budget=budgets)
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("name", FORMS)
+def test_a_proposal_is_a_chain_within_its_budget_and_the_vocabulary(
+    name: str, prompt: list[int], budget: Budget
+) -> None:
+    drafter = FORMS[name]()
+    tree = propose(drafter, prompt, budget)
+    assert len(tree) <= min(budget.nodes, budget.depth)
+    assert tree.parents == tuple(range(-1, len(tree) - 1))
+    assert all(0 <= token < V for token in tree.tokens)
+    assert all(0.0 <= score <= 1.0 for score in tree.score)
+    assert set(tree.source) <= set(drafter.name.split(","))
+    for token, score, q in zip(tree.tokens, tree.score, tree.q or (), strict=False):
+        assert q is not None
+        assert q[token] == score > 0.0
+        assert q.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+@given(prompt=prompts, seed=st.integers(0, 20))
+@settings(max_examples=20, deadline=None)
+@pytest.mark.parametrize("name", [name for name in FORMS if name != "sampled"])
+def test_memory_after_acceptances_and_rejections_is_that_of_the_text(
+    name: str, prompt: list[int], seed: int
+) -> None:
+    target, drafter, budget = ToyTarget(V, seed=seed), FORMS[name](), Budget(4, 4)
+    request = start(target, drafter, prompt, max_tokens=50, sampling=Sampling(temperature=0.6))
+    for _ in range(5):
+        advance(target, drafter, Fixed(budget), [request])
+        memory: Any = request.memory
+        (proposed,) = drafter.propose([(memory, budget)])
+        assert same(proposed, propose(FORMS[name](), list(request.session.tokens), budget))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_batch_proposes_what_each_request_alone_would(name: str) -> None:
+    requests = [([1, 2, 3, 1, 2], Budget(4, 4)), ([5], Budget(2, 6, width=3)), ([0, 0, 0], Budget(0, 0))]
+    drafter = FORMS[name]()
+    batch = [(drafter.open(prompt, 7), budget) for prompt, budget in requests]
+    for _ in range(2):  # the same again
+        for tree, (prompt, budget) in zip(drafter.propose(batch), requests, strict=True):
+            if name != "sampled":
+                assert same(tree, propose(FORMS[name](), prompt, budget, seed=7))
+            assert len(tree) == 0 or budget.depth > 0
+
+
+def test_what_is_learned_reaches_a_copier_that_remembers() -> None:
+    suffix = SuffixDrafter()
+    drafter = cascade(copier=suffix)
+    assert isinstance(drafter, Learner)
+    assert drafter.learners == [suffix]
+    drafter.learn([5, 4, 3])
+    assert len(suffix.history) == 3
+    drafter.forget()
+    assert len(suffix.history) == 0
+    assert cascade().learners == []
+    cascade().learn([1])
+
+
+def test_a_copier_that_cannot_open_leaves_the_draft_models_session_closed() -> None:
+    closed: list[int] = []
+
+    class Noting(ToyTarget):
+        def open(self) -> ToySession:
+            session = super().open()
+            session.close = lambda: closed.append(1)  # type: ignore[method-assign]
+            return session
+
+    class Full(LookupDrafter):
+        def open(self, prompt: Sequence[int], seed: int) -> LookupMemory:
+            raise RuntimeError("no room")
+
+    with pytest.raises(RuntimeError, match="no room"):
+        cascade(Noting(V), Full()).open([1, 2], 0)
+    assert closed == [1]
+
+
+def test_closing_twice_is_harmless() -> None:
+    drafter = cascade()
+    memory = drafter.open([1, 2], 0)
+    for _ in range(2):
+        memory.close()
+    for _ in range(2):
+        drafter.close()
+
+
+# The draft model that reads ahead, as the target that it is.
+
+
+def ahead(draft: ToyTarget, copier: Any, text: Sequence[int], depth: int) -> tuple[ReadAhead, AheadSession]:
+    target = ReadAhead(draft, copier, FREE)
+    session = target.open()
+    session.expect(copier.open(text, 0), depth)
+    session.prefill(text)
+    return target, session
+
+
+@given(
+    text=prompts,
+    chains=st.lists(st.lists(st.integers(0, V - 1), max_size=6), min_size=1, max_size=6),
+    guess=st.lists(st.integers(0, V - 1), max_size=5),
+)
+@settings(max_examples=200, deadline=None)
+def test_any_chains_in_any_order_are_answered_as_the_draft_model_does(
+    text: list[int], chains: list[list[int]], guess: list[int]
+) -> None:
+    draft = ToyTarget(V, seed=7)
+    target, session = ahead(Transient(V, seed=7), Guessing(guess), text, 8)
+    for said in chains:
+        (out,) = target.forward([(session, chain(said, "draft"))], Want())
+        plain = draft.open()
+        plain.prefill([*text, *said])
+        expected = draft.forward([(plain, EMPTY)], Want())[0]
+        assert np.array_equal(out.logits(len(said)), expected.logits(0))
+        assert out.argmax(len(said)) == expected.argmax(0)
+        assert out.features.top_k is None
+
+
+def test_a_row_that_was_not_asked_for_is_refused() -> None:
+    target, session = ahead(Successor(), Guessing([1, 2]), [0], 4)
+    (out,) = target.forward([(session, chain([1], "draft"))], Want())
+    with pytest.raises(ContractError, match="row 0"):
+        out.logits(0)
+
+
+def test_what_is_kept_of_a_chain_is_the_text_then() -> None:
+    target, session = ahead(Successor(), Guessing([1, 2]), [0], 4)
+    for n in range(3):
+        target.forward([(session, chain([1, 5, 2][:n], "draft"))], Want())
+    session.keep([0, 1], 3)
+    assert session.tokens == [0, 1, 5, 3]
+    (out,) = target.forward([(session, EMPTY)], Want())
+    assert out.argmax(0) == 4
+
+
+def test_it_takes_chains_only() -> None:
+    assert ReadAhead(ToyTarget(V), LookupDrafter(), FREE).caps.branch == 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "n"), [((), (1,), 0), ((1, 2), (1, 2), 2), ((1, 2, 3), (1, 2), 2), ((1, 2), (1, 3), 1)]
+)
+def test_how_far_two_texts_are_alike(a: tuple[int, ...], b: tuple[int, ...], n: int) -> None:
+    assert alike(a, b) == alike(b, a) == n
+
+
+# By name.
+
+
+def test_it_is_made_with_suffix_as_its_copier_and_told_what_passes_cost() -> None:
+    costs = Costs(Cost.flat(), Cost.flat(0.1))
+    drafter, _ = make_drafter(
+        Drafting(drafters=("cascade",)), ToyTarget(V), ToyTarget(V, noise=0.3), costs=costs
+    )
+    tree = propose(drafter, [1, 2, 3] * 4, Budget(4, 4))
+    assert tree.asked[0] == "model"
+    assert drafter.name == "model,later"
+
+
+def test_without_a_draft_model_it_is_refused() -> None:
+    with pytest.raises(UsageError, match="'cascade' needs a draft model"):
+        make_cascade(Parts(Drafting(drafters=("cascade",)), ToyTarget(V), None))
+
+
+@pytest.mark.parametrize(
+    ("drafting", "complaint"),
+    [
+        ({"drafters": ("cascade", "model")}, "'cascade' is the draft model already"),
+        ({"drafters": ("stack", "cascade")}, "'cascade' is the draft model already"),
+        ({"drafters": ("cascade",), "cross_vocab": "slem"}, "slem drafts text, which nothing can guess"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(drafting: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        Drafting(**drafting)
+
+
+def test_a_draft_of_another_vocabulary_is_read_by_tokens() -> None:
+    """The other way, by text, cannot be guessed for: "auto" does not choose it."""
+    target, theirs = speaking(ToyTarget(V), "012345"), speaking(ToyTarget(5, seed=2), "30x51")
+    theirs.vocab = replace(theirs.vocab, kind="another")
+    for toy in (target, theirs):
+        toy.text = Spelling()  # type: ignore[attr-defined]
+    drafting = Drafting(drafters=("suffix", "cascade"), cross_vocab="auto")
+    drafter, chosen = make_drafter(drafting, target, theirs)
+    assert chosen.cross_vocab == "tli"
+    assert all(0 <= token < V for token in propose(drafter, [1, 2, 3], Budget(4, 4)).tokens)
+
+
+class Spelling:
+    """A tokenizer that knows nothing."""
+
+    def encode_within(self, text: str) -> list[int]:
+        return []

@@ -1,0 +1,189 @@
+"""A text that is given, and drafters that know so much of it: the real loop, on a clock that runs on nothing
+but what passes and drafters are made to cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from paceline.core.cost import SHALLOW, Cost, Costs
+from paceline.core.decode import Request, decode, start
+from paceline.core.policy import Policy
+from paceline.core.ports import Budget, Drafter, Features, Want
+from paceline.core.rate import Rate
+from paceline.core.record import Step
+from paceline.core.tree import EMPTY, DraftTree, chain
+from paceline.drafters.compose import Portfolio
+from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording, numbered
+
+V = 16
+
+
+@dataclass
+class Passing:
+    """Time."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Actor(RecordedTarget):
+    """Says the text; a pass takes what `curve` says of its rows, of all requests together."""
+
+    def __init__(self, recordings: Sequence[Recording], curve: Mapping[int, float], clock: Passing) -> None:
+        super().__init__(numbered(V), recordings)
+        self._cost, self._clock = Cost({SHALLOW: curve}), clock
+
+    def forward(
+        self, batch: Sequence[tuple[RecordedSession, DraftTree]], want: Want
+    ) -> list[RecordedForward]:
+        self._clock.now += self._cost.seconds(sum(1 + len(tree) for _, tree in batch), SHALLOW)
+        return super().forward(batch, want)
+
+
+@dataclass
+class Place:
+    """Where one request is in its text."""
+
+    text: tuple[int, ...]
+    at: int = 0
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.at += len(step.tokens)
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Prompter:
+    """Whispers `length` tokens, each of which is right as often as `right` says of its place in the text, in
+    `seconds`, and as many again for each level. score: what it says of itself; None is the truth.
+    stepwise: asks its budget before each token, as who has to compute them does. asked: the places where it
+    was."""
+
+    name: str
+    right: Callable[[int], float]
+    seconds: float = 0.0
+    level: float = 0.0
+    length: int = 4
+    score: float | None = None
+    stepwise: bool = False
+    seed: int = 0
+    clock: Passing = field(default_factory=Passing)
+    asked: list[int] = field(default_factory=list)
+    spent: float = 0.0
+    wants = Want()
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+
+    def open(self, prompt: Sequence[int], seed: int) -> Place:
+        return Place(text_of(int(prompt[0]) * V + int(prompt[1])))
+
+    def propose(self, batch: Sequence[tuple[Place, Budget]]) -> list[DraftTree]:
+        return [self._whisper(place, budget) for place, budget in batch]
+
+    def _whisper(self, place: Place, budget: Budget) -> DraftTree:
+        self.asked.append(place.at)
+        began = self.clock.now
+        self.clock.now += self.seconds
+        said: list[int] = []
+        scores: list[float] = []
+        survival, good = 1.0, True
+        for truth in place.text[place.at : place.at + min(self.length, budget.depth, budget.nodes)]:
+            right = self.right(place.at)
+            score = right if self.score is None else self.score
+            survival = budget.survival(self.name, score, len(said) + 1, survival)
+            if self.stepwise and not budget.goes_on(score, len(said), len(said), survival):
+                break
+            self.clock.now += self.level
+            good = good and self._random.random() < right
+            said.append(truth if good else (truth + 1) % V)
+            scores.append(score)
+            if self.stepwise and not budget.deepens(len(said), len(said), survival):
+                break
+        self.spent += self.clock.now - began
+        return chain(said, self.name, scores) if said else EMPTY
+
+    def close(self) -> None: ...
+
+
+LENGTH = 20_000
+
+
+def text_of(number: int) -> tuple[int, ...]:
+    """As much of it as anybody wants, without a pattern."""
+    return tuple(np.random.default_rng(number).integers(V, size=LENGTH).tolist())
+
+
+@dataclass
+class Play:
+    """So far: what the clock says, and what was emitted."""
+
+    policy: Any
+    clock: Passing
+    target: Actor
+    drafter: Drafter
+    prompters: Sequence[Prompter]
+    requests: list[Request]
+
+    def steps(self) -> Iterator[tuple[Request, Step]]:
+        return decode(self.target, self.drafter, self.policy, self.requests, self.clock)
+
+    def perform(self) -> Play:
+        """To the end."""
+        for _ in self.steps():
+            pass
+        return self
+
+    @property
+    def tokens(self) -> int:
+        return sum(request.n_tokens for request in self.requests)
+
+    @property
+    def share(self) -> float:
+        """Of the time, that went into drafting."""
+        return sum(prompter.spent for prompter in self.prompters) / self.clock.now
+
+
+def stage(
+    curve: Mapping[int, float],
+    prompters: Sequence[Prompter],
+    tokens: int,
+    *,
+    requests: int = 1,
+    policy: Policy | None = None,
+    **most: Any,
+) -> Play:
+    """Requests that are about to begin; decided by the rate unless it is said otherwise."""
+    clock = Passing()
+    for prompter in prompters:
+        prompter.clock = clock
+    recordings = [Recording(divmod(number, V), text_of(number)) for number in range(requests)]
+    target = Actor(recordings, curve, clock)
+    policy = policy or Rate(Costs(Cost({SHALLOW: curve})), clock=clock, **most)
+    drafter = Portfolio(list(prompters))
+    started = [start(target, drafter, one.prompt, max_tokens=tokens, ignore_eos=True) for one in recordings]
+    return Play(policy, clock, target, drafter, prompters, started)
+
+
+class Asking:
+    """A request, as far as a policy looks at one before its first step."""
+
+    def __init__(self) -> None:
+        self.session = SimpleNamespace(tokens=[0])
+
+
+def asking(n: int) -> list[Any]:
+    return [Asking() for _ in range(n)]
+
+
+def decider(curve: Mapping[int, float], **most: int) -> Rate:
+    """By the rate, at a standstill."""
+    return Rate(Costs(Cost({SHALLOW: curve})), clock=lambda: 0.0, **most)
