@@ -24,8 +24,8 @@ from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Budget, Drafter, Want
 from paceline.core.rate import Rate
-from paceline.core.tree import DraftTree
-from paceline.drafters.cascade import CascadeDrafter
+from paceline.core.tree import ROOT, DraftTree
+from paceline.drafters.cascade import LATER, CascadeDrafter
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -33,6 +33,18 @@ from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engines.llama import LlamaTarget
 from paceline.lab import workload
+
+# Passes and rows are the draft model's: by token of its chain, and by token of output.
+COLUMNS = (
+    ("tokens", "a step"),
+    ("drafted", "a step"),
+    ("kept", ""),
+    ("model's", "a step"),
+    ("passes", "of its"),
+    ("rows", "of its"),
+    ("passes", "a token"),
+    ("later's", "kept"),
+)
 
 
 class Clock:
@@ -79,26 +91,34 @@ class Bench:
     draft: Metered
     clock: Clock
     items: list[tuple[list[int], int]]
+    width: int
 
     def run(self, drafter: Drafter, policy: Policy) -> str:
-        """Fixed drafts: what came of them, by token of output and by drafted token."""
+        """Fixed drafts: the numbers under COLUMNS. The last: of the tokens behind the draft model's own the
+        share that was kept of those whose parent was."""
         stats = self._decoded(drafter, policy)
-        model = stats["model"]
-        return (
-            f"{stats['tokens'] / stats['steps']:7.2f} {stats['drafted'] / stats['steps']:8.2f}"
-            f" {stats['accepted'] / max(1, stats['drafted']):6.2f} {model / stats['steps']:7.2f}"
-            f" {self.draft.passes / max(1, model):8.2f} {self.draft.rows / max(1, model):6.2f}"
-            f" {self.draft.passes / stats['tokens']:8.2f}"
+        passes, rows, steps, model = self.draft.passes, self.draft.rows, stats["steps"], stats["model"]
+        numbers = (
+            stats["tokens"] / steps,
+            stats["drafted"] / steps,
+            stats["accepted"] / max(1, stats["drafted"]),
+            model / steps,
+            passes / max(1, model),
+            rows / max(1, model),
+            passes / stats["tokens"],
+            stats["later"] / max(1, stats["reached"]),
         )
+        return "".join(f"{number:9.2f}" for number in numbers)
 
     def rate(self, drafter: Drafter, costs: Costs) -> float:
         began = self.clock.now
-        policy = Rate(costs, width=1, clock=self.clock)  # a cascade drafts chains
+        policy = Rate(costs, width=self.width, clock=self.clock)
         stats = self._decoded(drafter, policy)
         return float(stats["tokens"] / (self.clock.now - began))
 
     def _decoded(self, drafter: Drafter, policy: Policy) -> dict[str, int]:
-        out = dict.fromkeys(("tokens", "steps", "drafted", "accepted", "model"), 0)
+        counted = ("tokens", "steps", "drafted", "accepted", "model", "reached", "later")
+        out = dict.fromkeys(counted, 0)
         self.draft.passes = self.draft.rows = 0
         for prompt, n in self.items:
             request = start(self.target, drafter, prompt, max_tokens=n)
@@ -108,6 +128,11 @@ class Bench:
                 out["drafted"] += len(step.tree)
                 out["accepted"] += len(step.path)
                 out["model"] += step.tree.proposed.source.count("model")
+                tree, right = step.tree, {ROOT, *step.path}
+                reached = [i for i, parent in enumerate(tree.parents) if parent in right]
+                later = [i in right for i in reached if tree.source[i] == LATER]
+                out["reached"] += len(later)
+                out["later"] += sum(later)
             request.close()
         return out
 
@@ -132,8 +157,8 @@ def ways(draft: Metered, n_vocab: int, cost: Cost | None) -> Iterator[tuple[str,
 
 
 def fixed(bench: Bench, draft: Cost) -> None:
-    print("drafts of at most 7, p_min 0.5     tokens  drafted   kept   model    passes   rows   passes")
-    print("                                   a step   a step          a step  a token of its    a token")
+    print(f"{'drafts of at most 7, p_min 0.5':32}" + "".join(f"{first:>9}" for first, _ in COLUMNS))
+    print(f"{'':32}" + "".join(f"{second:>9}" for _, second in COLUMNS))
     bench.target.cost = bench.draft.cost = Cost.flat()
     for name, drafters in ways(bench.draft, bench.target.vocab.size, draft):
         made = drafters[0] if len(drafters) == 1 else ComposedDrafter(drafters, least=3)
@@ -166,6 +191,7 @@ def main() -> None:
     parser.add_argument("--draft-pass", nargs="+", type=float, default=[0.02, 0.1, 0.3])
     parser.add_argument("--draft-row", nargs="+", type=float, default=[0.05, 0.25, 0.8])
     parser.add_argument("--target-row", type=float, default=0.1)
+    parser.add_argument("--width", type=int, default=4, help="most leaves by rate; a cascade has one")
     args = parser.parse_args()
 
     def make(each: float, row: float) -> Costs:
@@ -178,7 +204,7 @@ def main() -> None:
     for suite in args.suites:
         chosen = workload.sampled(workload.of_size(workload.load(suite), "tiny"), args.n)
         items += [(models[0].text.encode(item.prompt), item.max_tokens) for item in chosen if item.prompt]
-    bench = Bench(Metered(models[0], clock), Metered(models[1], clock), clock, items)
+    bench = Bench(Metered(models[0], clock), Metered(models[1], clock), clock, items, args.width)
     print(f"{len(items)} items of {', '.join(args.suites)}")
     fixed(bench, Cost.flat(1.0, args.draft_row[0]))
     by_rate(bench, make, args.draft_pass, args.draft_row)

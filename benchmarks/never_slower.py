@@ -21,7 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ from paceline.cli.zoo import parse_count
 from paceline.core.cost import Costs
 from paceline.core.sampling import Sampling
 from paceline.costing import costs_of
+from paceline.lab import workload
 from paceline.lab.bench.bench import Bench
 from paceline.lab.bench.plan import Plan
+from paceline.lab.bench.prompts import Prompts, earlier
 from paceline.lab.bench.record import Interval
 from paceline.lab.bench.summary import ratio
 from paceline.lab.replay import traces
@@ -41,6 +43,7 @@ from paceline.lab.replay.record import Result
 from paceline.lab.replay.recording import Recorder
 from paceline.lab.replay.replay import Replay, methods_of
 from paceline.lab.replay.traces import Trace
+from paceline.llm import LLM
 from paceline.zoo.inflate import inflate
 
 AUTO = "auto"
@@ -94,25 +97,27 @@ def speed(result: Result) -> float:
 
 def measure(target: Path, ftype: str, workload: str, arguments: argparse.Namespace) -> Row:
     suite, temperature = WORKLOADS[workload]
-    alone = {"target": target, "threads": arguments.threads}
-    common: dict[str, Any] = {
-        "models": alone | {"draft": zoo.draft_path()},
-        "suite": suite,
-        "items": arguments.items,
-        "n": arguments.n_predict,
-        "sampling": Sampling(temperature=temperature),
-    }
+    sampling = Sampling(temperature=temperature)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "traces.jsonl"
-        plain = Plan(**common | {"models": alone}, methods="plain", rounds=1)
-        Bench(plan=plain, recorder=Recorder(file, print)).measure()
+        with load(target, drafters="none", threads=arguments.threads) as llm:
+            record_plainly(llm, Recorder(file, print), suite, sampling, arguments)
+            text = llm.target.text
+            recorded = [traces.read(file, traces.lines(file), text)]
         with both_models(target, arguments.threads) as (big, small, costs):
-            said = traces.read(file, traces.lines(file), big.text)
-            recorded = [drawn(said, temperature > 0)]
             grid = ",".join([*COPIED, *SURE, *GUESSED])
             best = max(replayed(recorded, grid, big, small, costs, bound=False), key=speed)
         methods = [AUTO] if best.method == "plain" else [best.method, AUTO]
-        record = Bench(Plan(**common, methods=",".join(methods), rounds=arguments.rounds)).measure()
+        plan = Plan(
+            models={"target": target, "draft": zoo.draft_path(), "threads": arguments.threads},
+            suite=suite,
+            items=arguments.items,
+            n=arguments.n_predict,
+            sampling=sampling,
+            methods=",".join(methods),
+            rounds=arguments.rounds,
+        )
+        record = Bench(plan).measure()
         with both_models(target, arguments.threads) as (big, small, costs):
             both = replayed(recorded, ",".join(methods), big, small, costs, bound=True)
     groups = record.groups[0]
@@ -149,9 +154,25 @@ def both_models(target: Path, threads: int | None) -> Iterator[tuple[Any, Any, C
         yield big.target, small.target, costs_of(big.target, small.target)
 
 
-def drawn(trace: Trace, sampled: bool) -> Trace:
-    """What was drawn, or what was decoded greedily."""
-    return replace(trace, requests=tuple(one for one in trace.requests if one.sampled == sampled))
+def record_plainly(
+    llm: LLM, recorder: Recorder, suite: str, sampling: Sampling, arguments: argparse.Namespace
+) -> None:
+    """What the model answers, item after item, as the bench asks them."""
+    items = workload.of_size(workload.load(suite), "tiny")
+    items = workload.sampled(items, arguments.items) if arguments.items else items
+    prompts = Prompts(llm, items, n=arguments.n_predict, depth=0, ignore_eos=True, sampling=sampling, seed=0)
+    said: dict[str, str] = {}
+    before = earlier(items)
+    recorder.begin(llm.target.vocab, llm.target.name)
+    for item in items:
+        ask = prompts.ask(item, said, before[item.id])
+        answer = llm.generate(
+            ask.tokens, max_tokens=ask.max_tokens, seed=ask.seed, ignore_eos=True, **asdict(sampling)
+        )
+        said[item.id] = answer.text
+        recorder.add(
+            ask.tokens, answer, id_=item.id, sampling=sampling, seed=ask.seed, session=item.session or ""
+        )
 
 
 def worst(auto: Result) -> float:

@@ -120,6 +120,29 @@ def test_a_change_of_the_text_is_followed_within_a_few_dozen_guesses(before: flo
     assert max(took) <= 60
 
 
+@pytest.mark.parametrize("score", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("lucky", [True, False])
+def test_what_was_true_for_very_long_is_unlearned_as_fast(lucky: bool, score: float) -> None:
+    """Twenty thousand guesses of one kind, as of a text that is copied; then a few of the other."""
+    calibrator, recent = Calibrator(), 0.0
+    for n in range(20_010):
+        right = lucky == (n < 20_000)
+        calibrator.observe(logit_at(score), 1, recent, right)
+        recent += RECENT * ((1.0 if right else -1.0) - recent)
+        if n == 20_000 - 1:
+            assert (calibrator.probability(score, 1, recent) > 0.99) == lucky
+    assert (calibrator.probability(score, 1, recent) < 0.5) == lucky
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_seldom_seen_is_not_learned_from_a_whisper(seed: int) -> None:
+    """Guesses that fared neither well nor badly hardly tell what it means when they do."""
+    calibrator, r = Calibrator(), random.Random(seed)
+    for _ in range(1000):
+        calibrator.observe(logit_at(0.5), 1, r.choice([-0.02, 0.02]), r.random() < 0.5)
+    assert 0.3 < calibrator.probability(0.5, 1, 1.0) - calibrator.probability(0.5, 1, 0.0) + 0.2 < 0.7
+
+
 anything = st.floats(allow_nan=True, allow_infinity=True)
 
 

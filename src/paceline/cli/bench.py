@@ -182,7 +182,7 @@ def check_plot(plot: Path | None) -> None:
 
 def default_methods(models: Mapping[str, Any]) -> str:
     drafted = models["draft"] is not None or models["target"] is None
-    return "plain,lookup,suffix,ngram,stack" + ",model,lookup+model" * drafted
+    return "plain,auto,lookup,suffix,ngram,stack" + ",model,lookup+model" * drafted
 
 
 def chosen_format(asked: Mapping[str, bool]) -> str:

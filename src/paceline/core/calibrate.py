@@ -98,6 +98,8 @@ class Calibrator:
         z = self.logit(x, depth, recent)
         p = sigmoid(z)
         self.reliability.add(p, accepted)
+        if (z >= SUREST and accepted) or (z <= -SUREST and not accepted):
+            return z  # believed as firmly as can be: weights that grew on would have to be unlearned
         step, variance = STEP * (accepted - p), p * (1.0 - p)
         weights, curvature = self.weights, self._curvature
         place = 1 + (depth if depth < POSITIONS else POSITIONS)

@@ -126,7 +126,7 @@ def parse(text: str) -> Sweep:
 def every_drafter(has_draft: bool, has_stores: bool) -> str:
     """The methods of `--sweep drafter`: each drafter that can be made alone, then in order all of those that
     can be asked one after the other."""
-    there = {"model": has_draft, "datastore": has_stores, "none": False}
+    there = {"model": has_draft, "cascade": has_draft, "datastore": has_stores, "none": False}
     names = [name for name in DRAFTERS if there.get(name, True)]
-    alone = ("lookahead", "stack", "auto")
+    alone = ("lookahead", "cascade", "stack", "auto")
     return ",".join(["plain", *names, "+".join(name for name in names if name not in alone)])
