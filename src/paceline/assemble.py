@@ -63,8 +63,10 @@ def load(
     left_open = drafters is None
     target, draft, names = choose(target, draft, drafters, exact_greedy)
     drafting = checked(Drafting, {"drafters": names, **settings})
-    if "model" in names and draft is None:
-        raise UsageError("the drafter 'model' needs a draft model: give one (-md), or use --draft lookup")
+    if draft is None and (needy := [name for name in names if name in ("model", "cascade")]):
+        raise UsageError(
+            f"the drafter {needy[0]!r} needs a draft model: give one (-md), or use --draft lookup"
+        )
     if not WITH_MODEL & set(names) and draft is not None:
         raise UsageError(f"a draft model is given, but --draft {','.join(names)} does not name 'model'")
     if drafting.cross_vocab != "off" and draft is None:
@@ -103,7 +105,7 @@ def load(
             undo.callback(small.close)
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)
-        drafter, drafting = make_drafter(drafting, engine, small, found)
+        drafter, drafting = make_drafter(drafting, engine, small, found, costs)
         remembered = recall(engine.vocab, drafter, remember) if remember else None
         undo.pop_all()
     policy = make_policy(drafting, costs)

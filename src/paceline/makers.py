@@ -238,7 +238,14 @@ def make_policy(drafting: Drafting, costs: Costs | None, clock: Clock = perf_cou
         return Fixed(drafting.budget)
     assert costs is not None  # who wants the rate measures first
     budget = drafting.budget
-    return Rate(costs, depth=budget.depth, nodes=budget.nodes, width=budget.width, clock=clock)
+    return Rate(
+        costs,
+        depth=budget.depth,
+        nodes=budget.nodes,
+        width=budget.width,
+        p_split=budget.p_split,
+        clock=clock,
+    )
 
 
 def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, Translation | None]:

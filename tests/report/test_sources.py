@@ -41,4 +41,4 @@ def test_the_legend_shows_how_each_source_is_marked() -> None:
 
 
 def test_every_drafter_that_drafts_has_a_style() -> None:
-    assert set(STYLES) == set(DRAFTERS) - {"none", "stack"}
+    assert set(STYLES) == (set(DRAFTERS) | {"later"}) - {"none", "stack", "auto", "cascade"}

@@ -137,8 +137,8 @@ Drafters = Annotated[
         "--draft",
         panel=DRAFTING,
         metavar="NAMES",
-        help="lookup,model asks them in that order; also suffix, ngram, datastore, recycle, lookahead, "
-        "stack, none. Default: lookup, and what the other options bring.",
+        help="auto (the default): all there is something for, where it pays. Or names, in the order they are "
+        "asked: lookup, suffix, ngram, datastore, recycle, lookahead, model, cascade, stack, none.",
     ),
 ]
 Corpora = Annotated[

@@ -13,6 +13,7 @@ one of its edges. Requests that share a pass share its cost, and their nodes com
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -38,15 +39,20 @@ SHOWN = 16  # rows that a reason looks at
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
 
 
+def descending(survival: Sequence[float]) -> list[float]:
+    """The likeliest first, below zero."""
+    return sorted(-s for s in survival)
+
+
 class Proposal:
     """One request's draft in the making.
 
     name, since: the drafter that is being asked, and since when. before, kind: what the draft was worth
     before it, and how sure it was; probe: whether it is asked without being expected to pay.
-    deepest, gained, best: of what it has computed so far, in levels and in tokens.
+    deepest: levels that it has computed so far; nodes: minus the survivals of what it has drafted, ascending.
     """
 
-    __slots__ = ("before", "best", "deepest", "gained", "kind", "name", "probe", "since")
+    __slots__ = ("before", "deepest", "kind", "name", "nodes", "probe", "since")
 
     def __init__(self) -> None:
         self.name = ""
@@ -54,7 +60,8 @@ class Proposal:
 
     def asks(self, name: str, now: float, before: float = 0.0, kind: int = 0, probe: bool = False) -> None:
         self.name, self.since, self.before, self.kind, self.probe = name, now, before, kind, probe
-        self.deepest, self.gained, self.best = 0, 0.0, 0.0
+        self.deepest = 0
+        self.nodes: list[float] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,8 @@ class RateBudget(Budget):
 
 
 class Rate:
-    """costs: what passes take here, kept up to date. nodes, depth, width: the most that a draft may have."""
+    """costs: what passes take here, kept up to date. nodes, depth, width: the most that a draft may have;
+    p_split: see Budget."""
 
     learns = True
 
@@ -91,10 +99,11 @@ class Rate:
         depth: int = 31,
         nodes: int = 62,
         width: int = 4,
+        p_split: float = 0.1,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.costs = costs
-        self._most = (depth, nodes, width)
+        self._most, self._p_split = (depth, nodes, width), p_split
         self._clock = clock
         self.forget()
 
@@ -126,7 +135,7 @@ class Rate:
             self.rate = max(self.rate, self._tokens / self._seconds)
         self._slightest = 0.0
         return [
-            RateBudget(depth, nodes, width, 0.0, 0.0, None, self, self._mood(request), Proposal())
+            RateBudget(depth, nodes, width, 0.0, self._p_split, None, self, self._mood(request), Proposal())
             for request in requests
         ]
 
@@ -164,13 +173,13 @@ class Rate:
         queue.sort()
         kept = fitting(queue, drafts, budgets)
         rows = min(rows, len(self._curve) - 1)  # many requests may have drawn more than the curve shows
-        n, _ = self._best([-entry[0] for entry in kept], rows)
+        n, _ = self._best([entry[0] for entry in kept], rows)
         taken: list[list[int]] = [[] for _ in drafts]
         for _, at, node in kept[:n]:
             taken[at].append(node)
         for budget, survival in zip(budgets, survivals, strict=True):
             if isinstance(budget, RateBudget) and budget.proposal.name:
-                self._settle(budget.proposal, now, self._best(sorted(survival, reverse=True), self._rows)[1])
+                self._settle(budget.proposal, now, self._best(descending(survival), self._rows)[1])
         return [
             draft if draft.q is not None else draft.chosen(sorted(nodes), survival)
             for draft, nodes, survival in zip(drafts, taken, survivals, strict=True)
@@ -235,9 +244,9 @@ class Rate:
         slight = SLIGHT * self._curve[self._rows]
         before, what, probe = 0.0, 0, False
         if worth.seconds > slight or (proposal.name and self._worth[proposal.name].seconds > slight):
-            survival = sorted(self.belief.survivals(budget.mood, draft()), reverse=True)
+            survival = descending(self.belief.survivals(budget.mood, draft()))
             before = self._best(survival, self._rows)[1]
-            what = kind(survival[0]) if survival else 0
+            what = kind(-survival[0]) if survival else 0
         self._settle(proposal, now, before)
         if worth.seconds > slight and not worth.pays(what, self.rate):
             if not worth.due(self._probing, self._spent):
@@ -258,31 +267,32 @@ class Rate:
             proposal.name = ""
 
     def deepens(self, budget: RateBudget, depth: int, survival: float) -> bool:
-        """Whether a path goes on: the nodes behind this one, guessed to be as likely as those before, against
-        what it takes to compute and to verify them."""
-        proposal, curve, rate = budget.proposal, self._curve, self.rate
+        """Whether a path goes on: what the draft would be worth with the nodes behind this one, guessed to be
+        as likely as those before, against what it is worth now and what they take to compute."""
+        proposal = budget.proposal
         worth = self._worth.get(proposal.name)
-        level = 0.0 if worth is None else worth.level
-        rows, base = self._rows + depth, curve[self._rows]
+        level = 0.0 if worth is None else self.rate * worth.level
         proposal.deepest = max(proposal.deepest, depth)
-        proposal.gained += survival
-        proposal.best = max(proposal.best, proposal.gained - rate * (curve[rows] - base))
-        each = survival ** (1 / depth)
-        gained, reached = proposal.gained, survival
-        for m in range(1, min(FURTHER, len(curve) - 1 - rows, budget.depth - depth) + 1):
-            reached *= each
-            gained += reached
-            if gained - rate * (m * level + curve[rows + m] - base) > proposal.best:
+        nodes = proposal.nodes
+        insort(nodes, -survival)
+        now = self._best(nodes, self._rows)[1]
+        each, last = survival ** (1 / depth), min(FURTHER, budget.depth - depth)
+        further = nodes
+        for m in range(1, last + 1):
+            survival *= each
+            further = sorted([*further, -survival])
+            # Only as far as the next edges: what lies between costs as much and brings less.
+            if (m & (m - 1) == 0 or m == last) and self._best(further, self._rows)[1] - m * level > now:
                 return True
         return False
 
     def _best(self, survival: Sequence[float], rows: int) -> tuple[int, float]:
-        """How many of the survivals, which descend, are worth their rows beside `rows` others, and what they
-        are worth in tokens."""
+        """How many of the survivals (here below zero, so that the likeliest are the least and come first) are
+        worth their rows beside `rows` others, and what they are worth in tokens."""
         curve, rate = self._curve, self.rate
         best, most, gained, base = 0, 0.0, 0.0, rate * curve[rows]
         for n, s in enumerate(survival[: len(curve) - 1 - rows], 1):
-            gained += s
+            gained -= s
             worth = gained + base - rate * curve[rows + n]
             if worth > most:
                 best, most = n, worth

@@ -39,8 +39,8 @@ class Models:
         small = None
         if draft is not None:
             small = self._draft(draft).target
-        drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora)
         costs = self._measured(small) if drafting.policy == "rate" else None
+        drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora, costs)
         policy = make_policy(drafting, costs)
         return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
 
