@@ -262,9 +262,12 @@ def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, T
     theirs = Lexicon(draft.vocab, lambda text: draft.text.encode_within(text))
     translation = Translation(ours, theirs, Intersection.of(ours, theirs))
     if drafting.cross_vocab == "auto":
-        only_tli = drafting.temperature > 0 or drafting.width > 1 or "cascade" in drafting.drafters
+        trees = drafting.width > 1 and drafting.policy != "rate"  # which takes chains as they come
+        only_tli = drafting.temperature > 0 or trees or "cascade" in drafting.drafters
         tli = only_tli or translation.coverage(ours.spell(TEXT.encode())) >= ENOUGH
-        drafting = replace(drafting, cross_vocab="tli" if tli else "slem")
+        drafting = (
+            replace(drafting, cross_vocab="tli") if tli else replace(drafting, cross_vocab="slem", width=1)
+        )
     if drafting.cross_vocab == "tli" and len(translation.common) == 0:
         slem = drafting.temperature == 0 and drafting.width == 1 and "cascade" not in drafting.drafters
         raise VocabError(

@@ -10,9 +10,9 @@ from paceline.core.settings import Drafting
 def test_the_defaults_of_the_command_line_are_those_of_the_library() -> None:
     options = {name: p.default for name, p in inspect.signature(run).parameters.items()}
     drafting, sampling = Drafting(), Sampling()
-    for name in ("p_min", "p_split", "ngram_min", "ngram_max", "cross_vocab", "verify", "least"):
+    for name in ("p_min", "ngram_min", "ngram_max", "cross_vocab", "verify", "least"):
         assert options[name] == getattr(drafting, name), name
-    for left_open in ("draft", "policy", "n_draft", "width"):
+    for left_open in ("draft", "policy", "n_draft", "width", "p_split"):
         assert options[left_open] is None
     assert (options["draft_temp"], options["draft_top_k"]) == (drafting.temperature, drafting.top_k)
     assert options["temp"] == sampling.temperature

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from enumeration import Tape, outcomes
 from paceline.core.cost import SHALLOW, Cost
 from paceline.core.decode import advance, start
-from paceline.core.rate import SHARED, Rate
+from paceline.core.rate import CAUTION, SHARED, Rate
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, chain
 from paceline.drafters.compose import Portfolio
@@ -106,10 +106,20 @@ def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decodin
     """A drafter that is always right, where eight rows cost two passes: 8 tokens in 2 seconds."""
     knowing = Prompter("knowing", lambda at: 1.0, score=0.99, length=7)
     play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [knowing], 400).perform()
-    assert play.policy.rate == pytest.approx(4.0, rel=0.05)
+    assert play.policy.rate == pytest.approx(CAUTION * 4.0, rel=0.05)
     wrong = Prompter("wrong", lambda at: 0.0, score=0.9, length=7)
     play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [wrong], 400).perform()
-    assert play.policy.rate == pytest.approx(1.0)
+    assert 1.0 < play.policy.rate < 1.2  # what it has lost is asked for on top
+
+
+def test_what_was_lost_is_made_good_before_more_is_risked() -> None:
+    """The same guess is taken by one who has lost nothing, and left out by one who has."""
+    rate = decider({1: 1.0, 2: 1.4, 64: 40.0})
+    draft = chain([1], "a", [0.5])
+    requests = asking(1)
+    for lost, taken in ((0.0, 1), (5.0, 1), (40.0, 0)):
+        rate._plainly, rate._spent = 1000.0, 1000.0 + lost
+        assert len(rate.choose(requests, rate.budgets(requests), [draft])[0]) == taken
 
 
 def test_a_draft_that_gains_less_than_the_rate_is_left_out() -> None:

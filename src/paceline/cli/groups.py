@@ -165,9 +165,14 @@ def drafting(
         option("--p-min", panel=DRAFTING, metavar="X", help="Draft on while the draft model is this sure."),
     ] = 0.5,
     p_split: Annotated[
-        float,
-        option("--p-split", panel=DRAFTING, metavar="X", help="Branch where an alternative is this likely."),
-    ] = 0.1,
+        float | None,
+        option(
+            "--p-split",
+            panel=DRAFTING,
+            metavar="X",
+            help="Branch where an alternative is this likely; 0.1, by rate 0.3.",
+        ),
+    ] = None,
     draft_temp: Annotated[
         float,
         option(
@@ -231,10 +236,9 @@ def drafting(
     ] = 7,
 ) -> dict[str, Any]:
     """What `load` takes to draft, whoever drafts."""
-    open_ = {"policy": policy, "n_draft": n_draft, "width": width}
+    open_ = {"policy": policy, "n_draft": n_draft, "width": width, "p_split": p_split}
     return {name: value for name, value in open_.items() if value is not None} | {
         "p_min": p_min,
-        "p_split": p_split,
         "temperature": draft_temp,
         "top_k": draft_top_k,
         "exact_greedy": exact_greedy,

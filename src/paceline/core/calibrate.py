@@ -19,6 +19,7 @@ POSITIONS = 4  # 1, 2, 3, and all that are deeper
 FORGET = 0.99  # a weight rests on about a hundred outcomes
 STEP = 0.7
 PRIOR = 4.0
+TREND = 1.5  # to begin with; where it ends, by drafters and texts, is 0 to 3
 LEAST, MOST = 0.01, 0.99  # scores beyond them say no more than these
 SUREST = 6.0  # logits of what is believed: 0.9975
 GRAIN = 1000
@@ -80,7 +81,7 @@ class Calibrator:
 
     __slots__ = ("_curvature", "reliability", "weights")
 
-    def __init__(self, trend: float = 1.0, reliability: Reliability | None = None) -> None:
+    def __init__(self, trend: float = TREND, reliability: Reliability | None = None) -> None:
         self.weights = [1.0, trend] + [0.0] * POSITIONS
         self._curvature = [PRIOR] * len(self.weights)
         self.reliability = reliability or Reliability()

@@ -32,7 +32,9 @@ from paceline.core.worth import Worth, kind
 if TYPE_CHECKING:
     from paceline.core.decode import Request
 
+CAUTION = 0.95  # what was reached in a few steps flatters what the next ones will reach
 LATELY = 0.88  # what is left of a step's weight after the next one: a memory of some eight steps
+STRICT, PATIENCE = 10.0, 50  # for each share of the time that was lost, of at least so many plain steps
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
 SLIGHT = 0.002  # of a plain pass: a drafter that takes less is asked without asking what it is worth
 SHOWN = 16  # rows that a reason looks at
@@ -115,7 +117,9 @@ class Rate:
         self._moods: WeakKeyDictionary[Request, Mood] = WeakKeyDictionary()
         self._worth: dict[str, Worth] = {}
         self._tokens = self._seconds = 0.0  # of late
-        self._spent = self._probing = 0.0  # seconds in all
+        self._spent = self._plainly = self._probing = (
+            0.0  # seconds in all; what plain decoding would have taken
+        )
         self._steps = self._silent = self._declined = 0
         self._left_out = self._was_right = 0  # likeliest guesses at steps at which none was verified
         self._refused: set[int] = set()  # moods of requests for which some drafter was not worth asking
@@ -132,7 +136,10 @@ class Rate:
         self._curve = curve = self.costs.target.curve(rows + nodes * min(rows, SHARED), deepest)
         self.rate = rows / curve[rows]
         if self._seconds > 0.0:
-            self.rate = max(self.rate, self._tokens / self._seconds)
+            self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
+        # Where drafting has cost more than it gave, more is asked of it until that is made good.
+        lost = (self._spent - self._plainly) / (self._plainly + PATIENCE * curve[rows])
+        self.rate *= 1.0 + STRICT * max(0.0, lost)
         self._slightest = 0.0
         return [
             RateBudget(depth, nodes, width, 0.0, self._p_split, None, self, self._mood(request), Proposal())
@@ -211,6 +218,7 @@ class Rate:
         self._tokens = LATELY * self._tokens + tokens
         self._seconds = LATELY * self._seconds + took
         self._spent += took
+        self._plainly += tokens * self._curve[self._rows] / self._rows
         for worth in self._worth.values():
             worth.waited += tokens
 

@@ -30,8 +30,12 @@ WITH_MODEL = frozenset({"model", "cascade", "stack", "auto"})
 LEARNERS = frozenset({"suffix", "ngram", "recycle", "cascade", "stack", "auto"})
 POLICIES = ("fixed", "p_min", "rate")
 UNSET = -(1 << 31)  # a number that was left to the policy
-ROOM = {"rate": (31, 4)}  # the longest draft and its leaves, where they are left open; else:
-FIXED_ROOM = (7, 1)  # with the root 8 rows: where kernels work in tiles, the ninth is the dear one
+# n_draft, width and p_split where they are left open.
+LEFT_OPEN = {
+    "rate": (31, 4, 0.3),
+    "p_min": (7, 1, 0.1),  # with the root 8 rows: where kernels work in tiles, the ninth is the dear one
+}
+LEFT_OPEN["fixed"] = LEFT_OPEN["p_min"]
 VERIFY = ("auto", *RULES)
 CROSS_VOCAB = ("off", "tli", "slem", "auto")
 
@@ -56,7 +60,7 @@ class Drafting:
     n_draft: int = UNSET
     width: int = UNSET
     p_min: float = 0.5
-    p_split: float = 0.1
+    p_split: float = float(UNSET)
     temperature: float = 0.0
     top_k: int = 10
     verify: str = "auto"
@@ -71,14 +75,14 @@ class Drafting:
     def __post_init__(self) -> None:
         if not self.policy:
             object.__setattr__(self, "policy", "rate" if "auto" in self.drafters else "p_min")
-        room = ROOM.get(self.policy, FIXED_ROOM)
-        if self.verify in CHAINS or self.cross_vocab == "slem":
-            room = room[0], 1  # which have no use for branches
-        for name, value in zip(("n_draft", "width"), room, strict=True):
-            if getattr(self, name) == UNSET:
-                object.__setattr__(self, name, value)
         self._check_names()
         self._check_policy()
+        n_draft, width, p_split = LEFT_OPEN[self.policy]
+        if self.verify in CHAINS or self.cross_vocab == "slem":
+            width = 1  # which have no use for branches
+        for name, value in (("n_draft", n_draft), ("width", width), ("p_split", p_split)):
+            if getattr(self, name) == UNSET:
+                object.__setattr__(self, name, value)
         if "lookahead" in self.drafters and len(self.drafters) > 1:
             raise UsageError("'lookahead' needs its window in every pass: name it without other drafters")
         lows = {"n_draft": 1, "width": 1, "top_k": 1, "least": 1, "window": 0, "level": 2, "guesses": 1}
