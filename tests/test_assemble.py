@@ -105,7 +105,7 @@ def test_the_policy_is_the_one_that_was_named() -> None:
     [
         ({"drafters": "model"}, "needs a draft model"),
         ({"cross_vocab": "tli"}, "cross_vocab tli translates for a draft model: give one"),
-        ({"policy": "fixed"}, "'auto' decides by the rate: name drafters"),
+        ({"policy": "best"}, "unknown policy 'best': choose from fixed, p_min, rate"),
         ({"exact_greedy": True, "policy": "rate"}, "needs drafts that are chains"),
         ({"drafters": "lookup,guess"}, "unknown drafter 'guess'"),
         ({"drafters": ()}, "no drafter named"),

@@ -189,7 +189,7 @@ def test_without_a_draft_model_there_is_no_cache_of_its_to_check(
 ) -> None:
     record = certify(capsys, *pair[:2], *pair[4:], "--json").json
     assert record["draft_state"] is None
-    assert record["provenance"]["drafting"]["drafters"] == ["lookup"]
+    assert record["provenance"]["drafting"]["drafters"] == ["auto"]
     assert record["certified"]
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import paceline
 from paceline.core.settings import Drafting
-from paceline.lab import provenance as module
 from paceline.lab.provenance import provenance
-from paceline.machine.identity import fingerprint
+from paceline.machine.identity import BLOCK, fingerprint
 from paceline.machine.threads import logical_cores, physical_cores
 
 
@@ -26,7 +25,7 @@ def test_a_record_can_be_written_and_names_all_that_matters(models: Path) -> Non
     assert record["machine"]["physical_cores"] == physical_cores()
     assert record["machine"]["logical_cores"] == logical_cores()
     assert (record["threads"], record["n_ctx"], record["request"]) == (1, 512, {"seed": 7})
-    assert record["drafting"] == json.loads(json.dumps(asdict(Drafting(("lookup", "model")))))
+    assert record["drafting"] == json.loads(json.dumps(asdict(Drafting(("auto",)))))
 
 
 def test_without_a_draft_model_there_is_none_in_the_record(models: Path) -> None:
@@ -41,7 +40,7 @@ def test_a_fingerprint_is_that_of_the_content_and_not_of_the_name(models: Path, 
 
 
 def test_a_fingerprint_changes_with_the_first_bytes_the_last_and_the_size(tmp_path: Path) -> None:
-    size = 3 * module.BLOCK
+    size = 3 * BLOCK
     data = [bytearray(size), bytearray(size), bytearray(size), bytearray(size + 1)]
     data[1][0] = data[2][-1] = 1
     paths = [tmp_path / str(i) for i in range(4)]

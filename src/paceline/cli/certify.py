@@ -79,6 +79,9 @@ def certify(
     from paceline.lab.provenance import provenance
     from paceline.report.certificate import lines
 
+    if draft is None:
+        # A rule that goes by the clock would draft otherwise every time.
+        draft, drafting = "auto", {"policy": "p_min"} | drafting
     if sampling != Sampling():
         named["sampling"] = sampling
     plan = Plan(n=n_predict, contexts=contexts, runs=samples, sequences=sequences, seed=seed, **named)

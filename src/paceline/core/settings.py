@@ -126,8 +126,6 @@ class Drafting:
     def _check_policy(self) -> None:
         if self.policy not in POLICIES:
             raise UsageError(f"unknown policy {self.policy!r}: choose from {', '.join(POLICIES)}")
-        if "auto" in self.drafters and self.policy != "rate":
-            raise UsageError(f"'auto' decides by the rate: name drafters to draft by policy {self.policy}")
         if "lookahead" in self.drafters and self.policy == "rate":
             raise UsageError("'lookahead' needs its window in every pass: use policy fixed or p_min")
 

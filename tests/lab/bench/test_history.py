@@ -286,5 +286,6 @@ def test_a_read_only_directory_names_the_way_without_a_history(tmp_path: Path) -
         History(tmp_path / "bench.sqlite")
 
 
-def test_the_default_place_is_the_users_own() -> None:
+def test_the_default_place_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PACELINE_HOME")
     assert default_path().parts[-2:] == ("paceline", "bench.sqlite")

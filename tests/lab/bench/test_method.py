@@ -40,7 +40,7 @@ def test_a_point_of_a_sweep_changes_drafted_methods_only() -> None:
     ("text", "said"),
     [
         ("magic", "unknown drafter 'magic'"),
-        ("lookup:n_draft", "'n_draft' is no setting; write NAME=VALUE with one of n_draft, width"),
+        ("lookup:n_draft", "'n_draft' is no setting; write NAME=VALUE with one of policy, n_draft, width"),
         ("lookup:drafters=model", "'drafters=model' is no setting"),
         ("lookup:n_draft=many", "n_draft takes a number, not 'many'"),
         ("lookup:n_draft=0", "n_draft 0: must be at least 1"),
