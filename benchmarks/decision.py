@@ -72,9 +72,9 @@ class Clocked:
     def __init__(self, policy: Rate) -> None:
         self.policy, self.spent = policy, 0.0
         policy.asks = self._timed(policy.asks)  # type: ignore[method-assign]
-        self.budgets, self.choose, self.observe = map(
-            self._timed, (policy.budgets, policy.choose, policy.observe)
-        )
+        self.budgets = self._timed(policy.budgets)
+        self.choose = self._timed(policy.choose)
+        self.observe = self._timed(policy.observe)
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any) -> Any:

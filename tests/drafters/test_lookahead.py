@@ -191,6 +191,12 @@ def test_scores_become_the_rates_at_which_guesses_are_right() -> None:
 class Varying:
     """A policy that goes through budgets."""
 
+    learns = False
+    account = None
+
+    def forget(self) -> None:
+        """Nothing was learned."""
+
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self._budgets = list(budgets)
         self._at = 0
