@@ -1,0 +1,94 @@
+"""The rule on recorded answers, by given cost curves: how near it comes to the best, without a large model.
+
+    python benchmarks/rate.py [--curves CURVES.json] [--items 8] [-n 128] [--methods auto,...]
+
+The embedded target answers five workloads once (inflated targets say the same); then replays predict, for
+each cost curve, the speed of `auto`, of every fixed setting (one drafter, a fixed length, a fixed p_min), and
+what a clairvoyant would reach with the same proposals. The embedded draft model really runs. Nothing depends
+on the clock: the same command prints the same figures. The curves are those of targets of 1B on two AVX-512
+cores, as measured, unless a file of {name: {rows: seconds}} is given. `benchmarks/never_slower.py` measures
+the same with real passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from math import exp, log
+from pathlib import Path
+
+from never_slower import COPIED, GUESSED, SURE, WORKLOADS, record_plainly, replayed, speed, worst
+
+from paceline import zoo
+from paceline.assemble import load
+from paceline.core.cost import Cost, Costs
+from paceline.core.sampling import Sampling
+from paceline.lab.replay import traces
+from paceline.lab.replay.recording import Recorder
+
+CURVES: dict[str, dict[int, float]] = {
+    "Q4_0": {
+        1: 0.0184, 2: 0.0329, 3: 0.0496, 4: 0.037, 5: 0.0498, 6: 0.0665, 7: 0.0843, 8: 0.0661, 9: 0.0962,
+        10: 0.113, 12: 0.0908, 16: 0.0972, 17: 0.1127, 32: 0.18,
+    },
+    "Q8_0": {
+        1: 0.027, 2: 0.0551, 3: 0.0635, 4: 0.0691, 5: 0.0967, 6: 0.1026, 7: 0.1091, 8: 0.0875, 9: 0.108,
+        12: 0.1107, 16: 0.1431, 32: 0.2484,
+    },
+    "BF16": {
+        1: 0.045, 2: 0.0536, 3: 0.0594, 4: 0.0644, 5: 0.0657, 6: 0.0675, 7: 0.0707, 8: 0.0711, 9: 0.0765,
+        12: 0.0855, 16: 0.1035, 32: 0.162,
+    },
+}  # fmt: skip
+DRAFT = {1: 0.00057, 2: 0.0008, 4: 0.00097, 8: 0.0013}
+STEP = 0.0003
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--curves", type=Path)
+    parser.add_argument("--methods", default="auto", help="of which the first is compared")
+    parser.add_argument("--items", type=int, default=0)
+    parser.add_argument("-n", "--n-predict", type=int, default=128)
+    arguments = parser.parse_args()
+    curves = CURVES
+    if arguments.curves is not None:
+        told = json.loads(arguments.curves.read_text())
+        curves = {name: {int(n): s for n, s in curve.items()} for name, curve in told.items()}
+    grid = ",".join([*COPIED, *SURE, *GUESSED])
+    ratios: list[float] = []
+    print("curve workload  over plain  best fixed                        over it  bound   ECE")
+    with tempfile.TemporaryDirectory() as folder, load(drafters="none") as llm:
+        for workload, (suite, temperature) in WORKLOADS.items():
+            file = Path(folder) / f"{workload}.jsonl"
+            record_plainly(llm, Recorder(file, print), suite, Sampling(temperature=temperature), arguments)
+            recorded = [traces.read(file, traces.lines(file), llm.target.text)]
+            for name, curve in curves.items():
+                both = []
+                for methods, bound in ((grid, False), (arguments.methods, True)):
+                    costs = Costs(Cost({256: curve}), Cost({256: DRAFT}), STEP)
+                    draft = load(zoo.draft_path(), drafters="none").target  # the replay closes it
+                    both.append(replayed(recorded, methods, llm.target, draft, costs, bound=bound))
+                plain = next(speed(one) for one in both[0] if one.method == "plain")
+                best = max(both[0], key=speed)
+                for one in both[1]:
+                    if one.method == "plain":
+                        continue
+                    assert one.predicted is not None
+                    reached = one.predicted.bound.reached if one.predicted.bound else float("nan")
+                    over = speed(one) / speed(best)
+                    ratios += [over] * (one.method == arguments.methods.split(",")[0])
+                    print(
+                        f"{name:5} {workload:8} {speed(one) / plain:6.2f}x     {speed(best) / plain:4.2f}x "
+                        f"{best.method:26} {over:6.2f}   {reached:.2f}  {worst(one):.3f}  {one.method}",
+                        flush=True,
+                    )
+    mean = exp(sum(map(log, ratios)) / len(ratios))
+    print(f"over the best fixed setting: geometric mean {mean:.3f}, least {min(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    main()
