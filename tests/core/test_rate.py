@@ -14,8 +14,9 @@ from enumeration import Tape, outcomes
 from paceline.core.cost import SHALLOW, Cost
 from paceline.core.decode import advance, start
 from paceline.core.rate import CAUTION, SHARED, Rate
+from paceline.core.record import Stats, Step, Times
 from paceline.core.sampling import Sampling
-from paceline.core.tree import EMPTY, chain
+from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.drafters.compose import Portfolio
 from paceline.drafters.model import ModelDrafter
 from paceline.engines.toy import ToyTarget
@@ -118,7 +119,7 @@ def test_what_was_lost_is_made_good_before_more_is_risked() -> None:
     draft = chain([1], "a", [0.5])
     requests = asking(1)
     for lost, taken in ((0.0, 1), (5.0, 1), (40.0, 0)):
-        rate._plainly, rate._spent = 1000.0, 1000.0 + lost
+        rate._plainly, rate._staked = 1000.0, 1000.0 + lost
         assert len(rate.choose(requests, rate.budgets(requests), [draft])[0]) == taken
 
 
@@ -245,3 +246,36 @@ def test_it_accounts_for_the_steps_without_a_draft() -> None:
     account = stage({1: 1.0, 64: 1.0}, [good], 200).perform().policy.account
     assert account.why == ""
     assert account.calibration["good"][0] >= 150
+
+
+def test_where_deciding_is_felt_and_comes_to_nothing_steps_go_by_undecided() -> None:
+    """A target whose pass takes as long as the rule's own work: it is asked less and less, and again at once
+    where a draft was verified."""
+    rate = decider({1: 1.0, 2: 1.9, 64: 64.0})
+    requests = asking(1)
+    requests[0].stats = Stats(steps=2)  # a first pass may hold the prompt
+    gaps, since = list[int](), 0
+    for _ in range(80):
+        budgets = rate.budgets(requests)
+        if budgets[0].depth:
+            gaps.append(since)
+            since = 0
+        else:
+            assert rate.choose(requests, budgets, [EMPTY]) == [EMPTY]
+            since += 1
+        rate.observe(requests, [spent(0.5)])
+    assert gaps[:6] == [0, 1, 3, 7, 15, 15]
+    while rate.budgets(requests)[0].depth == 0:
+        rate.observe(requests, [spent(0.5)])
+    rate.observe(requests, [spent(0.5, chain([1], "a", [0.9]))])
+    assert rate.budgets(requests)[0].depth > 0
+    assert [rate.observe(requests, [spent(0.001)]) for _ in range(3)] == [None] * 3  # too little to be felt
+    assert rate.budgets(requests)[0].depth > 0
+
+
+def spent(other: float, tree: DraftTree = EMPTY) -> Step:
+    """One step that took a second of the target and so much of the rule."""
+    return Step(
+        tokens=(5,), sources=("target",), path=(), drafted={}, accepted={}, stop_reason=None,
+        times=Times(forward=1.0, other=other), tree=tree,
+    )  # fmt: skip

@@ -37,6 +37,7 @@ LATELY = 0.88  # what is left of a step's weight after the next one: a memory of
 STRICT, PATIENCE = 10.0, 50  # for each share of the time that was lost, of at least so many plain steps
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
 SLIGHT = 0.002  # of a plain pass: a drafter that takes less is asked without asking what it is worth
+FELT, LONGEST_NAP = 0.02, 15  # a share of a pass; steps
 SHOWN = 16  # rows that a reason looks at
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
 
@@ -44,6 +45,9 @@ SHARED = 8  # requests beyond which a pass that they share is not looked at over
 def descending(survival: Sequence[float]) -> list[float]:
     """The likeliest first, below zero."""
     return sorted(-s for s in survival)
+
+
+NOTHING = Budget(depth=0, nodes=0)
 
 
 class Proposal:
@@ -117,9 +121,10 @@ class Rate:
         self._moods: WeakKeyDictionary[Request, Mood] = WeakKeyDictionary()
         self._worth: dict[str, Worth] = {}
         self._tokens = self._seconds = 0.0  # of late
-        self._spent = self._plainly = self._probing = (
-            0.0  # seconds in all; what plain decoding would have taken
-        )
+        self._spent = self._probing = 0.0  # seconds in all
+        # Seconds of drafts and of passes, and of the passes that plain decoding would have made instead.
+        self._staked = self._plainly = 0.0
+        self._nap = self._naps = 0  # steps that are still let go by undecided, and how many it were
         self._steps = self._silent = self._declined = 0
         self._left_out = self._was_right = 0  # likeliest guesses at steps at which none was verified
         self._refused: set[int] = set()  # moods of requests for which some drafter was not worth asking
@@ -128,23 +133,36 @@ class Rate:
 
     # What the loop asks.
 
-    def budgets(self, requests: Sequence[Request]) -> list[RateBudget]:
+    def budgets(self, requests: Sequence[Request]) -> Sequence[Budget]:
         depth, nodes, width = self._most
         self._rows = rows = len(requests)
         self._refused.clear()
+        if self._nap:
+            self._curve = self.costs.target.curve(rows, len(requests[0].session.tokens))
+            return [NOTHING] * rows
         deepest = max(len(request.session.tokens) for request in requests)
         self._curve = curve = self.costs.target.curve(rows + nodes * min(rows, SHARED), deepest)
         self.rate = rows / curve[rows]
         if self._seconds > 0.0:
             self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
         # Where drafting has cost more than it gave, more is asked of it until that is made good.
-        lost = (self._spent - self._plainly) / (self._plainly + PATIENCE * curve[rows])
+        lost = (self._staked - self._plainly) / (self._plainly + PATIENCE * curve[rows])
         self.rate *= 1.0 + STRICT * max(0.0, lost)
         self._slightest = 0.0
         return [
             RateBudget(depth, nodes, width, 0.0, self._p_split, None, self, self._mood(request), Proposal())
             for request in requests
         ]
+
+    def _rest(self, drafted: bool, other: float, pass_: float) -> None:
+        """Where deciding takes a share of a pass that can be felt, and comes to nothing, a few steps go by
+        without it, and more the longer that lasts."""
+        if self._nap:
+            self._nap -= 1
+        elif drafted or other <= FELT * pass_:
+            self._naps = 0
+        else:
+            self._nap = self._naps = min(2 * self._naps + 1, LONGEST_NAP)
 
     @property
     def slightest(self) -> float:
@@ -165,6 +183,8 @@ class Rate:
     def choose(
         self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
+        if self._nap:
+            return list(drafts)
         now = self._clock()
         survivals = [
             self.belief.survivals(self._mood(request), draft)
@@ -194,31 +214,35 @@ class Rate:
 
     def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
         cost = self.costs.target
-        rows, tokens, forward, other, deepest, first = len(steps), 0, 0.0, 0.0, 0, False
+        rows, tokens, forward, draft, other, deepest, first = len(steps), 0, 0.0, 0.0, 0.0, 0, False
         for request, step in zip(requests, steps, strict=True):
             rows += len(step.tree)
             tokens += len(step.tokens)
             forward += step.times.forward
-            other += step.times.total - step.times.forward
+            draft += step.times.draft
+            other += step.times.total - step.times.forward - step.times.draft
             deepest = max(deepest, len(request.session.tokens) - len(step.tokens))
             first = first or request.stats.steps == 1
             for name in self.belief.learn(self._mood(request), step.tree.proposed, step.tokens):
                 if name in self._worth:
                     self._worth[name].knew()
             self._steps += 1
-            if len(step.tree) == 0:
+            if len(step.tree) == 0 and not self._nap:
                 self._excuse(request, step)
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
         pass_ = cost.seconds(rows, deepest)
         if not first:  # which may hold a prompt's end
             cost.observe(rows, deepest, forward)
-            other = min(other, pass_)
-            self.costs.step += 0.02 * (other - self.costs.step) if self.costs.step else other
-        took = pass_ + min(other, pass_)
+            beside = min(draft + other, pass_)
+            self.costs.step += 0.02 * (beside - self.costs.step) if self.costs.step else beside
+        took = pass_ + min(draft + other, pass_)
         self._tokens = LATELY * self._tokens + tokens
         self._seconds = LATELY * self._seconds + took
         self._spent += took
+        self._staked += pass_ + min(draft, pass_)
         self._plainly += tokens * self._curve[self._rows] / self._rows
+        if not first:
+            self._rest(rows > len(steps), other, pass_)
         for worth in self._worth.values():
             worth.waited += tokens
 

@@ -136,6 +136,8 @@ class Portfolio(_Several):
     asked for was decided before it was drawn."""
 
     def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
+        if not any(budget.depth for _, budget in batch):
+            return [EMPTY] * len(batch)
         unions = [Union() for _ in batch]
         alone: list[DraftTree | None] = [None] * len(batch)
         asked: list[tuple[str, ...]] = [()] * len(batch)
