@@ -269,7 +269,8 @@ def test_where_deciding_is_felt_and_comes_to_nothing_steps_go_by_undecided() -> 
         rate.observe(requests, [spent(0.5)])
     rate.observe(requests, [spent(0.5, chain([1], "a", [0.9]))])
     assert rate.budgets(requests)[0].depth > 0
-    assert [rate.observe(requests, [spent(0.001)]) for _ in range(3)] == [None] * 3  # too little to be felt
+    for _ in range(3):
+        rate.observe(requests, [spent(0.001)])  # too little to be felt
     assert rate.budgets(requests)[0].depth > 0
 
 
