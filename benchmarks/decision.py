@@ -24,6 +24,7 @@ from paceline.core.record import Step
 from paceline.core.tree import DraftTree
 from paceline.drafters.compose import Portfolio
 from paceline.engines.recorded import RecordedTarget, Recording, numbered
+from paceline.lab.replay.simulated import SimulatedTarget, VirtualClock
 
 TARGETS = {"chain of 7": 50, "chain of 15": 50, "tree of 64": 200}
 
@@ -104,14 +105,18 @@ def measure(name: str, steps: int) -> float:
     tries = []
     text = np.random.default_rng(1).integers(80, size=40 * steps).tolist()
     for _ in range(7):
-        target = RecordedTarget(numbered(200), [Recording((1,), tuple(text))])
+        # On a clock where passes take what they cost, so that both are worth asking at every step.
+        clock, cost = VirtualClock(), Cost.flat(0.02, 0.0005)
+        recorded = RecordedTarget(numbered(200), [Recording((1,), tuple(text))])
+        target = SimulatedTarget(recorded, cost, clock)
         parents = shape(name)
         one, two = Same("suffix", parents, text, 0.7), Same("lookup", parents[:7], text, 0.7)
-        policy = Clocked(Rate(Costs(Cost.flat(0.02, 0.0005)), depth=31, nodes=64, width=64))
+        policy = Clocked(Rate(Costs(cost), depth=31, nodes=64, width=64, clock=clock))
         drafter = Portfolio([one, two])
         request = start(target, drafter, [1], max_tokens=len(text), ignore_eos=True)
         for _ in range(steps):
-            step = advance(target, drafter, policy, [request])[0]  # type: ignore[arg-type]
+            step = advance(target, drafter, policy, [request], clock)[0]  # type: ignore[arg-type]
+            assert len(step.tree.proposed) >= len(parents)
             one.at = two.at = one.at + len(step.tokens)
         tries.append(1e6 * policy.spent / steps)
     return float(np.median(tries))

@@ -7,8 +7,19 @@ them, by who agrees and who says something else: "suffix and model against looku
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import exp
 
-from paceline.core.calibrate import FARTHEST, POSITIONS, Calibrator, Reliability, logit_at, sigmoid
+from paceline.core.calibrate import (
+    FARTHEST,
+    GRAIN,
+    LOGITS,
+    POSITIONS,
+    SUREST,
+    Calibrator,
+    Reliability,
+    logit_at,
+    sigmoid,
+)
 from paceline.core.tree import ROOT, DraftTree
 
 RECENT = 1 / 8  # what the last guess counts in how a request's guesses fare
@@ -72,13 +83,15 @@ class Belief:
             place, z = depth if depth < POSITIONS else POSITIONS, -FARTHEST
             for name, score in who:
                 slope, biases = known[name]
-                said = slope * logit_at(score) + biases[place]
+                said = slope * (LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score))
+                said += biases[place]
                 if said > z:
                     z = said
             at = voices[parent]
             if at & (at - 1):  # more than one voice
-                z = self.together(mask, at).logit(z if z < FARTHEST else FARTHEST, depth, 0.0)
-            out.append(sigmoid(z))
+                weights = self.together(mask, at).weights
+                z = weights[0] * (z if z < FARTHEST else FARTHEST) + weights[1 + place]
+            out.append(1.0 / (1.0 + exp(-z)) if -SUREST < z < SUREST else sigmoid(z))
         return out
 
     def _slope_and_biases(self, name: str, mood: Mood) -> tuple[float, list[float]]:

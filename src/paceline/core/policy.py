@@ -72,6 +72,8 @@ def fitting(
 ) -> list[tuple[float, int, int]]:
     """The likeliest nodes first, without those that their request has no room for, nor what hangs below
     them."""
+    if all(fits(tree, budget) for tree, budget in zip(drafts, budgets, strict=True)):
+        return list(queue)  # as nearly always
     kept: list[tuple[float, int, int]] = []
     parents: list[set[int]] = [set() for _ in drafts]  # that have a child already
     nodes: list[set[int]] = [set() for _ in drafts]
@@ -93,6 +95,13 @@ def fitting(
         parents[at].add(parent)
         kept.append(entry)
     return kept
+
+
+def fits(draft: DraftTree, budget: Budget) -> bool:
+    """Whether all of it is within the budget."""
+    n, parents = len(draft), set(draft.parents)
+    leaves = n + (ROOT in parents) - len(parents)
+    return n <= budget.nodes and leaves <= budget.width and max(draft.depths(), default=0) <= budget.depth
 
 
 def fitted(draft: DraftTree, budget: Budget) -> DraftTree:
