@@ -227,13 +227,13 @@ class Rate:
                 if name in self._worth:
                     self._worth[name].knew()
             self._steps += 1
-            if len(step.tree) == 0 and not self._nap:
+            if len(step.tree) == 0:
                 self._excuse(request, step)
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
         pass_ = cost.seconds(rows, deepest)
         if not first:  # which may hold a prompt's end
             cost.observe(rows, deepest, forward)
-            beside = min(draft + other, pass_)
+            beside = min(other, pass_)  # drafts have costs of their own
             self.costs.step += 0.02 * (beside - self.costs.step) if self.costs.step else beside
         took = pass_ + min(draft + other, pass_)
         self._tokens = LATELY * self._tokens + tokens
@@ -255,7 +255,7 @@ class Rate:
             likeliest = max(guesses, key=survival.__getitem__)
             self._left_out += 1
             self._was_right += proposed.tokens[likeliest] == step.tokens[0]
-        declined = bool(guesses) or id(mood) in self._refused
+        declined = bool(guesses) or id(mood) in self._refused or self._nap > 0
         self._declined += declined
         self._silent += not declined
 
