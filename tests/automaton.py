@@ -1,12 +1,15 @@
-"""A grammar of a few tokens: a finite automaton, given as a table."""
+"""A grammar of a few tokens: a finite automaton, given as a table; and drafters that do not heed it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from paceline.core.ports import Mask
+from paceline.core.ports import Budget, Drafter, Mask
+from paceline.core.tree import DraftTree
 
 # State -> the tokens allowed there, and where each leads. In the last one the text has ended.
 TABLE: Mapping[int, Mapping[int, int]] = {
@@ -38,3 +41,20 @@ class Automaton:
         for token in tokens:
             self._state = self._table[self._state][token]
             self.emitted.append(token)
+
+
+class Blind:
+    """A drafter that is not told of the grammar, so that some of what it draws is forbidden."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.name, self.wants = drafter.name, drafter.wants
+
+    def open(self, prompt: Sequence[int], seed: int) -> Any:
+        return self._drafter.open(prompt, seed)
+
+    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
+        return self._drafter.propose([(memory, replace(budget, grammar=None)) for memory, budget in batch])
+
+    def close(self) -> None:
+        self._drafter.close()

@@ -12,7 +12,7 @@ from paceline.core.account import Account
 from paceline.core.decode import decode, start
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import Budget, Drafter
+from paceline.core.ports import NO_BUDGET, Drafter
 from paceline.core.record import Logprob, Stats, StopReason
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting, checked
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from paceline.machine.remembered import Remembered
 
 
-PLAIN = Fixed(Budget(depth=0, nodes=0))
+PLAIN = Fixed(NO_BUDGET)
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automaton import Automaton
+from automaton import Automaton, Blind
 from enumeration import Tape, distance, drafted_distribution, plain_distribution
 from paceline.core import decode as decode_module
 from paceline.core.decode import advance, decode, start
@@ -36,23 +34,6 @@ SAMPLINGS = {
     "XTC": Sampling(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.2),
     "penalties and bias": Sampling(temperature=1.0, frequency_penalty=0.5, logit_bias={2: 1.0}),
 }
-
-
-class Blind:
-    """A drafter that is not told of the grammar, so that some of what it draws is forbidden."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.name, self.wants = drafter.name, drafter.wants
-
-    def open(self, prompt: Sequence[int], seed: int) -> Any:
-        return self._drafter.open(prompt, seed)
-
-    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
-        return self._drafter.propose([(memory, replace(budget, grammar=None)) for memory, budget in batch])
-
-    def close(self) -> None:
-        self._drafter.close()
 
 
 def toy(seed: int = 5, noise: float = 0.0) -> ToyTarget:

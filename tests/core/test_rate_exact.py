@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from automaton import Automaton
+from automaton import Automaton, Blind
 from enumeration import decided_distribution, distance, plain_distribution, separately
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.decode import Clock, Request
@@ -279,22 +279,6 @@ def test_a_target_that_takes_chains_only_gets_them_and_says_the_same(name: str) 
     decided = decided_distribution(target, Portfolio(drafters()), [PROMPT], policy, TEMPERATURE, 3, rule)
     assert distance(decided, separately(plain_distribution(target, PROMPT, TEMPERATURE, 3))) < EXACT
     assert seen.kept > 0
-
-
-class Blind:
-    """A drafter that is not told of the grammar."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.name, self.wants = drafter.name, drafter.wants
-
-    def open(self, prompt: Sequence[int], seed: int) -> Any:
-        return self._drafter.open(prompt, seed)
-
-    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
-        return self._drafter.propose([(memory, replace(budget, grammar=None)) for memory, budget in batch])
-
-    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("blind", [False, True])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from paceline.core.errors import ContractError, UsageError
-from paceline.core.policy import Policy
+from paceline.core.policy import Policy, fits
 from paceline.core.ports import Budget, Caps, Drafter, Forward, Grammar, Memory, Session, Target
 from paceline.core.prune import prune
 from paceline.core.record import TARGET, Logprob, Stats, Step, StopReason, Times
@@ -211,8 +211,7 @@ def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets:
     for tree, budget in zip(trees, budgets, strict=True):
         if len(tree) == 0:
             continue
-        leaves = len(tree) - len(set(tree.parents) - {ROOT})
-        if len(tree) > budget.nodes or max(tree.depths()) > budget.depth or leaves > budget.width:
+        if not fits(tree, budget):
             raise ContractError(f"{drafter.name}: proposed more than its budget {budget}")
         if min(tree.tokens) < 0 or max(tree.tokens) >= size:
             raise ContractError(f"{drafter.name}: proposed a token outside the target's {size:,}")

@@ -162,6 +162,9 @@ class Budget:
         return True
 
 
+NO_BUDGET = Budget(depth=0, nodes=0)
+
+
 class Memory(Protocol):
     """One request's state in a drafter."""
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from paceline.core.calibrate import GRAIN, LOGITS, Calibrator
+from paceline.core.calibrate import Calibrator, logit_at
 from paceline.core.cost import Cost
 from paceline.core.errors import ContractError
 from paceline.core.ports import (
@@ -254,7 +254,7 @@ class AheadSession:
         """The whole chain is known, and so is how far each guess was right, read or not."""
         for start, guess in self._guessed:
             for n, (token, guessed) in enumerate(zip(said[start:], guess.tokens, strict=False), 1):
-                x = LOGITS[int(guess.score[n - 1] * GRAIN)]
+                x = logit_at(guess.score[n - 1])
                 self._target.calibrator.observe(x, n, 0.0, token == guessed)
                 if token != guessed:
                     break

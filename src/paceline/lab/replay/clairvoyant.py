@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.core.cost import Costs
-from paceline.core.ports import Budget, Drafter, Features, Memory, Want
+from paceline.core.ports import NO_BUDGET, Budget, Drafter, Features, Memory, Want
 from paceline.core.record import Step
 from paceline.core.settings import WITH_MODEL, Drafting
 from paceline.core.tree import EMPTY, ROOT, DraftTree
@@ -32,7 +32,6 @@ from paceline.drafters.model import ModelDrafter
 
 # They learn from what was verified, right and wrong.
 UNBOUND = frozenset({"recycle", "lookahead"})
-NO_BUDGET = Budget(0, 0)
 
 
 def unbound(drafting: Drafting, draft: bool) -> str | None:

@@ -11,13 +11,13 @@ from paceline.core.cost import Costs
 from paceline.core.decode import Clock, Request, decode, start
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import Drafter, Learner, Target
+from paceline.core.ports import NO_BUDGET, Drafter, Learner, Target
 from paceline.core.record import Stats, Step
 from paceline.core.vocab import Vocab
 from paceline.engines.recorded import RecordedTarget, Recording
 from paceline.lab.bench.method import Method
 from paceline.lab.replay import clairvoyant
-from paceline.lab.replay.clairvoyant import NO_BUDGET, Asked, Chances
+from paceline.lab.replay.clairvoyant import Asked, Chances
 from paceline.lab.replay.clock import ClockedDrafter
 from paceline.lab.replay.positions import Positions
 from paceline.lab.replay.record import Played
