@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.cost import Cost, Costs
+from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.decode import advance, start
+from paceline.core.measuring import ROWS
 from paceline.core.ports import Budget, Features, Want
 from paceline.core.rate import Rate
 from paceline.core.record import Step
@@ -106,7 +107,7 @@ def measure(name: str, steps: int) -> float:
     text = np.random.default_rng(1).integers(80, size=40 * steps).tolist()
     for _ in range(7):
         # On a clock where passes take what they cost, so that both are worth asking at every step.
-        clock, cost = VirtualClock(), Cost.flat(0.02, 0.0005)
+        clock, cost = VirtualClock(), Cost({SHALLOW: {n: 0.02 + 0.0005 * n for n in ROWS}})
         recorded = RecordedTarget(numbered(200), [Recording((1,), tuple(text))])
         target = SimulatedTarget(recorded, cost, clock)
         parents = shape(name)

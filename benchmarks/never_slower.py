@@ -28,6 +28,8 @@ from typing import Any
 from paceline import zoo
 from paceline.assemble import load
 from paceline.cli.zoo import parse_count
+from paceline.core.belief import DRAFT
+from paceline.core.calibrate import Calibration
 from paceline.core.cost import Costs
 from paceline.core.sampling import Sampling
 from paceline.costing import costs_of
@@ -62,7 +64,8 @@ GUESSED = [f"model:n_draft={n}:p_min={p}" for n in (2, 4, 7, 12) for p in (0.0, 
 @dataclass
 class Row:
     """One workload with one quantisation. plain, fixed: the speed of `auto` over theirs. bound: its share of
-    the clairvoyant's. off: how much too high the prediction is, as a share."""
+    the clairvoyant's. off: how much too high the prediction is, as a share. calibration: of what the rule
+    went by, in the replay."""
 
     type: str
     workload: str
@@ -75,7 +78,7 @@ class Row:
     measured: float | None
     predicted: float
     off: float | None
-    calibration: float
+    calibration: Calibration
 
 
 def replayed(
@@ -140,7 +143,7 @@ def measure(target: Path, ftype: str, workload: str, arguments: argparse.Namespa
         measured=told,
         predicted=predicted,
         off=None if told is None else predicted / told - 1,
-        calibration=worst(auto),
+        calibration=calibrated(auto),
     )
 
 
@@ -175,10 +178,13 @@ def record_plainly(
         )
 
 
-def worst(auto: Result) -> float:
-    """The largest calibration error of what rests on at least 200 outcomes."""
+def calibrated(auto: Result) -> Calibration:
     assert auto.account is not None  # it decides by the rate
-    return max((error for n, error in auto.account.calibration.values() if n >= 200), default=0.0)
+    return auto.account.calibration[DRAFT]
+
+
+def said(told: Calibration) -> str:
+    return f"{told.error:.3f} ({told.chance:.3f})"
 
 
 def shown(interval: Interval | None) -> str:
@@ -212,7 +218,7 @@ def main() -> None:
     if not arguments.json:
         print(
             "type  workload  auto over plain     over the best fixed   the best fixed             "
-            "bound (fixed)  off   ECE"
+            "bound (fixed)  off   ECE (by chance)"
         )
     for row in rows(arguments):
         if arguments.json:
@@ -221,7 +227,7 @@ def main() -> None:
         off = "-" if row.off is None else f"{row.off:+.0%}"
         print(
             f"{row.type:5} {row.workload:8} {shown(row.plain):19} {shown(row.fixed):21} {row.best:26} "
-            f"{row.bound:.2f} ({row.fixed_bound:.2f})   {off:5} {row.calibration:.3f}",
+            f"{row.bound:.2f} ({row.fixed_bound:.2f})   {off:5} {said(row.calibration)}",
             flush=True,
         )
     sys.stdout.flush()

@@ -18,7 +18,7 @@ import tempfile
 from math import exp, log
 from pathlib import Path
 
-from never_slower import COPIED, GUESSED, SURE, WORKLOADS, record_plainly, replayed, speed, worst
+from never_slower import COPIED, GUESSED, SURE, WORKLOADS, calibrated, record_plainly, replayed, said, speed
 
 from paceline import zoo
 from paceline.assemble import load
@@ -60,7 +60,7 @@ def main() -> None:
         curves = {name: {int(n): s for n, s in curve.items()} for name, curve in told.items()}
     grid = ",".join([*COPIED, *SURE, *GUESSED])
     ratios: list[float] = []
-    print("curve workload  over plain  best fixed                        over it  bound   ECE")
+    print("curve workload  over plain  best fixed                        over it  bound   ECE (by chance)")
     with tempfile.TemporaryDirectory() as folder, load(drafters="none") as llm:
         for workload, (suite, temperature) in WORKLOADS.items():
             file = Path(folder) / f"{workload}.jsonl"
@@ -83,7 +83,7 @@ def main() -> None:
                     ratios += [over] * (one.method == arguments.methods.split(",")[0])
                     print(
                         f"{name:5} {workload:8} {speed(one) / plain:6.2f}x     {speed(best) / plain:4.2f}x "
-                        f"{best.method:26} {over:6.2f}   {reached:.2f}  {worst(one):.3f}  {one.method}",
+                        f"{best.method:26} {over:6.2f}   {reached:.2f}  {said(calibrated(one))}  {one.method}",
                         flush=True,
                     )
     mean = exp(sum(map(log, ratios)) / len(ratios))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.account import Account, Reason, reason
+from paceline.core.calibrate import Calibration
 from paceline.core.theory import expected_tokens
 
 # Seconds by rows: the least acceptance is asked for by four rows.
@@ -65,13 +66,13 @@ def test_an_account_is_one_line_where_most_steps_were_not_drafted_for(account: A
 
 
 def test_an_account_as_data() -> None:
-    account = Account(4, 1, 3, Reason(2, 1.5, 0.5, None), {"lookup": (20, 0.04)})
+    account = Account(4, 1, 3, Reason(2, 1.5, 0.5, None), {"lookup": Calibration(20, 0.04, 0.03)})
     assert json.loads(json.dumps(account.as_dict())) == {
         "steps": 4,
         "silent": 1,
         "declined": 3,
         "why": account.why,
         "reason": {"rows": 2, "ratio": 1.5, "break_even": 0.5, "measured": None},
-        "calibration": {"lookup": {"outcomes": 20, "error": 0.04}},
+        "calibration": {"lookup": {"outcomes": 20, "error": 0.04, "chance": 0.03}},
     }
     assert Account().as_dict()["reason"] is None

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from groves import survivals, trees
-from paceline.core.belief import TOGETHER, Belief, Mood
+from paceline.core.belief import DRAFT, Belief, Mood
 from paceline.core.calibrate import LEAST, MOST
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import Union
@@ -91,11 +91,13 @@ def test_every_guess_along_the_text_is_an_outcome_and_no_other() -> None:
     tree = DraftTree((1, 2, 3, 4), (ROOT, 0, ROOT, 2), (0.6,) * 4, ("a", "b", "c", "d"))
     belief = Belief()
     belief.learn({}, tree, [1, 5])  # right; where the second was drafted came a 5
-    assert {name: n for name, (n, _) in belief.errors().items()} == {"a": 1, "b": 1, "c": 1, TOGETHER: 2}
+    outcomes = {name: told.outcomes for name, told in belief.calibration().items()}
+    assert outcomes == {"a": 1, "b": 1, "c": 1, DRAFT: 3}
     belief.learn({}, tree, [9])
-    assert belief.errors()["a"][0] == belief.errors()["c"][0] == 2
+    assert belief.calibration()["a"].outcomes == belief.calibration()["c"].outcomes == 2
+    assert belief.calibration()[DRAFT].outcomes == 5
     belief.learn({}, EMPTY, [9])
-    assert "d" not in belief.errors()
+    assert "d" not in belief.calibration()
 
 
 def test_what_was_not_verified_is_learned_from_as_well() -> None:
@@ -105,7 +107,7 @@ def test_what_was_not_verified_is_learned_from_as_well() -> None:
         belief.learn({}, chain([1, 2], "a", [0.5, 0.5]), [1])
     first, second = belief.survivals({}, chain([1, 2], "a", [0.5, 0.5]))
     assert first > 0.75
-    assert belief.errors()["a"][0] == 30
+    assert belief.calibration()["a"].outcomes == belief.calibration()[DRAFT].outcomes == 30
     assert second / first < first  # of which nothing is known but by its score
 
 
@@ -147,9 +149,9 @@ def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed:
     assert belief.survivals(even, AGREE)[0] >= 0.93
     assert belief.survivals(even, SOLE)[0] == pytest.approx(0.6, abs=0.15)
     assert belief.survivals(even, OTHER) == pytest.approx([1 / 3, 1 / 3], abs=0.12)
-    n, error = belief.errors()[TOGETHER]
-    assert n >= 600
-    assert error <= 0.08  # with all that was said before it was learned
+    told = belief.calibration()[DRAFT]
+    assert told.outcomes >= 600
+    assert told.error <= 0.08  # with all that was said before it was learned
 
 
 def test_who_disagrees_with_whom_is_told_apart() -> None:

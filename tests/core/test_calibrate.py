@@ -74,7 +74,7 @@ def test_after_five_hundred_outcomes_what_is_said_is_what_happens(name: str, see
     learn(calibrator, KINDS[name], r, 500)
     calibrator.reliability = Reliability()
     learn(calibrator, KINDS[name], r, 2000)
-    assert calibrator.reliability.error <= 0.05
+    assert calibrator.reliability.calibration.error <= 0.05
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -190,4 +190,18 @@ def test_the_calibration_error_is_what_its_definition_adds_up_to(told: list[tupl
             off = abs(mean(said for said, _ in inside) - mean(float(happened) for _, happened in inside))
             expected += len(inside) / len(told) * off
     assert reliability.total == len(told)
-    assert reliability.error == pytest.approx(expected, abs=1e-9)
+    assert reliability.calibration.outcomes == reliability.total
+    assert reliability.calibration.error == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [100, 1000])
+def test_what_chance_alone_would_make_of_true_probabilities_is_told_beside_the_error(n: int) -> None:
+    r, errors, chances = random.Random(n), [], []
+    for _ in range(200):
+        reliability = Reliability()
+        for _ in range(n):
+            said = r.random()
+            reliability.add(said, r.random() < said)
+        errors.append(reliability.calibration.error)
+        chances.append(reliability.calibration.chance)
+    assert mean(chances) == pytest.approx(mean(errors), rel=0.1)

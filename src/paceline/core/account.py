@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from paceline.core.calibrate import Calibration
 from paceline.core.theory import break_even
 
 FEW = 20  # outcomes that a measured acceptance rests on, at the least
@@ -34,15 +35,14 @@ class Reason:
 @dataclass(frozen=True)
 class Account:
     """steps: of all requests so far. silent: those at which no drafter had a guess; declined: those at which
-    no guess was worth making or verifying. calibration: by drafter, how many outcomes its probabilities were
-    held against and the expected calibration error. reason: of the least that drafting would have to be
-    right."""
+    no guess was worth making or verifying. calibration: of what each drafter's guesses were believed to be,
+    and of what drafts were in the end. reason: of the least that drafting would have to be right."""
 
     steps: int = 0
     silent: int = 0
     declined: int = 0
     reason: Reason | None = None
-    calibration: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    calibration: Mapping[str, Calibration] = field(default_factory=dict)
 
     @property
     def why(self) -> str:
@@ -62,9 +62,7 @@ class Account:
             "declined": self.declined,
             "why": self.why,
             "reason": None if self.reason is None else asdict(self.reason),
-            "calibration": {
-                name: {"outcomes": n, "error": error} for name, (n, error) in self.calibration.items()
-            },
+            "calibration": {name: told._asdict() for name, told in self.calibration.items()},
         }
 
 

@@ -15,6 +15,7 @@ from paceline.core.calibrate import (
     LOGITS,
     POSITIONS,
     SUREST,
+    Calibration,
     Calibrator,
     Reliability,
     logit_at,
@@ -23,7 +24,7 @@ from paceline.core.calibrate import (
 from paceline.core.tree import ROOT, DraftTree
 
 RECENT = 1 / 8  # what the last guess counts in how a request's guesses fare
-TOGETHER = "together"
+DRAFT = "a draft"  # what is believed of its guesses in the end, whoever made them
 Mood = dict[str, float]  # of one request: how each drafter's last guesses fared, -1 (wrong) to 1
 
 
@@ -34,7 +35,7 @@ class Belief:
         self._calibrators: dict[str, Calibrator] = {}
         self._bits: dict[str, int] = {}
         self._together: dict[tuple[int, int], Calibrator] = {}  # by who says it, and who speaks at all
-        self._agreed = Reliability()
+        self._told = Reliability()
 
     def of(self, drafter: str) -> Calibrator:
         found = self._calibrators.get(drafter)
@@ -46,13 +47,15 @@ class Belief:
     def together(self, who: int, voices: int) -> Calibrator:
         found = self._together.get((who, voices))
         if found is None:
-            found = self._together[who, voices] = Calibrator(0.0, self._agreed)
+            found = self._together[who, voices] = Calibrator(0.0, self._told)
         return found
 
     def survivals(self, mood: Mood, tree: DraftTree) -> list[float]:
         """Of each node, the chance that it is reached and accepted; none for a probe."""
         if not tree.tokens:
             return []
+        if tree.said and tree.is_chain and not tree.probe:
+            return self._along(mood, tree)
         chances = self._mixed(mood, tree) if tree.said else self._single(mood, tree)
         if len(set(tree.parents)) < len(chances):
             chances = _shared(chances, tree.parents)
@@ -61,6 +64,30 @@ class Belief:
             out.append(p if parent == ROOT else out[parent] * p)
         for probe in tree.probe:
             out[probe] = 0.0
+        return out
+
+    def _along(self, mood: Mood, tree: DraftTree) -> list[float]:
+        """What `_mixed` comes to for a chain, in one go: the commonest draft of all."""
+        known: dict[str, tuple[float, list[float], int]] = {}
+        survival, place, out = 1.0, 0, list[float]()
+        for who in tree.said:
+            place += place < POSITIONS
+            z, mask = -FARTHEST, 0
+            for name, score in who:
+                found = known.get(name)
+                if found is None:
+                    found = known[name] = (*self._slope_and_biases(name, mood), self._bits[name])
+                slope, biases, bit = found
+                said = slope * (LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score))
+                said += biases[place]
+                if said > z:
+                    z = said
+                mask |= bit
+            if mask & (mask - 1):
+                weights = self.together(mask, mask).weights
+                z = weights[0] * (z if z < FARTHEST else FARTHEST) + weights[1 + place]
+            survival *= 1.0 / (1.0 + exp(-z)) if -SUREST < z < SUREST else sigmoid(z)
+            out.append(survival)
         return out
 
     def _single(self, mood: Mood, tree: DraftTree) -> list[float]:
@@ -120,48 +147,54 @@ class Belief:
             nodes = tree.children(at)
             if not nodes:
                 break
-            right = next((node for node in nodes if tree.tokens[node] == token), None)
-            heard = self._hear(mood, tree, nodes, depth, right)
+            right = tree.child(at, token)
+            self._hear(mood, tree, nodes, depth, right)
             if depth == 1:
-                for name, hit in heard.items():
-                    before = mood.get(name, 0.0)
-                    mood[name] = before + RECENT * ((1.0 if hit else -1.0) - before)
-                knew = [name for name, hit in heard.items() if hit]
+                knew = self._fare(mood, tree, nodes, right)
             if right is None:
                 break
             at = right
         return knew
 
-    def _hear(
-        self, mood: Mood, tree: DraftTree, nodes: Sequence[int], depth: int, right: int | None
-    ) -> dict[str, bool]:
-        """The outcomes of siblings. Returns who spoke, and whether they were right."""
-        heard: dict[str, bool] = {}
+    def _hear(self, mood: Mood, tree: DraftTree, nodes: Sequence[int], depth: int, right: int | None) -> None:
+        """The outcomes of siblings."""
         believed: list[tuple[int, int, float]] = []
-        voices = 0
+        voices, calibrators, bits = 0, self._calibrators, self._bits
         for node in nodes:
-            who = tree.said[node] if tree.said else ((tree.source[node], tree.score[node]),)
             hit, mask, best = node == right, 0, -FARTHEST
-            for name, score in who:
-                calibrator = self.of(name)
-                z = calibrator.observe(logit_at(score), depth, mood.get(name, 0.0), hit)
-                best, mask = max(best, z), mask | self._bits[name]
-                heard[name] = heard.get(name, False) or hit
-            believed.append((node, mask, min(best, FARTHEST)))
+            for name, score in voices_of(tree, node):
+                calibrator = calibrators.get(name) or self.of(name)
+                x = LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score)
+                z = calibrator.observe(x, depth, mood.get(name, 0.0), hit)
+                if z > best:
+                    best = z
+                mask |= bits[name]
+            believed.append((node, mask, best if best < FARTHEST else FARTHEST))
             voices |= mask
         if voices & (voices - 1):
             for node, mask, z in believed:
                 self.together(mask, voices).observe(z, depth, 0.0, node == right)
-        return heard
+        else:
+            for node, _, z in believed:
+                self._told.add(sigmoid(z), node == right)
 
-    def errors(self) -> dict[str, tuple[int, float]]:
-        """By drafter, and TOGETHER for what is believed where several speak: the number of outcomes, and the
-        expected calibration error."""
-        known = {name: one.reliability for name, one in self._calibrators.items()}
-        out = {name: (told.total, told.error) for name, told in known.items() if told.total}
-        if self._agreed.total:
-            out[TOGETHER] = (self._agreed.total, self._agreed.error)
-        return out
+    def _fare(self, mood: Mood, tree: DraftTree, nodes: Sequence[int], right: int | None) -> list[str]:
+        """How everyone's first guess fared becomes part of the request's mood. Returns who was right."""
+        knew = [] if right is None else [name for name, _ in voices_of(tree, right)]
+        for name in dict.fromkeys([name for node in nodes for name, _ in voices_of(tree, node)]):
+            before = mood.get(name, 0.0)
+            mood[name] = before + RECENT * ((1.0 if name in knew else -1.0) - before)
+        return knew
+
+    def calibration(self) -> dict[str, Calibration]:
+        """Of what each drafter's guesses were believed to be, and of what the rule goes by (DRAFT)."""
+        known = {name: one.reliability for name, one in self._calibrators.items()} | {DRAFT: self._told}
+        return {name: told.calibration for name, told in known.items() if told.total}
+
+
+def voices_of(tree: DraftTree, node: int) -> Sequence[tuple[str, float]]:
+    """Who proposed a node, with which score."""
+    return tree.said[node] if tree.said else ((tree.source[node], tree.score[node]),)
 
 
 def _shared(chances: list[float], parents: Sequence[int]) -> list[float]:

@@ -99,6 +99,8 @@ def fitting(
 
 def fits(draft: DraftTree, budget: Budget) -> bool:
     """Whether all of it is within the budget."""
+    if draft.is_chain:
+        return len(draft.tokens) <= min(budget.nodes, budget.depth) and (budget.width > 0 or not draft.tokens)
     n, parents = len(draft), set(draft.parents)
     leaves = n + (ROOT in parents) - len(parents)
     return n <= budget.nodes and leaves <= budget.width and max(draft.depths(), default=0) <= budget.depth

@@ -95,7 +95,7 @@ class Rate:
         if self._nap:
             self._curve = self.costs.target.curve(rows, len(requests[0].session.tokens))
             return [NO_BUDGET] * rows
-        deepest = max(len(request.session.tokens) for request in requests)
+        deepest = max([len(request.session.tokens) for request in requests])
         self._curve = curve = self.costs.target.curve(rows + nodes * min(rows, SHARED), deepest)
         self.rate = rows / curve[rows]
         if self._seconds > 0.0:
@@ -155,13 +155,16 @@ class Rate:
         queue.sort()
         kept = fitting(queue, drafts, budgets)
         rows = min(rows, len(self._curve) - 1)  # many requests may have drawn more than the curve shows
-        n, _ = self._best([entry[0] for entry in kept], rows)
+        n, most = self._best([entry[0] for entry in kept], rows)
         taken: list[list[int]] = [[] for _ in drafts]
         for _, at, node in kept[:n]:
             taken[at].append(node)
         for budget, survival in zip(budgets, survivals, strict=True):
             if isinstance(budget, RateBudget) and budget.proposal.name:
-                self._settle(budget.proposal, now, self._best(descending(survival), self._rows)[1])
+                # A request by itself, none of whose nodes was left out, has just been judged.
+                alone = len(kept) == len(survival) and rows == self._rows == 1
+                worth = most if alone else self._best(descending(survival), self._rows)[1]
+                self._settle(budget.proposal, now, worth)
         return [
             draft if draft.q is not None else draft.chosen(sorted(nodes), survival)
             for draft, nodes, survival in zip(drafts, taken, survivals, strict=True)
@@ -218,7 +221,7 @@ class Rate:
     def account(self) -> Account:
         measured = self._was_right / self._left_out if self._left_out >= FEW else None
         why = reason(self.costs.target.curve(SHOWN, 1), measured)
-        return Account(self._steps, self._silent, self._declined, why, self.belief.errors())
+        return Account(self._steps, self._silent, self._declined, why, self.belief.calibration())
 
     # What a budget asks.
 

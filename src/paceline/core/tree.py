@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import ContractError
 
 ROOT = -1
+CHAINS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # their parents, by the number of nodes
 Probabilities = NDArray[np.float64]
 
 
@@ -54,9 +55,10 @@ class DraftTree:
             raise ContractError("draft tree: tokens, parents, score and source differ in length")
         if self.q is not None and len(self.q) != n:
             raise ContractError("draft tree: q needs one entry a node (None for a deterministic one)")
-        for i, parent in enumerate(self.parents):
-            if not ROOT <= parent < i:
-                raise ContractError(f"draft tree: node {i} has parent {parent}; parents come first")
+        if not self.is_chain:
+            for i, parent in enumerate(self.parents):
+                if not ROOT <= parent < i:
+                    raise ContractError(f"draft tree: node {i} has parent {parent}; parents come first")
         if len(self.survival) != n:
             object.__setattr__(self, "survival", self._paths_product())
 
@@ -67,6 +69,12 @@ class DraftTree:
     def proposed(self) -> DraftTree:
         """All that was proposed, of which this was chosen."""
         return self if self.whole is None else self.whole
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every node hangs below the one before it."""
+        n = len(self.tokens)
+        return self.parents == (CHAINS[n] if n < len(CHAINS) else tuple(range(ROOT, n - 1)))
 
     @property
     def drafted(self) -> tuple[str, ...]:
@@ -149,6 +157,20 @@ class DraftTree:
             return replace(self, survival=tuple(survival))
         if not nodes:
             return DraftTree(asked=self.asked, whole=self)
+        n = len(nodes)
+        if (
+            nodes[-1] == n - 1 and self.q is None and not self.probe
+        ):  # the first of them, as a chain's always are
+            return DraftTree(
+                self.tokens[:n],
+                self.parents[:n],
+                self.score[:n],
+                self.source[:n],
+                survival=tuple(survival[:n]),
+                asked=self.asked,
+                said=self.said[:n],
+                whole=self,
+            )
         kept = [False] * len(self.tokens)
         for node in nodes:
             kept[node] = True

@@ -38,8 +38,11 @@ def write(run: Mapping[str, Any], file: IO[str]) -> None:
         file.write("\n")
         told = policy["calibration"].items()
         listing(
-            ("believed of", "outcomes", "calibration error"),
-            [(name, f"{one['outcomes']}", f"{one['error']:.3f}") for name, one in told],
+            ("believed of", "outcomes", "calibration error", "by chance"),
+            [
+                (name, f"{one['outcomes']}", f"{one['error']:.3f}", f"{one['chance']:.3f}")
+                for name, one in told
+            ],
             file,
             1,
         )
