@@ -119,6 +119,7 @@ def measure(target: Path, ftype: str, workload: str, arguments: argparse.Namespa
             sampling=sampling,
             methods=",".join(methods),
             rounds=arguments.rounds,
+            keep_prompts=True,
         )
         record = Bench(plan).measure()
         with both_models(target, arguments.threads) as (big, small, costs):

@@ -83,7 +83,7 @@ def main() -> None:
                     ratios += [over] * (one.method == arguments.methods.split(",")[0])
                     print(
                         f"{name:5} {workload:8} {speed(one) / plain:6.2f}x     {speed(best) / plain:4.2f}x "
-                        f"{best.method:26} {over:6.2f}   {reached:.2f}  {said(calibrated(one))}  {one.method}",
+                        f"{best.method:26} {over:6.2f}   {reached:.2f}  {said(calibrated(one))} {one.method}",
                         flush=True,
                     )
     mean = exp(sum(map(log, ratios)) / len(ratios))

@@ -19,21 +19,27 @@ PLACES = 8
 Rows = NDArray[np.float64]
 
 
-def batch_noise(target: Target, text: Sequence[int], n: int) -> float:
+def batch_noise(target: Target, text: Sequence[int], n: int, one_by_one: Rows | None = None) -> float:
     """The most that any two logits of one row moved apart when up to `n` rows were computed together.
 
     An engine that is judged by it must not excuse itself, so nothing here is accepted, rejected or branched:
     each place is computed from an empty cache, its text as a prompt is and then a pass of right tokens, and
-    compared with decoding the text a token at a time.
+    compared with decoding the text a token at a time: `one_by_one`, where that is known already.
     """
     text = text[-LENGTH:]
-    one_by_one = teacher_forced(target, text, 1, 1)
+    if one_by_one is None:
+        one_by_one = singly(target, text)
     last = len(text) - 1
     noise = 0.0
     for at in sorted({max(1, last - n - i * last // PLACES) for i in range(PLACES)}):
         together = afresh(target, text[:at], text[at : min(at + n - 1, last)])
         noise = max(noise, apart(one_by_one[at - 1 : at - 1 + len(together)], together))
     return noise
+
+
+def singly(target: Target, text: Sequence[int]) -> Rows:
+    """What batch_noise compares with: the end of the text, a token at a time [tokens - 1, n_vocab]."""
+    return teacher_forced(target, text[-LENGTH:], 1, 1)
 
 
 def apart(a: Rows, b: Rows) -> float:

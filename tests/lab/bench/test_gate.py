@@ -11,8 +11,9 @@ import pytest
 
 import broken
 import paceline
-from paceline.core.ports import Budget
+from paceline.core.ports import Budget, Target
 from paceline.core.sampling import Sampling
+from paceline.engines.noise import Rows, batch_noise, singly
 from paceline.lab.bench import gate
 from paceline.lab.bench.entry import Entry, tokens_of
 from paceline.lab.bench.gate import Examiner, Greedy, Verdict, both, sampled_verdict
@@ -186,3 +187,22 @@ def test_after_a_near_tie_the_rest_must_still_be_what_plain_decoding_would_say(
     bad = [*good[:-1], (good[-1] + 1) % 256]
     assert examiner.compare("a", asking(llm), said, good, Budget(2, 2)) == (NEAR_TIE, None)
     assert examiner.compare("a", asking(llm), said, bad, Budget(2, 2)) == (NEAR_TIE, len(bad) - 1)
+
+
+def test_passes_of_every_size_are_compared_with_the_same_single_ones(
+    llm: LLM, plain: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[int] = []
+
+    def noting(target: Target, text: Sequence[int]) -> Rows:
+        texts.append(len(text))
+        return singly(target, text)
+
+    monkeypatch.setattr(gate, "singly", noting)
+    examiner, said = Examiner(llm), list(plain.said["a"])
+    other = [*said[:-1], (said[-1] + 1) % 256]
+    for nodes in (2, 4, 2):
+        noise = examiner.compare("a", asking(llm), said, other, Budget(nodes, nodes))[0]
+        assert noise is not None
+        assert noise.noise == batch_noise(llm.target, [*llm.tokens(PROMPT), *said], 1 + nodes)
+    assert len(texts) == 1

@@ -41,3 +41,8 @@ def test_a_path_is_stored_as_text() -> None:
 def test_numbers_out_of_range_are_refused(values: dict[str, int], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Plan(**values)  # type: ignore[arg-type]  # only numbers
+
+
+def test_prompts_cannot_be_kept_for_other_programs() -> None:
+    with pytest.raises(UsageError, match="--keep-prompts"):
+        Plan(peers=("llama-server=/bin/x",), keep_prompts=True)

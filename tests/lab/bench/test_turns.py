@@ -381,3 +381,26 @@ def test_a_prompt_read_apart_leaves_every_step_to_decoding(target: Models, model
         assert answer.parts.steps == answer.steps
         # The draft had read the prompt by then, and nothing is left of it for the first step to read.
         assert 0 < answer.parts.seconds <= answer.decoding < answer.seconds
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_prompts_that_are_kept_are_read_once_for_all_methods(
+    target: Models, models: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    read: list[int] = []
+    compute = LlamaTarget.compute
+
+    def noting(self: LlamaTarget, slot: Any, tokens: list[int]) -> None:
+        read.append(len(tokens))
+        compute(self, slot, tokens)
+
+    monkeypatch.setattr(LlamaTarget, "compute", noting)
+    tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
+    said = []
+    for name, draft in (("none", None), ("lookup", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):
+        system = Paceline(parse_all(name, {})[-1], target, draft, keep_prompts=keep)
+        said += system.answer([Ask("", tokens, 8)])
+        assert said[-1].decoded == 8
+    assert len({answer.tokens for answer in said}) == 1
+    # The target for each of three, and the draft; or each model once.
+    assert len(read) == (2 if keep else 4)

@@ -196,7 +196,8 @@ class Bench:
                 models = self._load(point)
                 items = self._chosen(models)
                 prompts = self._prompts(models, items, point)
-                turns = Turns(models, self._methods[0], prompts, self._watch_at(point))
+                watch, keep = self._watch_at(point), self._plan.keep_prompts
+                turns = Turns(models, self._methods[0], prompts, watch, keep_prompts=keep)
                 turn.callback(turns.close)
                 turns.ask_plainly(items, point.batch)
                 if self._recorder is not None:

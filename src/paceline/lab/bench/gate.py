@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.core.ports import Budget
 from paceline.core.sampling import Sampling
-from paceline.engines.noise import batch_noise
+from paceline.engines.noise import Rows, batch_noise, singly
 from paceline.lab.certify.certificate import Plan, lengthened, sampled_check
 from paceline.lab.compare import Difference, explain, first_difference, first_stray, rows_of
 from paceline.lab.system import Ask
@@ -27,6 +27,7 @@ class Examiner:
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
         self._noise: dict[tuple[str, int], float] = {}
+        self._singly: tuple[tuple[str, list[int]], Rows] | None = None
         self._found: dict[tuple[Any, ...], tuple[Difference | None, int | None]] = {}
 
     def compare(
@@ -39,8 +40,7 @@ class Examiner:
         if key in self._found or first_difference(plain, said) is None:
             return self._found.get(key, (None, None))
         if (item, rows) not in self._noise:
-            text = [*ask.tokens, *plain]
-            self._noise[item, rows] = 0.0 if target.caps.exact else batch_noise(target, text, rows)
+            self._noise[item, rows] = 0.0 if target.caps.exact else self._measured(item, ask, plain, rows)
         noise = self._noise[item, rows]
         difference = explain(target, ask.tokens, plain, said, budget, ask.sampling, noise)
         stray = None
@@ -48,6 +48,14 @@ class Examiner:
             stray = first_stray(target, ask.tokens, said, difference.index + 1, noise, ask.sampling)
         self._found[key] = difference, stray
         return difference, stray
+
+    def _measured(self, item: str, ask: Ask, plain: Sequence[int], rows: int) -> float:
+        """The noise of an item's text. Passes of every size are compared with the same single ones, which
+        are kept while it is this item that is asked."""
+        target, text = self.llm.target, [*ask.tokens, *plain]
+        if self._singly is None or self._singly[0] != (item, text):
+            self._singly = (item, text), singly(target, text)
+        return batch_noise(target, text, rows, self._singly[1])
 
 
 @dataclass(frozen=True)

@@ -35,18 +35,22 @@ class Paceline:
     """Decodes what it is asked in one loop, all requests in each pass. The text is made as it comes, as for a
     user, so that its cost counts."""
 
-    def __init__(self, method: Method, models: Models, draft: Path | None) -> None:
+    def __init__(
+        self, method: Method, models: Models, draft: Path | None, *, keep_prompts: bool = False
+    ) -> None:
         self.name = method.name
         self.method = method
         self._models = models
+        self._keep_prompts = keep_prompts
         self._draft = draft if method.uses_draft else None
         self.llm = models.llm(method.drafting, self._draft)
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
         llm = self.llm
-        llm.target.forget()
-        if llm.draft is not None:
-            llm.draft.forget()
+        if not self._keep_prompts:
+            llm.target.forget()
+            if llm.draft is not None:
+                llm.draft.forget()
         clocks = [Clock(TextStream(llm.target.text.piece)) for _ in asks]
         requests: list[Request] = []
         began = perf_counter()

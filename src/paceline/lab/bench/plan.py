@@ -19,7 +19,8 @@ class Plan:
     every method. methods: a comma list (method.py). peers: other programs, KIND[=WHERE]. suite: a name, a
     comma list or a file; size: "tiny", "full" or "" for what fits the model; items: most of them, 0 is all.
     rounds: times that each is measured. n: most tokens of an answer, 0 leaves it to the suite. sweep: NAME
-    or NAME=VALUES."""
+    or NAME=VALUES. keep_prompts: a prompt stays in the cache for the methods that come next, which takes
+    minutes off a large model's bench; their times to the first token then say nothing."""
 
     models: Mapping[str, Any] = field(default_factory=dict)
     drafting: Mapping[str, Any] = field(default_factory=dict)
@@ -34,11 +35,16 @@ class Plan:
     seed: int = 0
     ignore_eos: bool = True
     sweep: str = ""
+    keep_prompts: bool = False
 
     def __post_init__(self) -> None:
         for name, low in (("rounds", 1), ("items", 0), ("n", 0), ("seed", 0)):
             if getattr(self, name) < low:
                 raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
+        if self.keep_prompts and self.peers:
+            raise UsageError(
+                "--keep-prompts: other programs (--peer) read every prompt; leave one of both out"
+            )
         if self.n == 1:
             raise UsageError("1 token an answer: the speed of decoding shows from the second on")
 

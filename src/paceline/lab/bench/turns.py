@@ -31,12 +31,15 @@ SHORTEST = 2  # tokens: the speed of decoding shows from the second on
 
 class Turns:
     """entries: the systems, plain decoding first, the reference of them all. batches: the items that are
-    asked at once, by name: several only where a sweep says so."""
+    asked at once, by name: several only where a sweep says so. keep_prompts: see Plan."""
 
-    def __init__(self, models: Models, plain: Method, prompts: Prompts, watch: Watch) -> None:
+    def __init__(
+        self, models: Models, plain: Method, prompts: Prompts, watch: Watch, *, keep_prompts: bool = False
+    ) -> None:
         self._models, self._prompts, self._watch = models, prompts, watch
+        self._keep_prompts = keep_prompts
         self._examiner = Examiner(models.plain)
-        self.plain = Entry(Paceline(plain, models, None))
+        self.plain = Entry(Paceline(plain, models, None, keep_prompts=keep_prompts))
         self.entries = [self.plain]
         self.skipped: list[str] = []
         self.batches: dict[str, list[Item]] = {}
@@ -108,7 +111,7 @@ class Turns:
 
     def add(self, methods: Sequence[Method], draft: Path | None) -> None:
         for method in methods:
-            system = Paceline(method, self._models, draft)
+            system = Paceline(method, self._models, draft, keep_prompts=self._keep_prompts)
             self.entries.append(Entry(system, system.llm.drafting.budget, self.plain))
 
     @property
@@ -129,10 +132,11 @@ class Turns:
         at_once = any(len(items) > 1 for items in self.batches.values())
         held = self.entries if at_once else self.entries[1:]
         with self._watch({"gate": len(held) * len(self.batches)}) as tick:
-            for entry in held:
-                for items in self.batches.values():
+            for items in self.batches.values():
+                for entry in held:
                     self._answers(entry, items, greedily=True)
                     tick("gate")
+            for entry in held:
                 if not sampling.greedy and entry.reference is not None and not entry.own_plain:
                     entry.sampled = self._sampled(entry, sampling, seed)
                 entry.checked = True
