@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from paceline.core.errors import ContractError, PacelineError, UsageError
@@ -37,6 +37,9 @@ TREE = DraftTree(
     source=("test",) * 8,
 )
 SESSIONS = 3
+# What rounding comes to: up to 1.7e-4 in 4,500 random sequences, of logits up to 11; read a token at a time,
+# plain text itself is up to 1.1e-4 from the same text read at once.
+ROUNDING = 3e-4
 
 
 @dataclass
@@ -58,8 +61,11 @@ class Engine:
         session.close()
         return row
 
+    def apart(self, a: np.ndarray, b: np.ndarray) -> float:
+        return float(np.abs(a - b).max())
+
     def same(self, a: np.ndarray, b: np.ndarray) -> bool:
-        return bool(np.abs(a - b).max() <= self.tolerance)
+        return self.apart(a, b) <= self.tolerance
 
 
 def toy(_: Path) -> Engine:
@@ -75,7 +81,7 @@ def llama(models: Path) -> Engine:
         cache_type="f32",
         flash_attention=False,
     )
-    return Engine(target, 1e-4)
+    return Engine(target, ROUNDING)
 
 
 def llama_exact(models: Path) -> Engine:
@@ -89,7 +95,7 @@ def llama_exact(models: Path) -> Engine:
         flash_attention=False,
         exact_rows=16,
     )
-    return Engine(target, 1e-4)
+    return Engine(target, ROUNDING)
 
 
 def translated_toy(_: Path) -> Engine:
@@ -160,6 +166,7 @@ def test_a_session_that_kept_a_path_equals_a_fresh_one(engine: Engine, session: 
         st.tuples(st.integers(0, 2**16), st.integers(0, 6), st.integers(0, 11)), min_size=1, max_size=6
     )
 )
+@example(rounds=[(88, 4, 0), (0, 0, 0), (0, 3, 1), (0, 1, 0), (0, 0, 3)])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_sequence_of_drafts_and_rejections_leaves_the_state_of_the_text(
     engine: Engine, rounds: list[tuple[int, int, int]]
@@ -177,7 +184,7 @@ def test_any_sequence_of_drafts_and_rejections_leaves_the_state_of_the_text(
     last = engine.rows(session)[0]
     text = list(session.tokens)
     session.close()
-    assert engine.same(last, engine.fresh(text))
+    assert engine.apart(last, engine.fresh(text)) <= engine.tolerance
 
 
 def test_a_tree_that_starts_with_the_last_one_grows_it(engine: Engine, session: Any) -> None:
