@@ -1,0 +1,1 @@
+"""What a model's files say of it, read without its weights."""

@@ -1,0 +1,66 @@
+"""Which tokens end a generation: those that llama.cpp takes for one (src/llama-vocab.cpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+# By text, whatever the file calls them.
+_ENDS = frozenset(
+    text.encode()
+    for text in (
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<turn|>",
+        "<|tool_response>",
+        "<｜end▁of▁sentence｜>",
+        "[e~[",
+    )
+)
+# Where the file names none: a model that goes on to the next file of a repository has ended too.
+_FILL_IN = {
+    "fim_pad": (b"<|fim_pad|>", b"<fim-pad>", b"<fim_pad>", b"<PAD>", b"[PAD]"),
+    "fim_rep": (b"<|fim_repo|>", b"<|repo_name|>", b"<fim-repo>", b"<REPO>", b"<reponame>"),
+    "fim_sep": (b"<|file_sep|>",),
+}
+
+
+def end_tokens(texts: Sequence[bytes], special: Mapping[str, int]) -> frozenset[int]:
+    """special: see TokenizerFacts. Ids that are no token's are left out."""
+    wanted = _ENDS.union(*_FILL_IN.values())
+    found: dict[bytes, int] = {}
+    for token, text in enumerate(texts):
+        if text in wanted:
+            found[text] = token
+    ends = {token for text, token in found.items() if text in _ENDS}
+    for role, spellings in _FILL_IN.items():
+        if role not in special:
+            ends |= set(sorted(found[text] for text in spellings if text in found)[:1])
+    ends |= {special[role] for role in ("eos", "eot", "eom", *_FILL_IN) if role in special}
+    ends = {token for token in ends if 0 <= token < len(texts)}
+    spelled = {texts[token] for token in ends}
+    others: set[bytes] = set()
+    # gpt-oss and Solar end their messages, not their turns, with <|end|>.
+    if {b"<|return|>", b"<|call|>"} <= spelled or (
+        b"<|flush|>" in spelled and spelled & {b"<|call|>", b"<|calls|>"}
+    ):
+        others.add(b"<|end|>")
+    # Gemma 4 and PLaMo have </s> for a text like others.
+    if spelled & {b"<|tool_response>", b"<|plamo:eos|>"}:
+        others.add(b"</s>")
+    return frozenset(token for token in ends if texts[token] not in others)

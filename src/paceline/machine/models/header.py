@@ -1,0 +1,281 @@
+"""The facts of a model from its files, without its weights: a GGUF file, the parts of one, or a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from paceline.core.errors import ModelError
+from paceline.machine.models.end_tokens import end_tokens
+from paceline.machine.models.facts import ATTENTION, HYBRID, RECURRENT, Facts, TokenizerFacts
+from paceline.machine.models.family import family_of, printable
+from paceline.machine.models.gguf_header import NEWER_NAMES, Header, Unread, read_header
+from paceline.machine.models.kv_bytes import Layers, kv_bytes
+from paceline.machine.models.plain_file import exists
+
+__all__ = ["read", "read_gguf", "read_header"]
+
+# llama.cpp 0.3.36's, src/llama-arch.cpp.
+_RECURRENT = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
+_HYBRID = frozenset(
+    {
+        *("jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"),
+        *(
+            "qwen3next",
+            "qwen35",
+            "qwen35moe",
+            "qwen4exp",
+            "kimi-linear",
+            "kimi-k3",
+            "bailingmoe3",
+            "glm5-next",
+        ),
+        *("deepseek4", "minimax-01"),
+    }
+)
+_KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
+_KINDS |= dict.fromkeys(("gpt2", "hybriddna", "whitespace", "gemma4"), "BPE")
+_SAME = (
+    "bos",
+    "eos",
+    "eot",
+    "eom",
+    "cls",
+    "mask",
+    "fim_pre",
+    "fim_suf",
+    "fim_mid",
+    "fim_pad",
+    "fim_rep",
+    "fim_sep",
+)
+# The deprecated words first: a later one overrules.
+_ROLES = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid"}
+_ROLES |= {"unknown": "unk", "seperator": "sep", "padding": "pad"} | {word: word for word in _SAME}
+_TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE | re.DOTALL)
+_LONGEST = 64  # characters of an architecture's name
+_FEW = 1 << 14  # elements: what is told for each layer, not for each token
+
+
+def read(path: str | Path, *, tokens: bool = True) -> Facts:
+    """Of a GGUF file, any part of one, or a folder with config.json. tokens: with the vocabulary, which takes
+    longer. Raises ModelError for anything else, and for files that are damaged or lie."""
+    from paceline.machine.models.hub_folder import read_folder
+
+    path = Path(path)
+    folder = os.path.isdir(path)  # noqa: PTH112  # Path's may raise
+    return read_folder(path, tokens=tokens) if folder else read_gguf(path, tokens=tokens)
+
+
+def read_gguf(path: str | Path, *, tokens: bool = True) -> Facts:
+    """What the file does not say stays unset: special tokens and flags have defaults in llama.cpp, which
+    machine/models/vocabulary.py knows. Raises ModelError: see read_header; and for a part that is missing."""
+
+    path = Path(path)
+    keep = _with_tokens if tokens else _without_tokens
+    parts = _parts(read_header(path, keep), keep)
+    first = Metadata(parts[0])
+    arch = first.text("general.architecture")
+    if not arch or len(arch) > _LONGEST or not arch.isprintable():
+        raise ModelError(f"{path}: names no architecture: it is no language model")
+    layers = _layers(first, arch)
+    n_vocab = first.length(_TOKENS) or first.number(f"{arch}.vocab_size")
+    name, file = first.text("general.name"), parts[0].path
+    return Facts(
+        files=tuple(part.path for part in parts),
+        format="gguf",
+        # Files say "models", or a hash, where a converter knew no better.
+        name=printable(name) if family_of([name]) else file.stem,
+        arch=arch,
+        family=family_of([first.text("general.basename"), name, file.name]),
+        parameters=sum(tensor.elements for part in parts for tensor in part.tensors) or None,
+        quantisation=_quantisation(first, parts),
+        size=sum(part.size for part in parts),
+        n_ctx=first.number(f"{arch}.context_length"),
+        n_layers=first.number(f"{arch}.block_count"),
+        n_embd=first.number(f"{arch}.embedding_length"),
+        n_vocab=n_vocab or _rows(parts),
+        experts=first.number(f"{arch}.expert_count"),
+        experts_used=first.number(f"{arch}.expert_used_count"),
+        memory=RECURRENT if arch in _RECURRENT else HYBRID if arch in _HYBRID else ATTENTION,
+        sliding_window=first.number(f"{arch}.attention.sliding_window"),
+        kv_bytes=0 if arch in _RECURRENT else kv_bytes(layers),
+        chat_template=first.text("tokenizer.chat_template") or None,
+        tokenizer=_tokenizer(first) if tokens else None,
+    )
+
+
+def _with_tokens(key: str, count: int) -> bool:
+    return key in (_TOKENS, _TYPES) or _without_tokens(key, count)
+
+
+def _without_tokens(key: str, count: int) -> bool:
+    return count <= _FEW and not key.startswith("tokenizer.")
+
+
+class Metadata:
+    """A header's keys, each of the type it must have."""
+
+    def __init__(self, header: Header) -> None:
+        self.path, self._values = header.path, header.metadata
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def text(self, key: str) -> str:
+        value = self._values.get(key, "")
+        if not isinstance(value, str):
+            self._refuse(key, "a text")
+        return value
+
+    def number(self, key: str) -> int:
+        """0 where there is none. Of a list, one for each layer, the largest."""
+        return max(self.numbers(key), default=0)
+
+    def numbers(self, key: str) -> list[int]:
+        """Of a list or one alone."""
+        value = self._values.get(key)
+        if value is None or isinstance(value, Unread):
+            return []
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
+            found = [int(n) for n in value]
+        elif type(value) is int:
+            found = [value]
+        else:
+            self._refuse(key, "a whole number")
+        if min(found, default=0) < 0:
+            self._refuse(key, "at least 0")
+        return found
+
+    def flag(self, key: str) -> bool | None:
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bool):
+            self._refuse(key, "true or false")
+        return value
+
+    def texts(self, key: str) -> list[bytes]:
+        value = self._values.get(key, [])
+        if not isinstance(value, list):
+            self._refuse(key, "a list of texts")
+        return value
+
+    def length(self, key: str) -> int:
+        value = self._values.get(key, [])
+        if isinstance(value, Unread):
+            return value.count
+        if not isinstance(value, list | np.ndarray):
+            self._refuse(key, "a list")
+        return len(value)
+
+    def _refuse(self, key: str, wanted: str) -> NoReturn:
+        raise ModelError(f"{self.path}: its {key!r} is not {wanted}: the file is damaged, fetch it again")
+
+
+def _parts(header: Header, keep: Callable[[str, int], bool]) -> list[Header]:
+    """All headers of a model that was split into several files; this one alone where it was not."""
+    count = Metadata(header).number("split.count")
+    if count <= 1:
+        return [header]
+    named = _PART.fullmatch(header.path.name)
+    if not named or int(named[3]) != count:
+        raise ModelError(
+            f"{header.path}: is one of {count} parts, and llama.cpp finds them by their names only: "
+            f"name them NAME-00001-of-{count:05d}.gguf and so on"
+        )
+    paths = [
+        header.path.with_name(f"{named[1]}-{i:05d}-of-{named[3]}{named[4]}") for i in range(1, count + 1)
+    ]
+    if missing := next((path for path in paths if not exists(path)), None):
+        raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
+    parts = [header if path == header.path else read_header(path, keep) for path in paths]
+    for i, part in enumerate(parts):
+        said = Metadata(part)
+        if said.number("split.count") != count or said.number("split.no") != i:
+            raise ModelError(f"{part.path}: is not part {i + 1} of {count}, as its name says: fetch it again")
+    total, found = Metadata(parts[0]).number("split.tensors.count"), sum(len(part.tensors) for part in parts)
+    if total and total != found:
+        raise ModelError(f"{paths[0]}: its {count} parts have {found} tensors, not {total}: fetch them again")
+    return parts
+
+
+def _tokenizer(said: Metadata) -> TokenizerFacts | None:
+    model = said.text("tokenizer.ggml.model")
+    if model in ("", "no_vocab", "none"):
+        return None
+    texts, types = said.texts(_TOKENS), said.numbers(_TYPES)
+    if types and len(types) < len(texts):
+        raise ModelError(
+            f"{said.path}: has {len(texts):,} tokens and types of {len(types):,}: fetch it again"
+        )
+    special: dict[str, int] = {}
+    for word, role in _ROLES.items():
+        key = f"tokenizer.ggml.{word}_token_id"
+        if key in said:
+            token = said.numbers(key)
+            # llama.cpp keeps to its default where the number is no token's.
+            special |= {role: token[0]} if token and token[0] < len(texts) else {}
+    return TokenizerFacts(
+        kind=_KINDS.get(model, printable(model)),
+        pre=printable(said.text("tokenizer.ggml.pre")) or ("gemma4" if model == "gemma4" else ""),
+        texts=texts,
+        types=types[: len(texts)],
+        special=special,
+        ends=end_tokens(texts, special),
+        add_bos=said.flag("tokenizer.ggml.add_bos_token"),
+        add_eos=said.flag("tokenizer.ggml.add_eos_token"),
+        add_space_prefix=said.flag("tokenizer.ggml.add_space_prefix"),
+    )
+
+
+def _layers(said: Metadata, arch: str) -> Layers:
+    def one(key: str) -> int:
+        return said.number(f"{arch}.{key}")
+
+    def each(key: str) -> list[int]:
+        return said.numbers(f"{arch}.{key}")
+
+    return Layers(
+        arch=arch,
+        count=one("block_count") - min(one("block_count"), one("nextn_predict_layers")),
+        shared=one("attention.shared_kv_layers"),
+        n_embd=one("embedding_length"),
+        heads=each("attention.head_count"),
+        kv_heads=each("attention.head_count_kv"),
+        key=one("attention.key_length"),
+        value=one("attention.value_length"),
+        compressed=f"{arch}.attention.key_length_mla" in said,
+        recurrent=each("attention.recurrent_layers"),
+        interval=one("full_attention_interval"),
+        local=each("attention.sliding_window_pattern"),
+        local_key=one("attention.key_length_swa"),
+        local_value=one("attention.value_length_swa"),
+    )
+
+
+def _quantisation(said: Metadata, parts: Sequence[Header]) -> str:
+    """The file type; where it is not said, the type that most weights have."""
+    from gguf.constants import GGMLQuantizationType, LlamaFileType
+
+    if "general.file_type" in said:
+        number = said.number("general.file_type") & ~LlamaFileType.GUESSED
+        if number in {int(kind) for kind in LlamaFileType}:
+            return str(LlamaFileType(number).name).removeprefix("MOSTLY_").removeprefix("ALL_")
+    weights: dict[int, int] = {}
+    for part in parts:
+        for tensor in part.tensors:
+            weights[tensor.type] = weights.get(tensor.type, 0) + tensor.elements
+    most = max(weights, key=lambda kind: weights[kind], default=None)
+    known = NEWER_NAMES | {int(kind): str(kind.name) for kind in GGMLQuantizationType}
+    return "" if most is None else known.get(most, "")
+
+
+def _rows(parts: Sequence[Header]) -> int:
+    shapes = {tensor.name: tensor.shape for part in parts for tensor in part.tensors}
+    shape = shapes.get("output.weight") or shapes.get("token_embd.weight") or ()
+    return shape[1] if len(shape) == 2 else 0
