@@ -1,0 +1,110 @@
+"""Whether a draft fits, as a table: the verdict first, what to do last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+
+from paceline.report.table import listing
+
+Record = Mapping[str, Any]
+
+WORDS = {
+    "same": "it fits: the vocabulary is the target's, to the last token",
+    "compatible": "it fits: token ids mean the same to both models",
+    "mappable": "it fits with a translation (--cross-vocab): another vocabulary",
+    "incompatible": "it does not fit",
+}
+PREFIX = {"fatal": "fatal: ", "mapping": "differs: ", "warning": "warning: ", "note": ""}
+COLUMNS = ("", "target", "draft", "what it means")
+NOTHING = "-"
+NARROWEST = 15  # of the target's and the draft's columns
+FIELD = 17  # the longest name of a field, and a space
+DOTS = "…"
+
+
+def write(record: Record, file: IO[str]) -> None:
+    """record: with the names of `paceline check --json`."""
+    why = "; ".join(reason["text"] for reason in record["reasons"] if reason["weight"] == "fatal")
+    said = WORDS[record["verdict"]] + (f": {why}" if why else "")
+    file.write(f"{record['verdict']}: {plain(said)}\n\n")
+    room = Console(file=file).width if file.isatty() else None
+    rows = [row(reason, room) for reason in [files(record), *record["reasons"]]]
+    listing(COLUMNS, rows, file)
+    differing(record["reasons"], file)
+    if record["advice"]:
+        file.write("\n")
+    for line in record["advice"]:
+        # A command on a line of its own, to be copied.
+        file.write(f"- {plain(line)}\n".replace(": paceline ", ":\n    paceline ", 1))
+
+
+def files(record: Record) -> Record:
+    names = {role: Path(record[role]).name for role in ("target", "draft")}
+    return {"field": "file", "weight": "note", "text": "", **names}
+
+
+def row(reason: Record, room: int | None) -> tuple[str, ...]:
+    cells = [clipped(plain(cell(reason[role])), room) for role in ("target", "draft")]
+    return (reason["field"], *cells, plain(PREFIX[reason["weight"]] + reason["text"]))
+
+
+def differing(reasons: Sequence[Record], file: IO[str]) -> None:
+    """The first tokens that are spelled differently."""
+    found = next((reason for reason in reasons if reason["field"] == "token texts"), None)
+    if found is None or not found["target"]:
+        return
+    rows = [
+        (f"{ours['id']}", quoted(ours["text"]), quoted(theirs["text"]))
+        for ours, theirs in zip(found["target"], found["draft"], strict=True)
+    ]
+    file.write("\n")
+    listing(("first that differ", "target", "draft"), rows, file)
+
+
+def cell(value: Any) -> str:
+    if value is None or value in ([], {}):
+        return NOTHING
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case {"id": token, "text": text, "added": added}:
+            return f"{token} {text}" + (", added" if added else "")
+        case {"id": token, "text": text}:
+            return f"{token} {text}"
+        case {"ends": ends, "added": added}:
+            return cell(ends) + (", added" if added else "")
+        case {"all": n, "used": used}:
+            return f"{used} of {n}"
+        case {"texts": n, "common": common}:
+            return f"{common:,} of {n:,}"
+        case {"added": added}:
+            return NOTHING
+        case dict():
+            return ", ".join(f"{name} {NOTHING if one is None else one}" for name, one in value.items())
+        case list():
+            return ", ".join(map(cell, value))
+    return str(value)
+
+
+def quoted(text: str) -> str:
+    return plain(f"“{text}”")
+
+
+def clipped(text: str, room: int | None) -> str:
+    """What is piped is never cropped; and on a terminal half of the room is for what it means."""
+    if room is None:
+        return text
+    width = max(NARROWEST, (room - FIELD) * 7 // 24)
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + DOTS
+
+
+def plain(text: str) -> str:
+    """A model's own words may hold line breaks and what a terminal obeys."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

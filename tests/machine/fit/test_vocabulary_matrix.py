@@ -1,0 +1,176 @@
+"""Real vocabularies, llama.cpp's own test files, against each other (tests/data/vocabularies)."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.core.errors import VocabError
+from paceline.core.intersection import Intersection
+from paceline.core.lexicon import Lexicon
+from paceline.core.vocab import Vocab, check_shared
+from paceline.machine.fit.compatibility import Compatibility, compare
+from paceline.machine.models.facts import Facts, TokenizerFacts
+from paceline.machine.models.vocabulary import vocabulary
+
+DATA = Path(__file__).parents[2] / "data" / "vocabularies" / "vocabularies.json.xz"
+
+
+@cache
+def record() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(lzma.decompress(DATA.read_bytes()))
+    return data
+
+
+class Texts(Sequence[bytes]):
+    """The first tokens as they are. Of the others, in blocks of which only a digest is kept, stand-ins that
+    are equal exactly where the blocks are."""
+
+    def __init__(self, first: list[str], digests: list[str], block: int, size: int) -> None:
+        self._first = [text.encode(errors="surrogateescape") for text in first]
+        self._digests, self._block, self._size = digests, block, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, token: Any) -> Any:
+        if not token < self._size:
+            raise IndexError(token)
+        if token < len(self._first):
+            return self._first[token]
+        return b"%s %d" % (self._digests[(token - len(self._first)) // self._block].encode(), token)
+
+
+@cache
+def facts(name: str) -> Facts:
+    said = record()["vocabularies"][name]
+    tokenizer = TokenizerFacts(
+        kind=said["kind"],
+        pre=said["pre"],
+        texts=Texts(said["texts"], said["digests"], record()["block"], said["size"]),
+        types=said["types"],
+        special=said["special"],
+        ends=frozenset(said["ends"]),
+        add_bos=said["add_bos"],
+        add_eos=said["add_eos"],
+        add_space_prefix=said["add_space_prefix"],
+    )
+    return Facts(
+        files=(Path(f"{name}.gguf"),),
+        format="gguf",
+        name=name,
+        arch=said["arch"],
+        family=said["family"],
+        n_ctx=said["n_ctx"],
+        n_vocab=said["size"],
+        chat_template=said["chat_template"],
+        tokenizer=tokenizer,
+    )
+
+
+NAMES = sorted(record()["vocabularies"])
+
+
+def vocab(name: str) -> Vocab:
+    tokenizer = facts(name).tokenizer
+    assert tokenizer is not None
+    return vocabulary(tokenizer)
+
+
+def shares(target: str, draft: str) -> bool:
+    try:
+        check_shared(vocab(target), vocab(draft))
+    except VocabError:
+        return False
+    return True
+
+
+def verdict(target: str, draft: str) -> Compatibility:
+    return compare(facts(target), facts(draft))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_header_tells_what_llama_cpp_says_of_the_vocabulary(name: str) -> None:
+    ours, theirs = vocab(name), record()["vocabularies"][name]["llama_cpp"]
+    assert {field: getattr(ours, field) for field in theirs} == theirs | {"eos": frozenset(theirs["eos"])}
+
+
+def test_of_all_pairs_those_share_a_vocabulary_that_share_one_in_llama_cpp() -> None:
+    pairs = [(a, b) for a, b in product(NAMES, repeat=2) if a != b]
+    assert len(pairs) == 19 * 18
+    theirs = {tuple(pair) for pair in record()["shared"]}
+    assert {(name, name) for name in NAMES} <= theirs
+    assert {pair for pair in pairs if shares(*pair)} == {(a, b) for a, b in theirs if a != b}
+
+
+def test_these_are_two_families_under_two_names() -> None:
+    assert [(a, b) for a, b in record()["shared"] if a < b] == [("gpt-neox", "mpt"), ("qwen2", "qwen35")]
+
+
+@pytest.mark.parametrize(("target", "draft"), [("gpt-neox", "mpt"), ("mpt", "gpt-neox")])
+def test_one_vocabulary_with_two_pre_tokenizers_is_compatible(target: str, draft: str) -> None:
+    found = verdict(target, draft)
+    assert (found.verdict, found.usable) == ("compatible", True)
+    said = found.reason("pre-tokenizer")
+    assert said is not None
+    assert {said.target, said.draft} == {None, "mpt"}
+    assert "differently" in said.text
+
+
+@pytest.mark.parametrize("name", ["gpt-2", "llama-spm", "phi-3", "starcoder"])
+def test_a_vocabulary_is_the_same_as_itself(name: str) -> None:
+    assert verdict(name, name).verdict == "same"
+
+
+@pytest.mark.parametrize("name", ["bert-bge", "nomic-bert-moe"])
+def test_an_embedding_model_drafts_nothing_not_even_for_itself(name: str) -> None:
+    found = verdict(name, name)
+    assert (found.verdict, found.usable) == ("incompatible", False)
+    assert found.advice == ("take a causal language model",)
+
+
+def test_phi_3_is_llama_2_with_other_ends() -> None:
+    """Every id means the same up to the padding; only what ends an answer differs."""
+    found = verdict("phi-3", "llama-spm")
+    assert found.verdict == "mappable"
+    assert [reason.field for reason in found.reasons if reason.weight == "mapping"] == ["EOS"]
+    ends, common = found.reason("EOS"), found.reason("tokens in common")
+    assert ends is not None
+    assert ends.text == "<|endoftext|> ends the target's answers, not the draft's"
+    assert common is not None
+    assert common.target == {"texts": 31_997, "common": 31_901}
+
+
+@pytest.mark.parametrize(("target", "draft"), [("phi-3", "llama-spm"), ("refact", "starcoder")])
+def test_as_much_is_in_common_as_translation_finds(target: str, draft: str) -> None:
+    found = verdict(target, draft).reason("tokens in common")
+    assert found is not None
+    ours, theirs = (Lexicon(vocab(name), lambda _: []) for name in (target, draft))
+    pairs = Intersection.of(ours, theirs)
+    assert found.target["common"] == sum(bool(ours.pieces[token]) for token in pairs.target_ids.tolist())
+    assert found.target["texts"] == sum(map(bool, ours.pieces))
+
+
+def test_refact_is_starcoder_with_other_control_tokens() -> None:
+    found = verdict("refact", "starcoder")
+    texts, common = found.reason("token texts"), found.reason("tokens in common")
+    assert texts is not None
+    assert common is not None
+    assert texts.weight == "mapping"
+    assert [token["id"] for token in texts.target] == [token["id"] for token in texts.draft]
+    assert common.target["common"] / common.target["texts"] > 0.99
+
+
+def test_bpe_and_spm_meet_in_text_only() -> None:
+    found = verdict("starcoder", "llama-spm")
+    kinds = found.reason("tokenizer")
+    assert kinds is not None
+    assert (kinds.target, kinds.draft, kinds.weight) == ("BPE", "SPM", "mapping")
+    assert found.verdict == "mappable"

@@ -1,0 +1,63 @@
+"""What headers would tell, made by hand: a target of byte-level BPE, and drafts that differ from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline.machine.fit.compatibility import Compatibility, compare
+from paceline.machine.fit.reason import Reason
+from paceline.machine.models.facts import Facts, TokenizerFacts
+from paceline.machine.models.vocabulary import BYTE_LEVEL
+
+BYTES = [char.encode() for char in BYTE_LEVEL]
+WORDS = [b"w%d" % i for i in range(100)]
+TEXTS = (*BYTES, *WORDS, b"<|end|>")
+END = len(TEXTS) - 1
+TOKENIZER = TokenizerFacts(
+    "BPE",
+    "qwen2",
+    TEXTS,
+    types=(1,) * END + (3,),
+    special={"bos": END, "eos": END},
+    ends=frozenset({END}),
+    add_bos=False,
+)
+
+
+def model(name: str = "target", tokenizer: TokenizerFacts | None = TOKENIZER, **said: Any) -> Facts:
+    known: dict[str, Any] = {
+        "parameters": 7_000_000_000 if name == "target" else 500_000_000,
+        "n_ctx": 32_768,
+    } | said
+    files = (Path(f"{name}.gguf"),)
+    return Facts(
+        **({"files": files, "format": "gguf", "name": name, "arch": "qwen2"} | known), tokenizer=tokenizer
+    )
+
+
+def check(
+    tokenizer: TokenizerFacts | None = TOKENIZER, target: dict[str, Any] | None = None, **draft: Any
+) -> Compatibility:
+    return compare(model(**(target or {})), model("draft", tokenizer, **draft))
+
+
+def of(found: Compatibility, field: str) -> Reason:
+    reason = found.reason(field)
+    assert reason is not None
+    return reason
+
+
+def weights(found: Compatibility, weight: str) -> list[str]:
+    return [reason.field for reason in found.reasons if reason.weight == weight]
+
+
+def respelled(tokenizer: TokenizerFacts, changes: dict[int, bytes]) -> TokenizerFacts:
+    return replace(tokenizer, texts=[changes.get(i, text) for i, text in enumerate(tokenizer.texts)])
+
+
+def padded(tokenizer: TokenizerFacts, n: int) -> TokenizerFacts:
+    size = len(tokenizer.texts)
+    more = [b"[PAD%d]" % i for i in range(size, size + n)]
+    return replace(tokenizer, texts=[*tokenizer.texts, *more], types=[*tokenizer.types, *(5 for _ in more)])
