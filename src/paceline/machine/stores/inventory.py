@@ -1,0 +1,218 @@
+"""The models that a machine has: of Ollama, the Hugging Face cache, LM Studio, llama.cpp, and in folders.
+
+Only headers are read, several at a time, and what was read before is kept (facts_cache.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from paceline.core.errors import ModelError
+from paceline.machine.models.facts import Facts
+from paceline.machine.models.facts_cache import FactsCache
+from paceline.machine.models.gguf_header import read_header
+from paceline.machine.stores import hub_cache, ollama_store
+from paceline.machine.stores.model_folder import Kind, walk
+from paceline.machine.stores.places import HUB, OLLAMA, places
+from paceline.machine.stores.search import MODELS, Candidate, Search, Tick, file_id, printable, silent
+
+AT_ONCE = 8  # headers; mostly they wait for the disk
+FOLDER = "folder"  # in place of a program's name
+# Drafters that read the target's hidden states, and no model by themselves.
+DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})
+# By general.type.
+WITHOUT_LAYERS = {"adapter": "an adapter", "imatrix": "an importance matrix", "mmproj": "a projector"}
+
+
+@dataclass(frozen=True)
+class Model:
+    """reference: what a user types for it. store: where it was found first. also: its other references. A
+    file that several names lead to is one model, or it would be its own best draft."""
+
+    facts: Facts
+    store: str
+    reference: str
+    also: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        facts = self.facts
+        return {
+            "model": self.reference,
+            "also": list(self.also),
+            "store": self.store,
+            "files": [str(path) for path in facts.files],
+            "format": facts.format,
+            "name": facts.name,
+            "arch": facts.arch,
+            "family": facts.family,
+            "parameters": facts.parameters,
+            "quantisation": facts.quantisation,
+            "size": facts.size,
+            "context": facts.n_ctx,
+            "layers": facts.n_layers,
+            "vocabulary": facts.n_vocab,
+            "experts": facts.experts,
+            "experts_used": facts.experts_used,
+            "memory": facts.memory,
+            "sliding_window": facts.sliding_window,
+        }
+
+
+class Place(NamedTuple):
+    """store: the name of what keeps its models at `path`. models: how many were found there; 0 also where
+    there is no such folder."""
+
+    store: str
+    path: Path
+    models: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """models: by family, the small ones first. places: all that were looked at. notes: what was skipped and
+    why, a line each."""
+
+    models: list[Model]
+    places: list[Place]
+    notes: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        places = [{"store": one.store, "path": str(one.path), "models": one.models} for one in self.places]
+        return {"models": [one.as_dict() for one in self.models], "places": places, "notes": self.notes}
+
+
+def find(
+    folders: Sequence[Path] = (), *, tick: Tick = silent, environ: Mapping[str, str] = os.environ
+) -> Found:
+    """Everything there is, in the stores of other programs, in `folders` and in those of PACELINE_MODELS.
+    What cannot be used is a note and never an error. tick: see Search."""
+    search = Search(tick)
+    stores = places(environ)
+    given = [*folders, *(Path(part) for part in _parts(environ.get("PACELINE_MODELS", "")))]
+    for folder in (folder.expanduser() for folder in given):
+        if not os.path.exists(folder):  # noqa: PTH110  # Path's may raise
+            search.note(folder, "no such folder")
+        stores.append((FOLDER, folder.absolute()))
+    named = _named(stores, search)
+    facts = _facts(named, search)
+    models = [_model(facts[key], [(stores[i][0], one) for i, one in named[key]]) for key in facts]
+    counts = Counter(i for key in facts for i in {i for i, _ in named[key]})
+    return Found(
+        sorted(_unambiguous(models), key=_order),
+        [Place(store, path, counts[i]) for i, (store, path) in enumerate(stores)],
+        search.notes,
+    )
+
+
+def _named(
+    stores: Sequence[tuple[str, Path]], search: Search
+) -> dict[tuple[int, int], list[tuple[int, Candidate]]]:
+    """Every file that may be a model, with the number of each store it was found in and what it is called
+    there."""
+    named: dict[tuple[int, int], list[tuple[int, Candidate]]] = {}
+    for i, (store, path) in enumerate(stores):
+        for candidate in _candidates(store, path, search):
+            try:
+                key = file_id(candidate.path.stat())
+            except OSError:
+                search.note(candidate.path, "is gone by now")
+                continue
+            named.setdefault(key, []).append((i, candidate))
+    return named
+
+
+def _candidates(store: str, root: Path, search: Search) -> Iterator[Candidate]:
+    if os.path.isfile(root):  # noqa: PTH113  # Path's may raise
+        yield Candidate(root, str(root))
+    # A name leads only to where the program that gave it looks.
+    for kind, path in walk(root, search):
+        if kind is Kind.OLLAMA:
+            yield from ollama_store.candidates(path, search, named=store == OLLAMA)
+        elif kind is Kind.REPOSITORY:
+            yield from hub_cache.candidates(path, search, named=store == HUB)
+        else:
+            yield Candidate(path, str(path))
+
+
+def _facts(
+    named: Mapping[tuple[int, int], Sequence[tuple[int, Candidate]]], search: Search
+) -> dict[tuple[int, int], Facts]:
+    """Of those that are models."""
+    found = {}
+    with FactsCache() as cache:
+        pool = ThreadPoolExecutor(AT_ONCE, "headers")
+        try:
+            answers = {key: pool.submit(_read, cache, names[0][1].path) for key, names in named.items()}
+            for key, answer in answers.items():
+                said = answer.result()
+                search.tick(MODELS)
+                if isinstance(said, Facts):
+                    found[key] = said
+                else:
+                    search.notes.append(printable(said))
+        finally:
+            # Where the search was ended, the rest is not begun, and what was begun takes moments.
+            pool.shutdown(cancel_futures=True)
+    return found
+
+
+def _read(cache: FactsCache, path: Path) -> Facts | str:
+    """What the header says of a model, or why it is none."""
+    try:
+        facts = cache.read(path)
+        if why := _no_model(facts):
+            return f"{path}: {why}"
+    except ModelError as error:
+        return str(error)
+    return facts
+
+
+def _no_model(facts: Facts) -> str:
+    """What a GGUF file is that cannot be run; empty for a model."""
+    if facts.arch == "clip":
+        return "is a projector for pictures or sound, no model"
+    if facts.arch in DRAFT_HEADS:
+        return f"is a draft head ({facts.arch}), no model"
+    if facts.n_layers == 0 and facts.format == "hf":
+        return "is no language model"
+    if facts.n_layers == 0:
+        kind = read_header(facts.path, no_list).metadata.get("general.type")
+        return f"is {WITHOUT_LAYERS.get(str(kind), 'a part of a model')}, no model"
+    return "" if facts.parameters or facts.format == "hf" else "is a vocabulary only: it has no weights"
+
+
+def no_list(_key: str, _count: int) -> bool:
+    return False
+
+
+def _model(facts: Facts, named: Iterable[tuple[str, Candidate]]) -> Model:
+    """named: every store it was found in, and what it is called there."""
+    order = sorted(named, key=lambda one: one[1].reference == str(one[1].path))  # a name before a path
+    store, first = order[0]
+    references = dict.fromkeys(one.reference for _, one in order)
+    return Model(facts, store, first.reference, tuple(references)[1:])
+
+
+def _unambiguous(models: Iterable[Model]) -> Iterator[Model]:
+    """Of two models of one name, as Ollama's two stores may have, the second is known by its path."""
+    taken: set[str] = set()
+    for model in models:
+        if model.reference in taken:
+            model = replace(model, reference=str(model.facts.path))
+        taken.update((model.reference, *model.also))
+        yield model
+
+
+def _order(model: Model) -> tuple[str, int, int, str]:
+    facts = model.facts
+    return facts.family or facts.name.lower(), facts.parameters or 0, facts.size, model.reference
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in text.split(os.pathsep) if part]

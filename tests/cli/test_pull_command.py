@@ -1,0 +1,173 @@
+"""`paceline pull`: what it prints, where it stops, and what it leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from huggingface_hub.utils import close_session
+
+from command_line import Done, command
+from hub_server import COMMIT, Hub, own_cache, serving
+from paceline import zoo
+from paceline.cli.help import GroupedCommand
+from paceline.cli.pull import pull
+from paceline.machine.identity import fingerprint
+
+Capture = pytest.CaptureFixture[str]
+NAME = "m-Q4_K_M.gguf"
+DATA = random.Random(0).randbytes(300_000)
+SHA = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_client() -> Iterator[None]:
+    """To make one, with all its certificates, takes longer than a test."""
+    yield
+    close_session()
+
+
+@pytest.fixture(autouse=True)
+def program(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer(rich_markup_mode=None)
+    app.command("pull", cls=GroupedCommand)(pull)
+    app.command("other")(lambda: None)
+    monkeypatch.setattr("paceline.cli.app.app", app)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    own_cache(monkeypatch, tmp_path / "hub")
+    with serving(Hub({"user/repo": {NAME: DATA, "m-Q8_0.gguf": b"other", "m-F16.gguf": b"third"}})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        yield hub
+
+
+def at(tmp_path: Path, name: str = NAME) -> Path:
+    return tmp_path / "hub/models--user--repo/snapshots" / COMMIT / name
+
+
+def facts(done: Done) -> dict[str, str]:
+    return dict(line.split(maxsplit=1) for line in done.out.splitlines())
+
+
+def test_it_prints_the_file_its_size_and_its_hash(capsys: Capture, hub: Hub, tmp_path: Path) -> None:
+    done = command(capsys, "pull", "user/repo")
+    assert facts(done) == {"file": str(at(tmp_path)), "size": "300.00 kB", "sha256": SHA}
+    host = hub.url.removeprefix("http://")
+    assert (done.code, done.err.splitlines()) == (
+        0,
+        [f"downloading {NAME}, 300.00 kB", f"downloaded; the SHA-256 is as {host} states it"],
+    )
+    again = command(capsys, "pull", "hf.co/user/repo:q4_k_m")
+    assert (again.code, again.out, again.err) == (0, done.out, "it is on this machine already\n")
+
+
+def test_json_has_every_figure(capsys: Capture, hub: Hub, tmp_path: Path) -> None:
+    record = command(capsys, "pull", "user/repo", "--json").json
+    path = at(tmp_path)
+    assert record == {
+        "model": "hf.co/user/repo",
+        "files": [
+            {
+                "path": str(path),
+                "size": len(DATA),
+                "sha256": SHA,
+                "fingerprint": fingerprint(path),
+                "downloaded": len(DATA),
+                "checked": True,
+            }
+        ],
+    }
+
+
+def test_a_small_file_is_not_said_to_be_checked(capsys: Capture, hub: Hub, tmp_path: Path) -> None:
+    done = command(capsys, "pull", "user/repo:F16")
+    assert facts(done)["fingerprint"] == fingerprint(at(tmp_path, "m-F16.gguf"))
+    assert done.err.splitlines()[-1].startswith("downloaded; not checked")
+
+
+def test_a_terminal_gets_a_bar_and_stdout_stays_clean(capsys: Capture, hub: Hub) -> None:
+    done = command(capsys, "pull", "user/repo", "--json", TTY_COMPATIBLE="1", COLUMNS="100", TERM="xterm")
+    assert done.json["files"][0]["size"] == len(DATA)
+    assert NAME in done.err
+    assert "\x1b[?25h" in done.err  # the cursor is back
+    assert "downloading" not in done.err
+
+
+def test_ctrl_c_says_how_to_go_on(capsys: Capture, hub: Hub, tmp_path: Path) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    hub.breaks = [100_000]
+    hub.sent = lambda: signal.pthread_kill(main, signal.SIGINT)
+    done = command(capsys, "pull", "user/repo")
+    assert (done.code, done.out) == (130, "")
+    assert done.err.splitlines()[-1] == "interrupted; `paceline pull hf.co/user/repo` goes on from there"
+    (partial,) = (tmp_path / "hub").rglob("*.incomplete")
+    size = partial.stat().st_size
+    hub.sent = lambda: None
+    hub.asked.clear()
+    assert command(capsys, "pull", "user/repo").code == 0
+    assert hub.ranges_asked() == [f"bytes={size}-" if size else ""]
+    assert at(tmp_path).read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["user/none"], 2, ["has no user/none, or it is private"]),
+        (["user/repo:Q2_K"], 2, ["user/repo: has no Q2_K; there is", "F16, Q4_K_M, Q8_0"]),
+        (
+            ["user/repo", "--offline"],
+            2,
+            ["hf.co/user/repo is not on this machine: paceline pull hf.co/user/repo"],
+        ),
+        (["ollama:none"], 2, ["ollama:none:latest is not in Ollama's store", "`ollama pull none:latest`"]),
+        (["zoo:none"], 2, ["zoo:target and zoo:draft"]),
+        (["none.gguf"], 2, ["none.gguf: is no file"]),
+        (["user/re\x1bpo"], 2, ["is no name"]),
+        ([], 2, ["MODEL"]),
+    ],
+)
+def test_what_cannot_be_had_is_one_line(
+    capsys: Capture, hub: Hub, tmp_path: Path, args: list[str], code: int, words: list[str]
+) -> None:
+    command(capsys, "pull", *args, OLLAMA_MODELS=str(tmp_path)).refused(code, *words)
+
+
+def test_without_a_connection_nothing_is_waited_for(
+    capsys: Capture, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    command(capsys, "pull", "user/repo").refused(1, "no connection to 127.0.0.1:9", "--offline")
+
+
+def test_what_is_here_already_is_printed_whatever_it_is_called(capsys: Capture, tmp_path: Path) -> None:
+    done = command(capsys, "pull", "zoo:target")
+    target = zoo.target_path()
+    assert facts(done)["file"] == str(target)
+    assert facts(done)["fingerprint"] == fingerprint(target)
+    assert command(capsys, "pull", target).out == done.out
+    digest = hashlib.sha256(DATA).hexdigest()
+    (tmp_path / "blobs").mkdir()
+    blob = tmp_path / "blobs" / f"sha256-{digest}"
+    blob.write_bytes(DATA)
+    manifest = tmp_path / "manifests/registry.ollama.ai/library/small/latest"
+    manifest.parent.mkdir(parents=True)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
+    manifest.write_text(json.dumps({"layers": [layer]}))
+    done = command(capsys, "pull", "ollama:small", OLLAMA_MODELS=str(tmp_path))
+    assert facts(done) == {"file": str(blob), "size": "300.00 kB", "sha256": digest}
+
+
+def test_help_fits_80_columns(capsys: Capture) -> None:
+    done = command(capsys, "pull", "--help", COLUMNS="80")
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert not any(sign in done.out for sign in ("<str>", "{", "env var", "[["))

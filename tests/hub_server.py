@@ -1,0 +1,189 @@
+"""A local server that speaks as much of the Hugging Face hub's protocol as a download needs.
+
+/api/models/USER/REPO and its tree; HEAD and GET of /USER/REPO/resolve/REVISION/FILE, which, as on the hub,
+sends large files' readers to another host: /storage/SHA256, under the name of localhost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request was: its path, its Range and its Authorization."""
+
+    method: str
+    path: str
+    range: str = ""
+    token: str = ""
+
+
+@dataclass
+class Hub:
+    """repos: by name the files' contents; those of at least `large` bytes are in LFS. breaks: of each of the
+    next answers from the storage how many bytes come before the connection is closed. ranges: whether the
+    storage knows them. wrong: what the storage has in place of a file. errors: by a word in the path the
+    status it is answered with, and the hub's code or words for it. answer: in place of what is known of a
+    repository. sent: is called when the storage has sent something."""
+
+    repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    large: int = 64
+    breaks: list[int] = field(default_factory=list)
+    ranges: bool = True
+    wrong: dict[str, bytes] = field(default_factory=dict)
+    errors: dict[str, tuple[int, str]] = field(default_factory=dict)
+    answer: Any = None
+    sent: Callable[[], None] = lambda: None
+    asked: list[Asked] = field(default_factory=list)
+    url: str = ""
+
+    def ranges_asked(self) -> list[str]:
+        """Of each time that bytes were."""
+        return [one.range for one in self.asked if one.path.startswith("/storage/") and one.method == "GET"]
+
+    def stored(self, sha256: str) -> bytes | None:
+        for files in self.repos.values():
+            for name, data in files.items():
+                if hashlib.sha256(data).hexdigest() == sha256:
+                    return self.wrong.get(name, data)
+        return None
+
+    def info(self, name: str) -> dict[str, Any]:
+        siblings = []
+        for file, data in self.repos[name].items():
+            entry: dict[str, Any] = {"rfilename": file, "size": len(data), "blobId": git_hash(data)}
+            if len(data) >= self.large:
+                lfs = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+                entry["lfs"] = lfs
+            siblings.append(entry)
+        return {
+            "id": name,
+            "modelId": name,
+            "sha": COMMIT,
+            "private": False,
+            "tags": [],
+            "siblings": siblings,
+        }
+
+
+def own_cache(patch: pytest.MonkeyPatch, cache: Path) -> None:
+    """A cache and a token of the test's own; nothing of the user's is read or written."""
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_ENDPOINT", "HUGGINGFACE_HUB_CACHE"):
+        patch.delenv(name, raising=False)
+    patch.setenv("HF_HUB_CACHE", str(cache))
+    patch.setenv("HF_TOKEN", "hf_secret")
+    patch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    # It asks the real hub what kinds of programs there are.
+    patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
+
+
+def git_hash(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[Hub]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(hub))
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            said = self.headers.get
+            hub.asked.append(Asked(self.command, self.path, said("Range", ""), said("Authorization", "")))
+            path = self.path.partition("?")[0]
+            for word, (status, name) in hub.errors.items():
+                if word in path:
+                    return self.refuse(status, name)
+            if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/[^/]+)?", path):
+                return self.tell(found[1])
+            if found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+                return self.resolve(found[1], found[3])
+            if found := re.fullmatch(r"/storage/([0-9a-f]{64})", path):
+                return self.store(found[1])
+            return self.refuse(404, "")
+
+        def refuse(self, status: int, name: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            if name:
+                self.send_header("X-Error-Message" if " " in name else "X-Error-Code", name)
+            self.end_headers()
+
+        def tell(self, name: str) -> None:
+            if name not in hub.repos:
+                return self.refuse(404, "RepoNotFound")
+            body = json.dumps(hub.answer if hub.answer is not None else hub.info(name)).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return None
+
+        def resolve(self, name: str, file: str) -> None:
+            data = hub.repos.get(name, {}).get(file)
+            if data is None:
+                return self.refuse(404, "EntryNotFound")
+            large = len(data) >= hub.large
+            digest = hashlib.sha256(data).hexdigest()
+            self.send_response(302 if large else 200)
+            self.send_header("X-Repo-Commit", COMMIT)
+            if large:
+                self.send_header("X-Linked-Etag", f'"{digest}"')
+                self.send_header("X-Linked-Size", str(len(data)))
+                elsewhere = hub.url.replace("127.0.0.1", "localhost")
+                self.send_header("Location", f"{elsewhere}/storage/{digest}")
+            self.send_header("ETag", f'"{git_hash(data)}"')
+            self.send_header("Content-Length", "0" if large else str(len(data)))
+            self.end_headers()
+            if not large and self.command == "GET":
+                self.wfile.write(data)
+            return None
+
+        def store(self, digest: str) -> None:
+            data = hub.stored(digest)
+            if data is None:
+                return self.refuse(404, "")
+            begin = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            start = int(begin[1]) if begin and hub.ranges else 0
+            self.send_response(206 if begin and hub.ranges else 200)
+            if begin and hub.ranges:
+                self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            self.send_header("Content-Length", str(len(data) - start))
+            self.end_headers()
+            end = start + hub.breaks.pop(0) if hub.breaks else len(data)
+            self.wfile.write(data[start:end])
+            hub.sent()
+            return None
+
+    return Handler

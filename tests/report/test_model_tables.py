@@ -1,0 +1,147 @@
+"""The table of a machine's models."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.report import models as report
+
+PLAIN = {
+    "model": "ollama:llama3.2:3b",
+    "family": "llama-3.2",
+    "parameters": 3_212_749_888,
+    "quantisation": "Q4_K_M",
+    "size": 2_019_377_376,
+    "context": 131_072,
+    "experts": 0,
+    "experts_used": 0,
+    "memory": "attention",
+    "sliding_window": 0,
+    "format": "gguf",
+}
+MIXED = PLAIN | {
+    "model": "bartowski/Qwen_Qwen3-Next-80B-A3B-Instruct-GGUF:Q4_K_M",
+    "family": "qwen3-next",
+    "parameters": 79_674_391_296,
+    "experts": 512,
+    "experts_used": 10,
+    "memory": "hybrid",
+    "sliding_window": 4096,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(models: list[dict[str, Any]], file: io.StringIO) -> list[str]:
+    report.write(models, file)
+    return re.sub(r"\x1b\[\d*m", "", file.getvalue()).splitlines()  # which bold is made of
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (None, "-"),
+        (0, "-"),
+        (900, "0.9K"),
+        (1_543_168, "1.5M"),
+        (12_600_000, "12.6M"),
+        (134_515_008, "135M"),
+        (494_032_768, "494M"),
+        (596_049_920, "0.6B"),
+        (70_553_706_496, "70.6B"),
+        (671_026_419_200, "671B"),
+    ],
+)
+def test_parameters_are_said_as_makers_do(n: int | None, text: str) -> None:
+    assert report.parameters(n) == text
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (0, "0.0 MB"),
+        (3_100_000, "3.1 MB"),
+        (531_000_000, "531 MB"),
+        (999_900_000, "1.0 GB"),
+        (2 * 10**11, "200 GB"),
+    ],
+)
+def test_sizes_have_three_figures(n: int, text: str) -> None:
+    assert report.size(n) == text
+
+
+def test_contexts_are_said_in_k_where_they_are() -> None:
+    assert [report.context(n) for n in (0, 512, 1000, 40_960, 131_072)] == [
+        "-",
+        "512",
+        "1,000",
+        "40K",
+        "128K",
+    ]
+
+
+def test_what_is_piped_is_whole() -> None:
+    lines = shown([PLAIN, MIXED], io.StringIO())
+    assert lines[0].split() == ["model", "family", "params", "quant", "size", "context", "notes"]
+    assert lines[1].split() == ["ollama:llama3.2:3b", "llama-3.2", "3.2B", "Q4_K_M", "2.0", "GB", "128K"]
+    assert lines[2].endswith("MoE 10 of 512, hybrid, window 4K")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = shown([PLAIN, MIXED | {"model": "/models/" + "x" * 90 + ".gguf"}], Terminal())
+    assert max(map(len, lines)) <= columns
+    name = "".join(line.split(" ")[0] for line in lines[2:])
+    assert name.endswith("/models/" + "x" * 90 + ".gguf")
+    text = " ".join(lines)
+    assert all(word in text for word in ("79.7B", "Q4_K_M", "2.0 GB", "128K", "MoE 10 of 512", "window 4K"))
+
+
+def test_the_family_goes_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "family" in shown([PLAIN], Terminal())[0]
+    assert "family" not in shown([PLAIN, MIXED], Terminal())[0]
+
+
+def test_home_is_short_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    model = PLAIN | {"model": str(Path.home() / "models/m.gguf")}
+    assert shown([model], Terminal())[1].startswith("~/models/m.gguf ")
+    assert shown([model], io.StringIO())[1].startswith(str(Path.home() / "models/m.gguf"))
+
+
+def test_no_name_reaches_the_terminal_as_it_is() -> None:
+    bad = PLAIN | {"model": "/m\x1b[31m\n\udcff.gguf", "family": "x\x07", "quantisation": "[red]Q8"}
+    (line,) = shown([bad], io.StringIO())[1:]
+    assert line.isprintable()
+    assert "/m\\x1b[31m\\n\\udcff.gguf" in line
+    assert "[red]Q8" in line
+
+
+def test_folders_for_transformers_are_marked() -> None:
+    assert report.peculiarities(PLAIN | {"format": "hf"}) == ["safetensors"]
+    assert report.peculiarities(PLAIN | {"experts": 8}) == ["MoE 8"]
+    assert report.peculiarities(PLAIN | {"memory": "recurrent"}) == ["recurrent"]
+
+
+def test_where_was_looked_is_told_once() -> None:
+    place = {"store": "Ollama", "path": "/o", "models": 0}
+    assert report.nothing([place, place]) == ["no models found; looked in", "  /o (Ollama)"]
+
+
+def test_many_remarks_are_counted() -> None:
+    assert report.remarks(["a\x1b"]) == ["a\\x1b"]
+    said = report.remarks([str(i) for i in range(30)])
+    assert len(said) == report.MOST_NOTES + 1
+    assert said[-1] == f"and {30 - report.MOST_NOTES} more: --json lists all"
