@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from command_line import Done, command, program
+from paceline.cli.replay_input import costs_of
 from paceline.core.cost import Costs
+from paceline.core.errors import MissingExtraError
 from paceline.lab import costs as lab
+from paceline.lab.thread_trials import Setting, Trials, pinnable
+from paceline.machine.models.facts import RECURRENT, Facts
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ("--seconds", "0.2", "--depths", "16", "--rows", "1,2,4")
@@ -18,7 +24,9 @@ QUICK = ("--seconds", "0.2", "--depths", "16", "--rows", "1,2,4")
 
 @pytest.fixture(autouse=True)
 def however_busy_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs are kept, and memory is not read for half a second in every test."""
     monkeypatch.setattr(lab, "NOISY", float("inf"))
+    monkeypatch.setattr("paceline.machine.hardware.bandwidth.measure", lambda threads, size: 12.5e9)
 
 
 def doctor(capsys: Capture, models: Path, home: Path, *args: str, draft: bool = False) -> Done:
@@ -140,6 +148,127 @@ def test_what_cannot_be_measured_is_refused_before_a_model_is_loaded(
     capsys: Capture, tmp_path: Path, args: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     command(capsys, "doctor", "-m", tmp_path / "none.gguf", *args).refused(2, *words)
+
+
+def test_the_machine_is_told_first_then_costs_then_what_is_wrong(
+    capsys: Capture, models: Path, tmp_path: Path
+) -> None:
+    lines = doctor(capsys, models, tmp_path, *QUICK, draft=True).out.splitlines()
+    assert lines[0].startswith("processor  ")
+    first = [next(i for i, line in enumerate(lines) if words in line) for words in ORDER]
+    assert first == sorted(first)
+    assert any("read at 12.5 GB/s (measured)" in line for line in lines)
+
+
+ORDER = ("processor  ", "threads    ", "target, after 16 tokens", "time of ", "output identical: ")
+
+
+def test_json_has_the_machine_and_the_diagnosis_and_no_trials(
+    capsys: Capture, models: Path, tmp_path: Path
+) -> None:
+    record = doctor(capsys, models, tmp_path, *QUICK, "--json", "-c", "600", draft=True).json
+    assert record["hardware"]["bandwidth"] == 12.5e9
+    assert record["hardware"]["offload"] in (True, False)
+    assert record["hardware"]["features"]["used"] is not None
+    assert record["trials"] is None
+    assert record["diagnosis"]["run"]["run"]["stats"]["steps"] > 0
+    assert "context beyond training" in [cause["name"] for cause in record["diagnosis"]["causes"]]
+    assert record["diagnosis"]["evidence"]["n_ctx"] == 600
+    assert record["diagnosis"]["unread"] == []
+
+
+def test_without_a_draft_nothing_is_run(capsys: Capture, models: Path, tmp_path: Path) -> None:
+    record = doctor(capsys, models, tmp_path, *QUICK, "--json").json
+    assert record["diagnosis"]["run"] is None
+    assert record["diagnosis"]["evidence"]["drafted_for"] is False
+
+
+def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
+    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = Facts((models / "target.gguf",), "gguf", "a", "mamba", memory=RECURRENT)
+    monkeypatch.setattr("paceline.lab.gathering.header", lambda path, unread: facts)
+    record = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
+    assert (record["draft"], record["diagnosis"]["run"]) == (None, None)
+    assert record["diagnosis"]["causes"][0]["name"] == "full-checkpoint rollback"
+
+
+def test_ctrl_c_during_the_trials_ends_it_and_gives_the_processors_back(
+    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = []
+
+    def turn(self: Trials, length: int, passes: int) -> tuple[float, float]:
+        turns.append(length)
+        if len(turns) == 4:  # of the second setting, which is kept to one processor
+            signal.raise_signal(signal.SIGINT)
+        return 1.0, 1.0
+
+    before = os.sched_getaffinity(0) if pinnable() else None
+    monkeypatch.setattr(Trials, "_turn", turn)
+    monkeypatch.setattr(
+        "paceline.cli.doctor_machine.settings", lambda hardware: [Setting(1, (0,)), Setting(1, (0,), "again")]
+    )
+    done = doctor(capsys, models, tmp_path, *QUICK, "--measure")
+    assert (done.code, done.err) == (130, "")
+    assert done.out.startswith("processor  ")
+    assert "target, after" not in done.out
+    assert len(turns) < 8
+    assert before is None or os.sched_getaffinity(0) == before
+
+
+def test_settings_are_tried_and_the_best_is_named(
+    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.lab.thread_trials.SECONDS", 0.0)
+    monkeypatch.setattr(
+        "paceline.cli.doctor_machine.settings", lambda hardware: [Setting(1), Setting(1, (0,), "one core")]
+    )
+    trials = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json").json["trials"]
+    assert [one["where"] for one in trials["tried"]] == ["anywhere", "one core"]
+    assert max(one["decode_ratio"] for one in trials["tried"]) == 1.0
+    assert trials["best"] in (0, 1)
+    text = doctor(capsys, models, tmp_path, *QUICK, "--measure").out
+    assert "threads, tried with the target" in text
+    assert " best " in text
+
+
+def test_memory_is_measured_again_when_asked(
+    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doctor(capsys, models, tmp_path, *QUICK)
+    monkeypatch.setattr("paceline.machine.hardware.bandwidth.measure", lambda threads, size: 9e9)
+    assert doctor(capsys, models, tmp_path, *QUICK, "--json").json["hardware"]["bandwidth"] == 12.5e9
+    assert doctor(capsys, models, tmp_path, *QUICK, "--json", "--again").json["hardware"]["bandwidth"] == 9e9
+
+
+def test_little_memory_and_no_engine_are_told_in_what_there_is(
+    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise MissingExtraError("GGUF models need llama-cpp-python: pip install 'paceline[llama]'")
+
+    monkeypatch.setattr("paceline.engines.llama.binding.llama_cpp", missing)
+    monkeypatch.setattr("paceline.machine.hardware.bandwidth.free_memory", lambda: 1000)
+    done = doctor(capsys, models, tmp_path, *QUICK)
+    assert done.code == 1
+    assert done.err.startswith("paceline: GGUF models need")
+    assert done.err.count("\n") == 1
+    assert "not read   " in done.out
+    assert "what the engine can use: GGUF models need" in done.out
+    assert "how fast memory is read: 0 MB of memory are free" in done.out
+    record = doctor(capsys, models, tmp_path, *QUICK, "--json").json
+    assert list(record) == ["hardware"]
+    assert record["hardware"]["features"]["used"] is None
+
+
+def test_a_curve_that_replay_reads_is_what_json_prints(capsys: Capture, models: Path, tmp_path: Path) -> None:
+    done = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True)
+    file = tmp_path / "curve.json"
+    file.write_text(done.out)
+    read = costs_of(file, None, None, None)
+    assert read is not None
+    assert read.as_dict() == Costs.read(done.json).as_dict()
 
 
 def test_a_model_that_is_not_there_is_one_line(capsys: Capture, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`paceline doctor`: what passes cost on this machine, and so how long drafts may be."""
+"""`paceline doctor`: what this machine has, what passes cost on it, and why drafting loses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
+from paceline.cli import doctor_machine
 from paceline.cli.groups import models, takes
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, flag, option
-from paceline.core.errors import UsageError
+from paceline.core.errors import MissingExtraError, UsageError
 
 MEASURING = "Measuring"
 STEPS = 100  # of a progress bar
@@ -40,6 +41,10 @@ def doctor(
     again: Annotated[
         bool, flag("--again", panel=MEASURING, help="Measure what was measured before.")
     ] = False,
+    measure: Annotated[
+        bool,
+        flag("--measure", panel=MEASURING, help="Try numbers of threads, and processors to keep them to."),
+    ] = False,
     plot: Annotated[
         Path | None,
         option(
@@ -50,10 +55,11 @@ def doctor(
         bool, flag("--json", panel=OUTPUT, help="One JSON object, which `replay --cost-curve` reads.")
     ] = False,
 ) -> int:
-    """Measure what a pass of a model costs here, by the number of tokens in it.
+    """Tell what this machine has for decoding, what a pass of a model costs on it by the number of tokens in
+    it, and why drafts would lose.
 
-    This is what drafts are verified in: the table tells how often they have to be right to pay. What is found
-    is kept, and drafting decides by it.
+    Passes are what drafts are verified in: the table tells how often they have to be right to pay. What is
+    found is kept, and drafting decides by it.
     """
     if not 0.0 < seconds < math.inf:
         raise UsageError(f"--seconds {seconds}: must be above 0")
@@ -64,15 +70,15 @@ def doctor(
 
     effort = Effort(seconds, depths_of(depths), numbers(rows, "--rows") if rows else ROWS)
     check_plot(plot)
-    record = found(models, effort, again)
+    examining = Examining(models, effort, again, measure, as_json)
+    record = examining.record()
     if as_json:
-        from paceline.cli.completion import strict
-
-        sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
+        _print_json(record)
     else:
         from paceline.report.costs import write
 
         write(record, sys.stdout)
+        doctor_machine.write(record)
     if record["kept"]:
         said = " and ".join(record["kept"])
         print(f"{said}: as measured before and updated by use; --again measures anew", file=sys.stderr)
@@ -83,20 +89,61 @@ def doctor(
     return 0
 
 
-def found(models: dict[str, Any], effort: Any, again: bool) -> dict[str, Any]:
-    from paceline.assemble import load
-    from paceline.cli.progress import progress
-    from paceline.costing import to_stderr
-    from paceline.lab.costs import examine
+class Examining:
+    """One look at a machine and the models on it. as_json: nothing is shown before all is known."""
 
-    # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
-    # too, and so has a draft of another vocabulary.
-    alone = models["target"] is not None and models["draft"] is None
-    drafting: dict[str, Any] = {"drafters": "none"} if alone else {"drafters": "model", "cross_vocab": "auto"}
-    with Interrupts() as interrupts, load(**models, **drafting) as llm:
-        work = {"target": STEPS} | ({} if llm.draft is None else {"draft": STEPS})
-        with progress(work, interrupts) as tick:
-            return examine(llm, effort, to_stderr, in_steps(tick), again=again).as_dict()
+    def __init__(
+        self, models: dict[str, Any], effort: Any, again: bool, measure: bool, as_json: bool
+    ) -> None:
+        self._models, self._effort = models, effort
+        self._again, self._measure, self._as_json = again, measure, as_json
+        self._hardware = doctor_machine.look(models["threads"], again)
+
+    def record(self) -> dict[str, Any]:
+        """What `--json` prints. Without an engine the machine can be told of, and nothing else."""
+        try:
+            return {"hardware": self._hardware.as_dict(), **self._found()}
+        except MissingExtraError:
+            if self._as_json:
+                _print_json({"hardware": self._hardware.as_dict()})
+            else:
+                doctor_machine.show(self._hardware)
+            raise
+
+    def _found(self) -> dict[str, Any]:
+        from paceline.assemble import load
+        from paceline.cli.progress import progress
+        from paceline.costing import to_stderr
+        from paceline.lab import gathering, thread_trials
+        from paceline.lab.costs import examine
+
+        # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
+        # too, and so has a draft of another vocabulary.
+        if doctor_machine.is_stateful(self._models["target"]):
+            self._models |= {"draft": None}
+        alone = self._models["target"] is not None and self._models["draft"] is None
+        drafting: dict[str, Any] = (
+            {"drafters": "none"} if alone else {"drafters": "model", "cross_vocab": "auto"}
+        )
+        with Interrupts() as interrupts, load(**self._models, **drafting) as llm:
+            if not self._as_json:
+                doctor_machine.show(self._hardware)
+            settings = doctor_machine.settings(self._hardware) if self._measure else []
+            work = {"target": STEPS, thread_trials.TURN: thread_trials.ROUNDS * len(settings)}
+            if llm.draft is not None:
+                work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
+            with progress(work, interrupts) as tick:
+                told = in_steps(tick)
+                record = examine(llm, self._effort, to_stderr, told, again=self._again).as_dict()
+                trials = doctor_machine.try_threads(llm, settings, tick) if settings else None
+                diagnosis = doctor_machine.diagnose(llm, self._hardware, record, tick)
+        return record | {"trials": trials, "diagnosis": diagnosis}
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    from paceline.cli.completion import strict
+
+    sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
 
 
 def in_steps(tick: Callable[[str], None]) -> Callable[[str, float], None]:

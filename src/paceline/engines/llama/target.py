@@ -134,6 +134,12 @@ class LlamaTarget:
         if self._context is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
 
+    def use_threads(self, threads: int) -> None:
+        """From the next pass on."""
+        self._require_open()
+        self.threads = threads
+        self._cpp.llama_set_n_threads(self._context, threads, threads)
+
     def open(self) -> LlamaSession:
         self._require_open()
         return LlamaSession(self)

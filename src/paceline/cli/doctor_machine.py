@@ -1,0 +1,123 @@
+"""The machine's side of `paceline doctor`: what it has, which threads are fastest, why drafting loses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.errors import MissingExtraError, PacelineError
+
+if TYPE_CHECKING:
+    from paceline.lab.thread_trials import Setting
+    from paceline.llm import LLM
+    from paceline.machine.hardware.probe import Hardware
+
+Tick = Callable[[str], None]
+
+
+def look(threads: int | None, again: bool) -> Hardware:
+    """What can be read without loading a model; memory is measured with so many threads."""
+    from dataclasses import replace
+
+    from paceline.costing import to_stderr
+    from paceline.machine.hardware.bandwidth import measured
+    from paceline.machine.hardware.probe import probe
+    from paceline.machine.hardware.threads import choose_threads
+
+    threads, unread = choose_threads(threads), []
+    engine = offload = bandwidth = None
+    try:
+        from paceline.engines.llama.binding import llama_cpp
+
+        cpp = llama_cpp()
+        engine = cpp.llama_print_system_info().decode(errors="replace")
+        offload = bool(cpp.llama_supports_gpu_offload())
+    except MissingExtraError as error:
+        unread.append(f"what the engine can use: {error}")
+    try:
+        bandwidth = measured(threads, warn=to_stderr, again=again)
+    except PacelineError as error:
+        unread.append(f"how fast memory is read: {error}")
+    found = probe(engine=engine, offload=offload, bandwidth=bandwidth)
+    return replace(found, unread=(*found.unread, *unread))
+
+
+def show(hardware: Hardware) -> None:
+    from paceline.report.hardware import write
+
+    write(hardware.as_dict(), sys.stdout)
+    sys.stdout.write("\n")
+    sys.stdout.flush()  # the rest takes a while
+
+
+def is_stateful(target: str | None) -> bool:
+    """Whether its header says that drafts cannot be taken back from it: why that loses is told then, instead
+    of refusing the pair."""
+    from pathlib import Path
+
+    from paceline.lab.gathering import header
+    from paceline.machine.models.facts import HYBRID, RECURRENT
+
+    facts = None if target is None or not Path(target).is_file() else header(Path(target), [])
+    return facts is not None and facts.memory in (HYBRID, RECURRENT)
+
+
+def settings(hardware: Hardware) -> list[Setting]:
+    from paceline.lab.thread_trials import pinnable, settings_for
+
+    return settings_for(hardware.cores, hardware.limits, pinnable())
+
+
+def try_threads(llm: LLM, chosen: list[Setting], tick: Tick) -> dict[str, Any]:
+    """With the names of `--json`."""
+    from paceline.lab.thread_trials import best, tried
+
+    before = llm.target.threads
+    try:
+        trials = tried(llm.target, llm.target.use_threads, chosen, tick=tick)
+    finally:
+        llm.target.use_threads(before)
+    return {"tried": [trial.as_dict() for trial in trials], "best": trials.index(best(trials))}
+
+
+def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
+    """record: what passes cost, as `--json` has it."""
+    from dataclasses import asdict
+
+    from paceline.core.cost import Costs
+    from paceline.lab import diagnosis, gathering
+
+    unread: list[str] = []
+    target = gathering.header(llm.target.path, unread)
+    draft = None if llm.draft is None else gathering.header(llm.draft.path, unread)
+    engine = {
+        "threads": llm.target.threads,
+        "n_ctx": llm.target.caps.n_ctx,
+        "gpu_layers": llm.target.gpu_layers,
+        "cache_type": llm.target.cache_type,
+    }
+    evidence, run = gathering.of_models(hardware, target, draft, engine, Costs.read(record)), None
+    if llm.draft is not None:
+        evidence, run = gathering.of_a_run(evidence, llm, hardware, tick)
+    known = {name: value for name, value in asdict(evidence).items() if "template" not in name}
+    return {
+        "run": None if run is None else run.as_dict(),
+        "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
+        "evidence": known,
+        "unread": unread,
+    }
+
+
+def write(record: Mapping[str, Any]) -> None:
+    """What comes after the costs."""
+    from paceline.report.hardware import diagnosis, fastest, trials
+
+    if record["trials"] is not None:
+        tried, best = record["trials"]["tried"], record["trials"]["best"]
+        block = trials(tried, best)
+        sys.stdout.write(f"\n{block.title}\n")
+        block.write(sys.stdout)
+        sys.stdout.write(f"{fastest(tried[best])}\n")
+    sys.stdout.write("\n")
+    diagnosis(record["diagnosis"], sys.stdout)

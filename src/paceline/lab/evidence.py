@@ -1,0 +1,84 @@
+"""What is known of a pair of models, this machine and a run of theirs, that a diagnosis can be made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paceline.core.theory import acceptance
+
+FEW_DRAFTED = 20  # tokens that say too little of an acceptance
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was read and measured; what is None, empty or 0 is not known, and no cause is made of it.
+
+    threads: that decode; physical, logical: cores that may be used; quota: processors' worth of time.
+    cache_type: of the KV cache. gpus: how many there are; offload: whether the engine can use them;
+    target_layers, draft_layers: how many are asked to be on a GPU. template, draft_template: chat templates;
+    drafted_for: whether there is a draft model. n_ctx: asked; trained, draft_trained: contexts.
+    memory: a Facts' word. experts, experts_used: of the target.
+    size: bytes of both models; available, usable: of memory, before they were loaded, and at most.
+    curve: seconds of the target's pass by rows; draft_token: seconds of a draft's token.
+    steps, drafted, accepted, rejected, times: of a drafted run (core/record.py). seconds: it took.
+    others: processors that other programs kept busy meanwhile. throttled: seconds of it that the quota took.
+    swapped: bytes that came back from swap. faults: pages that had to be read from disk."""
+
+    threads: int = 0
+    physical: int = 0
+    logical: int = 0
+    quota: float | None = None
+    cache_type: str = "f16"
+    gpus: int = 0
+    offload: bool | None = None
+    target_layers: int = 0
+    draft_layers: int = 0
+    template: str | None = None
+    draft_template: str | None = None
+    drafted_for: bool = False
+    n_ctx: int = 0
+    trained: int = 0
+    draft_trained: int = 0
+    memory: str = ""
+    experts: int = 0
+    experts_used: int = 0
+    size: int = 0
+    available: int = 0
+    usable: int = 0
+    curve: Mapping[int, float] | None = None
+    draft_token: float | None = None
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    times: Mapping[str, float] | None = None
+    seconds: float = 0.0
+    others: float | None = None
+    throttled: float | None = None
+    swapped: int = 0
+    faults: int = 0
+
+    @property
+    def acceptance(self) -> float | None:
+        """The chance that a drafted token is kept; None where too few were."""
+        return acceptance(self.accepted, self.rejected) if self.drafted >= FEW_DRAFTED else None
+
+    @property
+    def length(self) -> int:
+        """Of a usual draft, in tokens."""
+        return max(1, round(self.drafted / self.steps)) if self.steps else 0
+
+    def relative(self, rows: int) -> float | None:
+        """What a pass costs over one of a single row; of rows that were not measured what the next more
+        do."""
+        curve = self.curve or {}
+        known = [n for n in sorted(curve) if n >= rows]
+        return curve[known[0]] / curve[1] if known and 1 in curve else None
+
+    @property
+    def draft_cost(self) -> float | None:
+        """Of a draft's token, over a pass of the target over one row."""
+        if self.draft_token is None or not self.curve or 1 not in self.curve:
+            return None
+        return self.draft_token / self.curve[1]

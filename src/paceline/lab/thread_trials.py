@@ -1,0 +1,222 @@
+"""Which number of threads, and on which processors, reads prompts and decodes fastest: tried with a model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median_low
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from paceline.core.ports import Target, Want
+from paceline.core.tree import EMPTY
+from paceline.machine.hardware.containers import Limits
+from paceline.machine.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
+from paceline.machine.hardware.threads import advise
+
+TURN = "setting"  # of a progress bar
+ROUNDS = 3
+SECONDS = 6.0
+PROMPT = (16, 256)  # tokens that are read in a turn: at least, at most
+PASSES = (2, 48)  # of one token each, likewise
+DEPTH = 64  # tokens that these come after
+MOST = 12  # settings
+ALIKE = 0.03  # a difference that three rounds cannot tell from none
+
+Affinity = Callable[[frozenset[int]], None]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """cpus: the processors that threads are kept to; empty: left to the system. where: these in words."""
+
+    threads: int
+    cpus: tuple[int, ...] = ()
+    where: str = "anywhere"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """prompt, decode: tokens a second. prompt_ratio, decode_ratio: over the fastest setting's."""
+
+    setting: Setting
+    prompt: float
+    decode: float
+    prompt_ratio: float
+    decode_ratio: float
+
+    def as_dict(self) -> dict[str, Any]:
+        known = asdict(self)
+        setting: dict[str, Any] = known.pop("setting")
+        return setting | known
+
+
+def settings_for(cores: Cores, limits: Limits, pinning: bool) -> list[Setting]:
+    """At most MOST, the fewest threads first. pinning: whether threads can be kept to processors here."""
+    physical, logical = cores.physical, cores.logical
+    counts = {1, 2, 4, 8, 16, 32, 64, 128, physical // 2, physical, advise(cores, limits).threads}
+    if limits.cpus is not None:
+        counts |= {int(limits.cpus), int(limits.cpus) + 1}
+    fast = cores.of_kind(PERFORMANCE)
+    counts |= {fast}
+    most = logical if cores.smt else physical
+    anywhere = [Setting(n) for n in sorted(counts | {most}) if 1 <= n <= most]
+    kept = _kept(cores) if pinning else []
+    # Those in the middle say least.
+    while len(anywhere) + len(kept) > MOST and len(anywhere) > 4:
+        del anywhere[1]
+    while len(anywhere) + len(kept) > MOST:
+        kept.pop()
+    return sorted([*anywhere, *kept], key=lambda setting: (setting.threads, setting.cpus))
+
+
+def _kept(cores: Cores) -> list[Setting]:
+    """Ways to keep as many threads to as many processors; none of them all processors there are."""
+    every = tuple(sorted(cores.allowed))
+    firsts = cores.firsts()
+    out = [Setting(1, firsts[:1], "one core"), Setting(len(firsts), firsts, "one a core")]
+    if cores.of_kind(EFFICIENCY):
+        fast = cores.firsts(PERFORMANCE)
+        out.append(Setting(len(fast), fast, "performance cores"))
+    if len(cores.nodes) > 1:
+        for node, cpus in cores.nodes.items():
+            here = tuple(cpu for cpu in firsts if cpu in cpus)
+            out.append(Setting(len(here), here, f"node {node}"))
+    once = {s.cpus: s for s in reversed(out)}
+    return [s for s in once.values() if s.threads and tuple(sorted(s.cpus)) != every]
+
+
+def tried(
+    target: Target,
+    use_threads: Callable[[int], None],
+    settings: Sequence[Setting],
+    *,
+    seconds: float = SECONDS,
+    tick: Callable[[str], None] = lambda _: None,
+    affinity: Callable[[], Iterator[Affinity]] | None = None,
+    clock: Clock = perf_counter,
+) -> list[Trial]:
+    """Each setting in every round, there and back, so that a busy moment hits them alike; of the rounds the
+    median. tick: told after every turn; what it raises ends the trials. Leaves the threads where they may run
+    as before; what number they are is for the caller to set back."""
+    with contextmanager(affinity or whereabouts)() as keep_to:
+        trials = Trials(target, clock)
+        try:
+            return trials.run(use_threads, keep_to, settings, seconds, tick)
+        finally:
+            trials.close()
+
+
+class Trials:
+    """Owns one session."""
+
+    def __init__(self, target: Target, clock: Clock) -> None:
+        self._target, self._clock = target, clock
+        self._session = target.open()
+        n_ctx = target.caps.n_ctx
+        self._depth = max(1, min(DEPTH, n_ctx // 4))
+        self._longest = max(1, min(PROMPT[1], n_ctx // 2))
+        length = 2 * self._longest + DEPTH + PASSES[1]
+        self._text: list[int] = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
+        self._at = 0
+
+    def close(self) -> None:
+        self._session.close()
+        forget = getattr(self._target, "forget", None)
+        if forget is not None:
+            forget()
+
+    def run(
+        self,
+        use_threads: Callable[[int], None],
+        keep_to: Affinity,
+        settings: Sequence[Setting],
+        seconds: float,
+        tick: Callable[[str], None],
+    ) -> list[Trial]:
+        length, passes = min(PROMPT[0], self._longest), PASSES[0]
+        self._turn(length, passes)  # weights come into memory
+        a_token, a_pass = self._turn(length, passes)
+        turn = seconds / (ROUNDS * len(settings)) / 2  # half of it for either
+        length = min(self._longest, max(length, int(turn / a_token)))
+        passes = min(PASSES[1], max(passes, int(turn / a_pass)))
+        taken: list[list[tuple[float, float]]] = [[] for _ in settings]
+        for round_ in range(ROUNDS):
+            order = range(len(settings)) if round_ % 2 == 0 else reversed(range(len(settings)))
+            for i in order:
+                keep_to(frozenset(settings[i].cpus))
+                use_threads(settings[i].threads)
+                self._turn(1, 1)  # threads are made, and go to their places
+                keep_to(frozenset(settings[i].cpus))
+                taken[i].append(self._turn(length, passes))
+                tick(TURN)
+        speeds = [tuple(1 / median_low(times) for times in zip(*turns, strict=True)) for turns in taken]
+        best = [max(speed[k] for speed in speeds) for k in (0, 1)]
+        return [
+            Trial(setting, prompt, decode, prompt / best[0], decode / best[1])
+            for setting, (prompt, decode) in zip(settings, speeds, strict=True)
+        ]
+
+    def _turn(self, length: int, passes: int) -> tuple[float, float]:
+        """Seconds a token of a prompt of so many tokens, and of a pass of one token."""
+        self._at = (self._at + 1) % self._longest  # another first token: nothing is in the cache
+        text = self._text[self._at :]
+        began = self._clock()
+        self._session.prefill(text[:length])
+        self._forward()
+        read = self._clock() - began
+        self._session.prefill(text[: self._depth])
+        self._forward()
+        began = self._clock()
+        for i in range(passes):
+            self._forward()
+            self._session.keep((), text[self._depth + i])
+        return max(read / length, 1e-9), max((self._clock() - began) / passes, 1e-9)
+
+    def _forward(self) -> None:
+        self._target.forward([(self._session, EMPTY)], Want())
+
+
+def best(trials: Sequence[Trial]) -> Trial:
+    """The fastest at decoding; of those that are alike the one of the fewest threads, left to the system."""
+    good = [trial for trial in trials if trial.decode_ratio >= 1 - ALIKE]
+    return min(good, key=lambda trial: (trial.setting.threads, len(trial.setting.cpus) > 0, -trial.decode))
+
+
+def pinnable() -> bool:
+    return hasattr(os, "sched_setaffinity") and Path("/proc/self/task").is_dir()
+
+
+def whereabouts() -> Iterator[Affinity]:
+    """Keeps all threads of this process to some processors (where the set is empty, to what was theirs), and
+    gives each its own back in the end. An engine's threads are made once and stay where they were made."""
+    if not pinnable():
+        yield _nowhere
+        return
+    before = {task: os.sched_getaffinity(task) for task in _tasks()}
+    usual = os.sched_getaffinity(0)
+
+    def keep_to(cpus: frozenset[int]) -> None:
+        for task in _tasks():
+            with contextlib.suppress(OSError):  # it is over by now, or a container forbids it
+                os.sched_setaffinity(task, cpus or before.get(task, usual))
+
+    try:
+        yield keep_to
+    finally:
+        keep_to(frozenset())
+
+
+def _nowhere(_cpus: frozenset[int]) -> None:
+    """This system lets nobody choose."""
+
+
+def _tasks() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc/self/task").iterdir()]

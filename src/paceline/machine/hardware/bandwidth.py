@@ -1,0 +1,193 @@
+"""How fast this machine reads memory, which is what decoding one token waits for: measured once, and kept."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import PacelineError
+from paceline.machine.hardware.cores import CPU
+from paceline.machine.hardware.files import Files, whole
+from paceline.machine.home import home
+from paceline.machine.identity import cpu_name
+
+FORMAT = 1
+SECONDS = 0.4  # for all of it, filling the memory included
+ROUNDS = 5  # of which the fastest counts: other programs only ever take something away
+PIECE = 1 << 20  # bytes read at a time: long beside a call from Python, short beside a round
+LEAST, MOST = 64 << 20, 4 << 30  # bytes that are read
+BEYOND, BARELY = 4, 2  # times the last levels' caches: as is wanted, and as will do
+SPARE = 4  # the share of the free memory that is taken is at most one over this
+
+Warn = Callable[[str], None]
+Key = dict[str, Any]
+
+
+def measured(threads: int | None = None, *, warn: Warn | None = None, again: bool = False) -> float:
+    """Bytes a second that so many threads read together (None: as many as decoding uses). From the disk where
+    it was measured before; warn: told where it cannot be kept. Raises PacelineError where too little memory
+    is free to tell."""
+    from paceline.machine.hardware.threads import choose_threads, logical_cores
+
+    threads = threads or choose_threads(None)
+    key = {"processor": cpu_name(), "cores": logical_cores(), "threads": threads}
+    if not again and (kept := recall(key)) is not None:
+        return kept
+    rate = measure(threads, size_for(last_level(Files()), free_memory()))
+    keep(key, rate, warn)
+    return rate
+
+
+def size_for(cache: int, free: int) -> int:
+    """Bytes to read, so that a cache of so many bytes holds little of them."""
+    size = min(MOST, max(LEAST, BEYOND * cache), free // SPARE)
+    if size < max(LEAST, min(MOST, BARELY * cache)):
+        raise PacelineError(
+            f"{free / 1e6:,.0f} MB of memory are free, too few to measure how fast it is read: "
+            "close other programs"
+        )
+    return size
+
+
+def free_memory() -> int:
+    """Bytes, as the system or the container's limit says."""
+    import psutil
+
+    from paceline.machine.hardware.containers import read
+
+    limit = read(Files()).memory
+    available: int = psutil.virtual_memory().available
+    return available if limit is None else min(available, limit // 2)
+
+
+def last_level(files: Files) -> int:
+    """Bytes of the last caches, of all of them together; 0 where nothing tells."""
+    caches: dict[str, int] = {}
+    for cpu in files.names(CPU, "cpu"):
+        folder = f"{CPU}/{cpu}/cache"
+        indices = files.names(folder, "index")
+        if indices:
+            last = f"{folder}/{indices[-1]}"
+            caches[files.text(f"{last}/shared_cpu_list") or cpu] = _bytes(files.text(f"{last}/size") or "")
+    return sum(caches.values())
+
+
+def _bytes(text: str) -> int:
+    """Of "32768K"."""
+    number = whole(text[:-1])
+    return 0 if number is None else number << {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
+
+
+def measure(threads: int, size: int, clock: Callable[[], float] = perf_counter) -> float:
+    """Bytes a second. Every thread reads memory of its own, which it has written first: on a machine of
+    several nodes it lies near the thread then."""
+    reading = Reading(threads, size // threads, clock)
+    workers = [threading.Thread(target=reading.work, args=(i,), daemon=True) for i in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if reading.error is not None:
+        raise reading.error
+    return max(reading.rates)
+
+
+class Reading:
+    """Threads that read at the same time, in rounds."""
+
+    def __init__(self, threads: int, size: int, clock: Callable[[], float]) -> None:
+        self._size, self._clock = size, clock
+        self._seconds = SECONDS / 2 / ROUNDS
+        self._done = [0] * threads
+        self._until = 0.0
+        self._began = 0.0
+        self._start = threading.Barrier(threads, self._begin)
+        self._finish = threading.Barrier(threads, self._end)
+        self.rates: list[float] = []
+        self.error: BaseException | None = None
+
+    def work(self, i: int) -> None:
+        try:
+            memory = self._filled()
+            for _ in range(ROUNDS):
+                self._start.wait()
+                self._done[i] = self._read(memory)
+                self._finish.wait()
+        except threading.BrokenBarrierError:
+            pass  # another one says why
+        except BaseException as error:
+            self.error = error
+            self._start.abort()
+            self._finish.abort()
+
+    def _begin(self) -> None:
+        self._began = self._clock()
+        self._until = self._began + self._seconds
+
+    def _end(self) -> None:
+        self.rates.append(sum(self._done) / max(1e-9, self._clock() - self._began))
+
+    def _filled(self) -> Sequence[NDArray[np.int64]]:
+        """Written, so that there is memory behind it, until the time for it is over."""
+        until, pieces = self._clock() + SECONDS / 2, []
+        for _ in range(max(1, self._size // PIECE)):
+            pieces.append(np.ones(PIECE // 8, np.int64))
+            if self._clock() > until:
+                break
+        return pieces
+
+    def _read(self, memory: Sequence[NDArray[np.int64]]) -> int:
+        """Bytes, until the round is over."""
+        read = 0
+        while True:
+            for piece in memory:
+                np.bitwise_or.reduce(piece)  # numpy's fastest way to look at every byte
+                read += PIECE
+                if self._clock() >= self._until:
+                    return read
+
+
+def path_of(key: Key) -> Path:
+    text = json.dumps(key, sort_keys=True)
+    return home() / "bandwidth" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def recall(key: Key) -> float | None:
+    """What was kept; None where nothing was, or nothing that can be used: it is measured in a moment."""
+    try:
+        said = json.loads(path_of(key).read_bytes())
+        rate = said["bytes_per_second"]
+        good = said["format"] == FORMAT and said["key"] == key and type(rate) in (int, float)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return float(rate) if good and 1e6 < rate < 1e15 else None
+
+
+def keep(key: Key, rate: float, warn: Warn | None = None) -> None:
+    """Whole or not at all; where the disk refuses, `warn` is told."""
+    path = path_of(key)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump({"format": FORMAT, "key": key, "bytes_per_second": rate}, file)
+            Path(name).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as error:
+        if warn is not None:
+            warn(f"{path}: cannot be written ({error.strerror}); memory is measured again next time")

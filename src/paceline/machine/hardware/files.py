@@ -1,0 +1,85 @@
+"""Small files in which a system tells of itself (/sys, /proc), below any root, so that recorded trees can be
+read as well; and a list of what could not be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MOST = 4 << 20  # bytes of one file: /proc/cpuinfo of 512 processors is about 1 MB
+MOST_CPUS = 1 << 16
+DIGITS = 20  # fewer than these fit into 64 bits
+
+
+class Files:
+    """root: "/" for the machine itself. unread: what could not be read and why, a line each."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self.root = root
+        self.unread: list[str] = []
+
+    def text(self, path: str) -> str | None:
+        """The whole file, without the white space around it; None where it cannot be read."""
+        try:
+            with (self.root / path.lstrip("/")).open("rb") as file:
+                return file.read(MOST).decode("utf-8", "replace").strip("\0 \t\r\n")
+        except (OSError, ValueError):
+            return None
+
+    def number(self, path: str) -> int | None:
+        return whole(self.text(path) or "")
+
+    def names(self, folder: str, prefix: str) -> list[str]:
+        """Of what is in the folder and is named by the prefix and a number, in the order of the numbers."""
+        try:
+            found = [entry.name for entry in (self.root / folder.lstrip("/")).iterdir()]
+        except OSError:
+            return []
+        ours = [name for name in found if name.startswith(prefix) and name[len(prefix) :].isdecimal()]
+        return sorted(ours, key=lambda name: int(name[len(prefix) :]))
+
+    def cpus(self, path: str) -> frozenset[int] | None:
+        """A file that holds a list of processors, such as 0-3,8."""
+        text = self.text(path)
+        return None if text is None else cpu_list(text)
+
+    def miss(self, what: str, path: str) -> None:
+        """Note that `path`, which tells `what`, cannot be used."""
+        place = self.root / path.lstrip("/")
+        try:
+            why = "says nothing that is understood" if place.exists() else "is not there"
+            with place.open("rb") as file:
+                file.read(1)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            why = f"cannot be read ({error.strerror})"
+        self.unread.append(f"{what}: {path} {why}")
+
+
+def whole(text: str) -> int | None:
+    """A number of at least 0 that a kernel can have written; None for anything else."""
+    good = text.isascii() and text.isdecimal() and len(text) < DIGITS
+    return int(text) if good else None
+
+
+def cpu_list(text: str) -> frozenset[int] | None:
+    """The kernel's way to write a set of processors; None for what is not that."""
+    found: set[int] = set()
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        first, dash, last = part.partition("-")
+        low, high = whole(first), whole(last if dash else first)
+        if low is None or high is None or not low <= high < MOST_CPUS:
+            return None
+        found.update(range(low, high + 1))
+    return frozenset(found)
+
+
+def spelled(cpus: frozenset[int] | tuple[int, ...]) -> str:
+    """As `cpu_list` reads it: 0-3,8."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

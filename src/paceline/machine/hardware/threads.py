@@ -1,0 +1,79 @@
+"""How many threads decoding should use, and where they should run."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+
+from paceline.core.errors import UsageError
+from paceline.machine.hardware import containers, cores
+from paceline.machine.hardware.containers import Limits
+from paceline.machine.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
+from paceline.machine.hardware.files import Files, spelled
+
+
+@dataclass(frozen=True)
+class Advice:
+    """threads: so many. cpus: one processor for each of them. why: a line each."""
+
+    threads: int
+    cpus: tuple[int, ...]
+    why: tuple[str, ...]
+
+
+def advise(cores: Cores, limits: Limits) -> Advice:
+    """One thread a physical core: those that share one share the units that decoding saturates. Efficiency
+    cores are left out: a pass goes from one matrix to the next when the slowest thread is done.
+
+    A quota is rounded down, 1.5 processors to one thread. Of two threads the one that is throttled stands
+    still for the rest of the period, and the other one, which waits for it by spinning, burns what is left
+    (ollama issue 17916: 8 threads on a quota of 4 decoded at a 45th of the speed of 4). And passes that take
+    once 10 ms and once 60 cannot be planned with."""
+    firsts = cores.firsts(PERFORMANCE) or cores.firsts()
+    why = [f"one thread a physical core ({len(firsts)})"]
+    if cores.smt:
+        why.append(f"{cores.logical} processors share {cores.physical} cores (SMT)")
+    if left := cores.of_kind(EFFICIENCY) if cores.of_kind(PERFORMANCE) else 0:
+        why.append(f"{left} efficiency {'core' if left == 1 else 'cores'} left out: all wait for the slowest")
+    threads = max(1, len(firsts))
+    if limits.cpus is not None and limits.cpus < threads:
+        threads = max(1, math.floor(limits.cpus))
+        why.append(
+            f"the container's quota is {limits.cpus:g} processors' time: more threads than that stand still "
+            "together"
+        )
+    if len(cores.cpus) > cores.logical:
+        why.append(f"of {len(cores.cpus)} processors this process may use {spelled(cores.allowed)}")
+    return Advice(threads, firsts[:threads], tuple(why))
+
+
+def advised() -> Advice:
+    """For this process on this machine."""
+    files = Files()
+    return advise(cores.read(files, cores.allowed_here()), containers.read(files))
+
+
+def physical_cores() -> int:
+    """Of those this process may run on."""
+    return max(1, cores.read(Files(), cores.allowed_here()).physical)
+
+
+def logical_cores() -> int:
+    """Processors this process may run on, which in a container can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def choose_threads(asked: int | None) -> int:
+    """`asked` if the machine has that many cores; what is advised if None."""
+    if asked is None:
+        return min(physical_cores(), advised().threads)
+    if asked < 1:
+        raise UsageError(f"{asked} threads: must be at least 1")
+    if asked > logical_cores():
+        raise UsageError(
+            f"{asked} threads, but this machine has {logical_cores()} cores: use -t {choose_threads(None)}"
+        )
+    return asked

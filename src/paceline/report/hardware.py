@@ -1,0 +1,196 @@
+"""What a machine has, which threads were fastest on it, and why drafting loses, from `doctor --json`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from rich.console import Console
+
+from paceline.report.bench import printable
+from paceline.report.block import Block
+from paceline.report.where import write as write_where
+
+Record = Mapping[str, Any]
+
+NAME = 11  # characters of the first column
+NARROW = 40  # a terminal has at least so many, as far as we care
+REBUILD = 'CMAKE_ARGS="-DGGML_NATIVE=ON" pip install --no-binary :all: --force-reinstall llama-cpp-python'
+
+
+def write(hardware: Record, file: IO[str]) -> None:
+    for name, text in lines(hardware):
+        paragraph(name, text, file)
+
+
+def paragraph(name: str, text: str, file: IO[str]) -> None:
+    """What does not fit into a line of a terminal goes on below, indented. What is piped is never wrapped."""
+    room = max(NARROW, Console(file=file).width) - NAME if file.isatty() else len(text) + 1
+    parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+    for i, part in enumerate(parts):
+        file.write(f"{name if i == 0 else '':{NAME}}{part}\n")
+
+
+def lines(hardware: Record) -> list[tuple[str, str]]:
+    """A name and a text each."""
+    out = [
+        ("processor", ", ".join(filter(None, map(printable, (hardware["processor"], hardware["system"])))))
+    ]
+    out.append(("cores", cores(hardware)))
+    out += [("limits", text)] if (text := limits(hardware)) else []
+    out += [("memory", memory(hardware))] if hardware["memory"] else []
+    out += [("NUMA", text)] if (text := nodes(hardware)) else []
+    out += [("pages", text)] if (text := pages(hardware["huge_pages"])) else []
+    if hardware["governors"]:
+        said = ", ".join(f"{printable(name)} ({n})" for name, n in sorted(hardware["governors"].items()))
+        out.append(("governor", said))
+    out += features(hardware["features"])
+    out += [("GPU", gpu(one, hardware["offload"])) for one in hardware["gpus"]]
+    if not hardware["gpus"]:
+        out.append(("GPU", "none found"))
+    if hardware["load"] is not None:
+        out.append(
+            ("load", f"{hardware['load']:.2f} running processes over the last minute, on all processors")
+        )
+    advice = hardware["threads"]
+    why = "; ".join(advice["why"])
+    kept = f", best kept to processors {advice['affinity']}" if advice["affinity"] else ""
+    out.append(("threads", f"{advice['threads']} advised (-t {advice['threads']}){kept}: {why}"))
+    return out + [
+        ("not read" if i == 0 else "", printable(text)) for i, text in enumerate(hardware["unread"])
+    ]
+
+
+def cores(hardware: Record) -> str:
+    it = hardware["cores"]
+    parts = [f"{it['physical']} physical"]
+    if it["smt"]:
+        parts.append(f"{it['logical']} processors (SMT)")
+    if it["efficiency"] and it["performance"]:
+        parts.append(f"{it['performance']} for performance and {it['efficiency']} for efficiency")
+    if it["sockets"] > 1:
+        parts.append(f"{it['sockets']} sockets")
+    if it["machine"] > it["logical"]:
+        parts.append(f"{it['logical']} of the machine's {it['machine']} processors may be used")
+    return ", ".join(parts)
+
+
+def limits(hardware: Record) -> str:
+    it = hardware["limits"]
+    parts = [f"in a container ({printable(it['container'])})"] if it["container"] else []
+    if it["cpus"] is not None:
+        parts.append(f"a quota of {it['cpus']:g} processors' time")
+    elif it["version"]:
+        parts.append("no quota of processors' time")
+    if it["memory"] is not None:
+        parts.append(f"{gigabytes(it['memory'])} of memory")
+    return ", ".join(parts)
+
+
+def memory(hardware: Record) -> str:
+    it = hardware["memory"]
+    parts = [f"{gigabytes(it['total'])}, {gigabytes(it['available'])} free"]
+    if hardware["bandwidth"]:
+        parts.append(f"read at {hardware['bandwidth'] / 1e9:.1f} GB/s (measured)")
+    if it["swap_used"]:
+        parts.append(f"{gigabytes(it['swap_used'])} of {gigabytes(it['swap_total'])} swap in use")
+    return ", ".join(parts)
+
+
+def nodes(hardware: Record) -> str:
+    if len(hardware["nodes"]) < 2:
+        return ""
+    said = [
+        f"node {one['node']}: {len(one['cpus'])} processors"
+        + ("" if one["memory"] is None else f" and {gigabytes(one['memory'])}")
+        for one in hardware["nodes"]
+    ]
+    return "; ".join(said)
+
+
+def pages(it: Record) -> str:
+    parts = []
+    if it["transparent"]:
+        parts.append(f"transparent huge pages: {printable(it['transparent'])}")
+    if it["reserved"]:
+        parts.append(f"{it['reserved']:,} reserved of {it['size'] / 2**20:g} MiB")
+    return ", ".join(parts)
+
+
+def features(it: Record | None) -> list[tuple[str, str]]:
+    if it is None:
+        return []
+    if it["used"] is None:
+        return [("features", " ".join(it["there"]) or "none that matter")]
+    out = [("features", f"{' '.join(it['used']) or 'none'}: used by the engine")]
+    if it["unused"]:
+        out.append(("unused", f"{' '.join(it['unused'])}: there, but not in the engine's build; {REBUILD}"))
+    return out
+
+
+def gpu(it: Record, offload: bool | None) -> str:
+    parts = [printable(f"{it['vendor']} {it['name']}" if it["vendor"] not in it["name"] else it["name"])]
+    if it["memory"] is not None:
+        free = "" if it["free"] is None else f", {gigabytes(it['free'])} free"
+        parts.append(f"{gigabytes(it['memory'])}{free}")
+    if it["shared"]:
+        parts.append("shares the machine's memory")
+    if offload is not None:
+        parts.append("the engine's build can use it" if offload else "the engine's build cannot use it")
+    return ", ".join(parts)
+
+
+def trials(found: Sequence[Record], best: int) -> Block:
+    """As `thread_trials` tried them. best: the index of the one that is named."""
+    rows = []
+    for i, one in enumerate(found):
+        where = printable(one["where"]) + (f" ({_spelled(one['cpus'])})" if one["cpus"] else "")
+        rows.append(
+            (
+                f"{one['threads']:3}",
+                where,
+                "best" if i == best else "",
+                f"{one['prompt']:.1f}",
+                f"{one['prompt_ratio']:.2f}",
+                f"{one['decode']:.1f}",
+                f"{one['decode_ratio']:.2f}",
+            )
+        )
+    columns = ("threads", "on", "", "prompt\ntokens/s", "of the\nbest", "decode\ntokens/s", "of the\nbest")
+    return Block("threads, tried with the target", columns, tuple(rows), 3)
+
+
+def fastest(it: Record) -> str:
+    """In words, with what to type."""
+    kept = f", under taskset -c {','.join(map(str, it['cpus']))}" if it["cpus"] else ""
+    return f"fastest at decoding: -t {it['threads']}{kept}"
+
+
+def _spelled(cpus: Sequence[int]) -> str:
+    text = ",".join(map(str, cpus))
+    return text if len(text) <= 20 else f"{cpus[0]}, {cpus[1]}, ... {cpus[-1]}"
+
+
+def diagnosis(found: Record, file: IO[str]) -> None:
+    """Where a step's time went, and what is wrong."""
+    run = found["run"]
+    if run is not None:
+        write_where(run["run"], file)
+        rate = run["run"]["stats"]["acceptance_rate"]
+        said = [] if rate is None else [f"acceptance rate {rate:.2f}"]
+        if run["speedup"] is not None:
+            said.append(f"{run['speedup']:.2f}x plain decoding")
+        said.append(f"output identical: {run['said']}")
+        file.write(f"{'; '.join(said)}; one short text of code\n\n")
+    for cause in found["causes"]:
+        paragraph(cause["severity"], f"{cause['name']}: {printable(cause['evidence'])}", file)
+        paragraph("", f"-> {cause['remedy']}", file)
+    if not found["causes"]:
+        file.write("no cause of a loss was found\n")
+    for i, text in enumerate(found["unread"]):
+        paragraph("not read" if i == 0 else "", printable(text), file)
+
+
+def gigabytes(n: int) -> str:
+    return f"{n / 1e9:.1f} GB"

@@ -1,0 +1,108 @@
+"""How fast memory is read: bounded in time and memory, and kept."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+
+import pytest
+
+import machine_trees as trees
+from paceline.core.errors import PacelineError
+from paceline.machine.hardware import bandwidth
+from paceline.machine.hardware.bandwidth import LEAST, MOST, PIECE, Reading, measured, size_for
+from paceline.machine.hardware.files import Files
+
+MB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_the_last_level_is_counted_once_for_those_that_share_it(tmp_path: Path) -> None:
+    assert bandwidth.last_level(Files(trees.epyc(tmp_path))) == 4 * 32 * MB
+    assert bandwidth.last_level(Files(tmp_path / "none")) == 0
+
+
+def test_what_is_read_lies_well_beyond_the_cache_within_bounds() -> None:
+    assert size_for(0, 1 << 40) == LEAST
+    assert size_for(32 * MB, 1 << 40) == 128 * MB
+    assert size_for(1 << 33, 1 << 40) == MOST
+    assert size_for(32 * MB, 4 * 100 * MB) == 100 * MB  # not all that is wanted, and enough
+
+
+def test_little_free_memory_is_refused() -> None:
+    with pytest.raises(PacelineError, match="100 MB of memory are free, too few"):
+        size_for(0, 100_000_000)
+    with pytest.raises(PacelineError, match="400 MB of memory are free, too few"):
+        size_for(64 * MB, 400_000_000)
+
+
+def test_all_threads_read_in_every_round_and_the_fastest_counts() -> None:
+    ticks = itertools.count()
+    lock = threading.Lock()
+
+    def clock() -> float:  # stands still but for a millisecond a call
+        with lock:
+            return next(ticks) * 1e-3
+
+    reading = Reading(1, 2 * PIECE, clock)
+    reading.work(0)
+    assert len(reading.rates) == bandwidth.ROUNDS
+    # A piece a millisecond, and two looks at the clock around the round.
+    pieces = round(bandwidth.SECONDS / 2 / bandwidth.ROUNDS / 1e-3)
+    assert max(reading.rates) == pytest.approx(PIECE / 1e-3, rel=3 / pieces)
+
+
+def test_a_thread_that_runs_out_of_memory_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = itertools.count()
+
+    def filled(self: Reading) -> object:
+        if next(calls) == 1:
+            raise MemoryError
+        return ()
+
+    monkeypatch.setattr(Reading, "_filled", filled)
+    with pytest.raises(MemoryError):
+        bandwidth.measure(2, 2 * PIECE)
+
+
+def test_this_machine_reads_at_a_speed_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth, "SECONDS", 0.05)
+    assert 1e7 < bandwidth.measure(1, 8 * PIECE) < 1e13
+
+
+def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, own_home: Path) -> None:
+    rates = iter((2e10, 3e10, 4e10))
+    monkeypatch.setattr(bandwidth, "measure", lambda threads, size: next(rates))
+    assert (measured(2), measured(2)) == (2e10, 2e10)
+    assert measured(1) == 3e10  # another number of threads
+    assert (measured(2, again=True), measured(2)) == (4e10, 4e10)
+    assert len(list((own_home / "bandwidth").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "said", ["", "[]", "{}", '{"format": 1, "key": {}, "bytes_per_second": 1e10}', "[" * 9999]
+)
+def test_a_damaged_file_is_measured_again(monkeypatch: pytest.MonkeyPatch, own_home: Path, said: str) -> None:
+    monkeypatch.setattr(bandwidth, "measure", lambda threads, size: 2e10)
+    measured(2)
+    (file,) = (own_home / "bandwidth").iterdir()
+    file.write_text(said)
+    monkeypatch.setattr(bandwidth, "measure", lambda threads, size: 5e10)
+    assert measured(2) == 5e10
+
+
+def test_a_disk_that_refuses_is_told_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, own_home: Path
+) -> None:
+    monkeypatch.setattr(bandwidth, "measure", lambda threads, size: 2e10)
+    own_home.write_text("a file, where a folder should be")
+    said: list[str] = []
+    assert measured(2, warn=said.append) == 2e10
+    assert len(said) == 1
+    assert "cannot be written" in said[0]

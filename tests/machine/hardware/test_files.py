@@ -1,0 +1,47 @@
+"""Small system files below any root, and lists of processors as the kernel writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.machine.hardware.files import MOST_CPUS, Files, cpu_list, spelled
+
+
+@given(st.frozensets(st.integers(0, 600), max_size=80))
+def test_a_list_of_processors_is_read_as_it_is_spelled(cpus: frozenset[int]) -> None:
+    assert cpu_list(spelled(cpus)) == cpus
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "-1", "3-1", "0-1:2", "0-99999999999", "٣-٢", f"{MOST_CPUS}"])
+def test_what_is_no_such_list_is_none(text: str) -> None:
+    assert cpu_list(text) is None
+
+
+def test_an_empty_list_has_no_processors() -> None:
+    assert cpu_list("") == frozenset()
+
+
+def test_what_cannot_be_read_is_none_and_told_with_its_reason(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    (tmp_path / "text").write_text("no number\n")
+    (tmp_path / "folder").mkdir()
+    assert (files.text("/text"), files.number("/text"), files.cpus("/none")) == ("no number", None, None)
+    for name in ("text", "none", "folder", "text/below"):
+        files.miss("size", f"/{name}")
+    assert files.unread == [
+        "size: /text says nothing that is understood",
+        "size: /none is not there",
+        "size: /folder cannot be read (Is a directory)",
+        "size: /text/below is not there",
+    ]
+
+
+def test_names_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("cpu10", "cpu2", "cpufreq", "cpu", "cpu2x"):
+        (tmp_path / name).mkdir()
+    assert Files(tmp_path).names("/", "cpu") == ["cpu2", "cpu10"]
+    assert Files(tmp_path).names("/none", "cpu") == []

@@ -1,0 +1,145 @@
+"""What machines say of themselves below /sys and /proc, as it is seen on such ones, cut down to what is
+read: each function writes a tree below a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+CPU = "sys/devices/system/cpu"
+V2 = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup rw,nsdelegate\n"
+X86 = "fpu sse sse2 ssse3 fma sse4_1 sse4_2 avx f16c avx2 bmi2"
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    return root
+
+
+def epyc(root: Path) -> Path:
+    """Two sockets of 8 cores, two threads a core, four NUMA nodes; Linux 6.8."""
+    files = {
+        f"{CPU}/online": "0-31",
+        "proc/self/cgroup": "0::/user.slice",
+        "proc/loadavg": "0.10 0.2 0.3 1/9 7",
+    }
+    for n in range(32):
+        core = n % 16
+        near = core // 4 * 4
+        files |= {
+            f"{CPU}/cpu{n}/topology/core_cpus_list": f"{core},{core + 16}",
+            f"{CPU}/cpu{n}/topology/physical_package_id": f"{core // 8}",
+            f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance",
+            f"{CPU}/cpu{n}/cache/index3/size": "32768K",
+            f"{CPU}/cpu{n}/cache/index3/shared_cpu_list": f"{near}-{near + 3},{near + 16}-{near + 19}",
+        }
+    for node in range(4):
+        folder, first = f"sys/devices/system/node/node{node}", 4 * node
+        files[f"{folder}/cpulist"] = f"{first}-{first + 3},{first + 16}-{first + 19}"
+        files[f"{folder}/meminfo"] = f"Node {node} MemTotal:       65536000 kB\nNode {node} MemFree:  1 kB"
+    files["proc/cpuinfo"] = "\n\n".join(f"processor\t: {n}\nflags\t\t: {X86}" for n in range(32))
+    files["proc/self/mountinfo"] = V2.format(root="/")
+    files["sys/kernel/mm/transparent_hugepage/enabled"] = "[always] madvise never"
+    files["sys/kernel/mm/transparent_hugepage/defrag"] = "always defer defer+madvise [madvise] never"
+    files["proc/meminfo"] = "MemTotal: 262144000 kB\nHugePages_Total:     512\nHugepagesize:       2048 kB"
+    return write(root, files)
+
+
+def laptop(root: Path) -> Path:
+    """4 performance cores of two threads and 8 efficiency cores of one; Linux 6.5."""
+    files = {
+        f"{CPU}/online": "0-15",
+        "sys/devices/cpu_core/cpus": "0-7",
+        "sys/devices/cpu_atom/cpus": "8-15",
+        "proc/cpuinfo": f"flags : {X86} avx_vnni",
+        "proc/self/cgroup": "0::/user.slice/user-1000.slice/session-2.scope",
+        "proc/self/mountinfo": V2.format(root="/"),
+        "sys/fs/cgroup/user.slice/cpu.max": "max 100000",
+        "sys/class/drm/card0/device/vendor": "0x8086",
+        "sys/class/drm/card0/device/device": "0x46a6",
+        "sys/class/drm/card0-HDMI-A-1/status": "disconnected",
+    }
+    for n in range(16):
+        siblings = f"{n // 2 * 2}-{n // 2 * 2 + 1}" if n < 8 else f"{n}"
+        files[f"{CPU}/cpu{n}/topology/thread_siblings_list"] = siblings
+        files[f"{CPU}/cpu{n}/topology/physical_package_id"] = "0"
+        files[f"{CPU}/cpu{n}/cpufreq/scaling_governor"] = "powersave"
+        files[f"{CPU}/cpu{n}/cpufreq/cpuinfo_max_freq"] = "4700000" if n < 8 else "3400000"
+    return write(root, files)
+
+
+def board(root: Path) -> Path:
+    """Arm big.LITTLE: four slow cores, then four fast ones that differ a little; Linux 6.1."""
+    files = {
+        f"{CPU}/online": "0-7",
+        "proc/cpuinfo": "\n".join(
+            f"processor : {n}\nFeatures : fp asimd evtstrm aes fphp asimdhp asimddp" for n in range(8)
+        ),
+    }
+    for n in range(8):
+        files[f"{CPU}/cpu{n}/topology/core_cpus_list"] = f"{n}"
+        files[f"{CPU}/cpu{n}/topology/physical_package_id"] = "-1"
+        files[f"{CPU}/cpu{n}/cpu_capacity"] = ("530", "1024", "1003")[(n >= 4) + (n >= 6)]
+    return write(root, files)
+
+
+def container(root: Path) -> Path:
+    """A pod on a machine of eight cores, seen with the host's groups: the pod has a quota of 1.5 processors,
+    the container in it none of its own."""
+    pod = "kubepods.slice/pod7"
+    files = {
+        f"{CPU}/online": "0-7",
+        "proc/self/cgroup": f"0::/{pod}/cri-1",
+        "proc/self/mountinfo": V2.format(root="/"),
+        f"sys/fs/cgroup/{pod}/cpu.max": "150000 100000",
+        f"sys/fs/cgroup/{pod}/memory.max": "2147483648",
+        f"sys/fs/cgroup/{pod}/cri-1/cpu.max": "max 100000",
+        f"sys/fs/cgroup/{pod}/cri-1/memory.max": "4294967296",
+        f"sys/fs/cgroup/{pod}/cri-1/cpuset.cpus.effective": "0-7",
+        f"sys/fs/cgroup/{pod}/cri-1/cpu.stat": "usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000",
+    }
+    files |= {f"{CPU}/cpu{n}/topology/core_cpus_list": f"{n}" for n in range(8)}
+    return write(root, files)
+
+
+def docker_v1(root: Path) -> Path:
+    """Version 1, the container's own group mounted as the whole; two of four processors."""
+    mount = "{n} 30 0:27 /docker/ab /sys/fs/cgroup/{name} ro,nosuid - cgroup cgroup rw,{name}\n"
+    names = ("cpu,cpuacct", "cpuset", "memory")
+    files = {
+        f"{CPU}/online": "0-3",
+        "proc/self/cgroup": "\n".join(f"{i}:{name}:/docker/ab" for i, name in enumerate(names)),
+        "proc/self/mountinfo": "".join(mount.format(n=31 + i, name=name) for i, name in enumerate(names)),
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "250000",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.stat": "nr_periods 9\nnr_throttled 2\nthrottled_time 1500000000",
+        "sys/fs/cgroup/cpuset/cpuset.cpus": "1-2",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+        ".dockerenv": "",
+    }
+    files |= {f"{CPU}/cpu{n}/topology/core_cpus_list": f"{n}" for n in range(4)}
+    return write(root, files)
+
+
+def broken(root: Path) -> Path:
+    """Every file that is read, and none that says what it should."""
+    files = {
+        f"{CPU}/online": "no list",
+        f"{CPU}/cpu0/topology/core_cpus_list": "0-99999999999",
+        f"{CPU}/cpu0/cpu_capacity": "fast",
+        f"{CPU}/cpu1/topology/core_cpus_list": "",
+        "sys/devices/system/node/node0/cpulist": "7-3",
+        "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: much kB",
+        "sys/kernel/mm/transparent_hugepage/enabled": "always",
+        "proc/self/cgroup": "0::/../outside\n1:cpu:/x",
+        "proc/self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2\nnonsense - \n",
+        "proc/cpuinfo": "\0\0",
+        "proc/meminfo": "HugePages_Total:\nHugepagesize: x kB",
+        "proc/loadavg": "busy",
+        "sys/class/drm/card0/device/vendor": "0x1002",
+        "sys/class/drm/card0/device/mem_info_vram_total": "-",
+    }
+    return write(root, files)

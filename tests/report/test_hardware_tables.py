@@ -1,0 +1,146 @@
+"""The machine, the trials and the diagnosis as text, in a pipe and on a narrow terminal."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import machine_trees as trees
+from paceline.machine.hardware.files import Files
+from paceline.machine.hardware.gpus import Gpu
+from paceline.machine.hardware.probe import probe
+from paceline.report import hardware as report
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def told(record: dict[str, Any]) -> dict[str, str]:
+    """Of several lines of one name the last."""
+    return dict(report.lines(record))
+
+
+def server(tmp_path: Path) -> dict[str, Any]:
+    record = probe(Files(trees.epyc(tmp_path)), engine="CPU : AVX = 1 | AVX2 = 1", offload=False).as_dict()
+    record["memory"] = {"total": 256 * 10**9, "available": 10**9, "swap_total": 4 * 10**9, "swap_used": 10**9}
+    gpu = Gpu("NVIDIA", "NVIDIA \x1b[31mTest", 80 * 10**9, 79 * 10**9)
+    record["gpus"] = [vars(gpu), vars(Gpu("Intel", "Arc", shared=True))]
+    return record | {"bandwidth": 205.5e9}
+
+
+def test_a_server_in_words(tmp_path: Path) -> None:
+    lines = told(server(tmp_path))
+    assert lines["cores"] == "16 physical, 32 processors (SMT), 2 sockets"
+    assert (
+        lines["memory"]
+        == "256.0 GB, 1.0 GB free, read at 205.5 GB/s (measured), 1.0 GB of 4.0 GB swap in use"
+    )
+    assert lines["NUMA"].startswith("node 0: 8 processors and 67.1 GB; node 1: ")
+    assert lines["pages"] == "transparent huge pages: always, 512 reserved of 2 MiB"
+    assert lines["governor"] == "performance (32)"
+    assert lines["features"] == "AVX AVX2: used by the engine"
+    assert lines["unused"].startswith("F16C FMA BMI2: there, but not in the engine's build; ")
+    assert lines["limits"] == "no quota of processors' time"
+    assert lines["threads"].startswith(
+        "16 advised (-t 16), best kept to processors 0-15: one thread a physical core (16); "
+    )
+    assert lines["load"].startswith("0.10 running processes")
+
+
+def test_every_gpu_has_a_line_without_its_drivers_control_characters(tmp_path: Path) -> None:
+    said = [text for name, text in report.lines(server(tmp_path)) if name == "GPU"]
+    assert said == [
+        "NVIDIA \\x1b[31mTest, 80.0 GB, 79.0 GB free, the engine's build cannot use it",
+        "Intel Arc, shares the machine's memory, the engine's build cannot use it",
+    ]
+
+
+def test_a_container_in_words(tmp_path: Path) -> None:
+    lines = told(probe(Files(trees.container(tmp_path))).as_dict())
+    assert lines["limits"] == "in a container (kubepods), a quota of 1.5 processors' time, 2.1 GB of memory"
+    assert lines["threads"].startswith("1 advised (-t 1): ")
+    assert lines["GPU"] == "none found"
+    lines = told(probe(Files(trees.docker_v1(tmp_path / "v1"))).as_dict())
+    assert lines["cores"] == "2 physical, 2 of the machine's 4 processors may be used"
+
+
+def test_a_laptop_in_words(tmp_path: Path) -> None:
+    lines = told(probe(Files(trees.laptop(tmp_path))).as_dict())
+    assert lines["cores"] == "12 physical, 16 processors (SMT), 4 for performance and 8 for efficiency"
+    assert lines["features"] == "AVX AVX2 F16C FMA BMI2 AVX_VNNI"
+    assert lines["threads"].startswith("4 advised (-t 4), best kept to processors 0,2,4,6: ")
+
+
+def test_what_could_not_be_read_is_listed_under_one_name(tmp_path: Path) -> None:
+    record = probe(Files(trees.broken(tmp_path))).as_dict()
+    names = [name for name, _ in report.lines(record)]
+    assert names.count("not read") == 1
+    assert names[names.index("not read") :] == ["not read"] + [""] * (len(record["unread"]) - 1)
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+def test_a_terminal_is_never_too_narrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    file, pipe = Terminal(), io.StringIO()
+    record = server(tmp_path)
+    report.write(record, file)
+    report.write(record, pipe)
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    assert len(pipe.getvalue().splitlines()) == len(report.lines(record))
+    assert file.getvalue().split() == pipe.getvalue().split()
+
+
+def trial(threads: int, ratio: float, cpus: tuple[int, ...] = ()) -> dict[str, Any]:
+    where = "node 0" if cpus else "anywhere"
+    ratios = {"prompt_ratio": ratio, "decode_ratio": ratio}
+    return {"threads": threads, "cpus": cpus, "where": where, "prompt": 10.0, "decode": 5.0} | ratios
+
+
+def test_trials_are_a_table_with_ratios_and_the_best_one_named() -> None:
+    block = report.trials([trial(1, 0.5), trial(16, 1.0, tuple(range(16)))], 1)
+    assert block.rows[0] == ("  1", "anywhere", "", "10.0", "0.50", "5.0", "0.50")
+    assert block.rows[1][:3] == (" 16", "node 0 (0, 1, ... 15)", "best")
+
+
+def test_the_fastest_is_named_with_what_to_type() -> None:
+    assert report.fastest(trial(4, 1.0)) == "fastest at decoding: -t 4"
+    assert report.fastest(trial(2, 1.0, (0, 2))) == "fastest at decoding: -t 2, under taskset -c 0,2"
+
+
+STATS = {
+    "steps": 2,
+    "acceptance_rate": 0.5,
+    "time": {"draft": 0.1, "forward": 0.2, "verify": 0.0, "keep": 0.0, "other": 0.0},
+}
+CAUSE = {"name": "too many", "severity": "high", "evidence": "9 \x1bthreads", "remedy": "-t 4"}
+
+
+def written(**known: Any) -> str:
+    file = io.StringIO()
+    report.diagnosis({"run": None, "causes": [], "unread": []} | known, file)
+    return file.getvalue()
+
+
+def test_a_speedup_is_told_only_where_it_is_known() -> None:
+    run: dict[str, Any] = {"run": {"stats": STATS}, "said": "yes", "speedup": 1.5}
+    said = written(run=run)
+    assert "acceptance rate 0.50; 1.50x plain decoding; output identical: yes" in said
+    assert "proposing" in said
+    assert "x plain" not in written(run=run | {"speedup": None})
+
+
+def test_a_cause_has_its_evidence_and_its_remedy_below() -> None:
+    said = written(causes=[CAUSE], unread=["header: \x1b[2J"])
+    assert said == ("high       too many: 9 \\x1bthreads\n           -> -t 4\nnot read   header: \\x1b[2J\n")
+
+
+def test_no_cause_is_said_so() -> None:
+    assert written() == "no cause of a loss was found\n"
