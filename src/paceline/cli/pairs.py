@@ -1,0 +1,256 @@
+"""`paceline pairs`: the models that are here, and which of them drafts best for a target."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paceline.cli import options
+from paceline.cli.interrupts import Interrupts
+from paceline.cli.options import OUTPUT, flag, option
+from paceline.core.errors import HistoryError, ModelError, PacelineError, UsageError
+
+if TYPE_CHECKING:
+    from paceline.core.cost import Costs
+    from paceline.lab.advice.row import Advice, Candidate, Question
+    from paceline.machine.models.facts import Facts
+    from paceline.machine.stores.inventory import Found
+
+ADVICE = "Advice"
+MEASURED_DRAFTS = 3  # that --measure loads: the best ones by what is known without
+LONGEST_CONTEXT = 4096  # where none is asked for (assemble.load)
+
+Note = Callable[[str], None]
+
+
+def pairs(
+    *,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="The model to be made faster, as for -m. Without it: the models there are.",
+            show_default=False,
+        ),
+    ] = None,
+    task: Annotated[
+        str,
+        option(
+            "--task",
+            panel=ADVICE,
+            metavar="TASK",
+            help="What for: code, edit, json, agent, quote, math, summary, chat, prose, translation or any.",
+        ),
+    ] = "any",
+    folders: Annotated[
+        list[Path] | None,
+        option(
+            "--folder",
+            panel=ADVICE,
+            metavar="DIR",
+            from_environment=False,
+            help="Look for models here too; may be repeated.",
+        ),
+    ] = None,
+    measure: Annotated[
+        bool,
+        flag("--measure", panel=ADVICE, help="Measure what passes cost here, a few seconds for each model."),
+    ] = False,
+    history: Annotated[
+        Path | None,
+        option(
+            "--history",
+            panel=ADVICE,
+            metavar="FILE",
+            help="Where benches are kept. Default: your data folder.",
+        ),
+    ] = None,
+    ctx_size: options.Context = None,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = 0,
+    flash_attn: options.FlashAttention = "auto",
+    cache_type: options.CacheType = "f16",
+    as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="One JSON object on stdout.")] = False,
+) -> int:
+    """List the models that are here; or, for TARGET, every draft that fits, the best first.
+
+    The speed-up is predicted from what passes cost on this machine and from how often such drafts are right:
+    what you measured (doctor, bench) where you did, and otherwise an estimate, with its range."""
+    from paceline.lab.advice.prior import task_of
+    from paceline.machine.hardware.threads import choose_threads
+
+    task_of(task)
+    way = {
+        "threads": choose_threads(threads),
+        "gpu_layers": gpu_layers,
+        "flash_attention": options.flash_attention(flash_attn),
+        "cache_type": cache_type,
+    }
+    if ctx_size is not None and ctx_size < 1:
+        raise UsageError(f"--ctx-size {ctx_size}: must be at least 1")
+    if measure and target is None:
+        raise UsageError("--measure needs a TARGET: `paceline pairs TARGET --measure`")
+    with Interrupts() as interrupts:
+        facts = None if target is None else _target(target)
+        found = _models(folders or [])
+        if facts is None:
+            _list(found, as_json)
+            return 0
+        notes = list(found.notes)
+        candidates = _candidates(facts, found, notes.append)
+        n_ctx = ctx_size or min(facts.n_ctx or LONGEST_CONTEXT, LONGEST_CONTEXT)
+        advice = _advise(facts, candidates, (task, n_ctx), way, history, measure, notes.append, interrupts)
+    _print(advice, target or "", notes, as_json)
+    return 0
+
+
+def _target(text: str) -> Facts:
+    from paceline.cli.references import resolved
+    from paceline.machine.models.header import read
+
+    path = resolved(text)
+    if not path.exists():
+        raise UsageError(f"{text}: no such file; `paceline pairs` lists the models that are here")
+    if path.is_dir():
+        raise UsageError(f"{text}: no GGUF file, which is what can be run here: convert it first")
+    return read(path)
+
+
+def _models(folders: Sequence[Path]) -> Found:
+    from paceline.machine.stores.inventory import find
+
+    return find(folders)
+
+
+def _list(found: Found, as_json: bool) -> None:
+    from paceline.report import models
+
+    if as_json:
+        sys.stdout.write(json.dumps(found.as_dict()) + "\n")
+        return
+    if found.models:
+        models.write([one.as_dict() for one in found.models], sys.stdout)
+    else:
+        print("\n".join(models.nothing(found.as_dict()["places"])), file=sys.stderr)
+    for line in models.remarks(found.notes):
+        print(line, file=sys.stderr)
+
+
+def _candidates(target: Facts, found: Found, note: Note) -> list[Candidate]:
+    """Every smaller model, by whether it fits; those that come with Paceline too."""
+    from paceline import zoo
+    from paceline.lab.advice.row import Candidate
+    from paceline.machine.fit.compatibility import compare
+    from paceline.machine.models.header import read
+
+    paths = {one.facts.path: one.reference for one in found.models if one.facts.format == "gguf"}
+    paths |= {path: reference for path, reference in ((zoo.draft_path(), "zoo:draft"),) if path not in paths}
+    out = []
+    for path, reference in paths.items():
+        try:
+            if path.samefile(target.path) or path.stat().st_size >= target.size:
+                continue
+            draft = read(path)
+        except (ModelError, OSError) as error:  # gone, or changed, since it was found
+            note(f"{reference}: {error}")
+            continue
+        if draft.size < target.size:
+            out.append(Candidate(draft, reference, str(compare(target, draft).verdict)))
+    return out
+
+
+def _advise(
+    target: Facts,
+    candidates: Sequence[Candidate],
+    asked: tuple[str, int],
+    way: dict[str, Any],
+    history: Path | None,
+    measure: bool,
+    note: Note,
+    interrupts: Interrupts,
+) -> Advice:
+    from paceline.lab.advice.ranking import advise
+    from paceline.lab.advice.row import MODEL, Question
+    from paceline.lab.advice.sources import known
+    from paceline.lab.bench.history import default_path
+    from paceline.machine.fit.known_pairs import for_target
+    from paceline.machine.hardware.bandwidth import measured
+
+    question = Question(*asked, way["cache_type"])
+
+    def bandwidth() -> float:
+        try:
+            return measured(way["threads"])
+        except PacelineError as error:
+            note(f"the memory's speed is not known: {error}; 20 GB/s are assumed")
+            return 20e9
+
+    def once(now: dict[Path, Costs] | None = None) -> Advice:
+        try:
+            facts = known(
+                target, question, way, bandwidth=bandwidth, history=history or default_path(), now=now
+            )
+        except HistoryError as error:
+            note(str(error))
+            facts = known(target, question, way, bandwidth=bandwidth, history=Path(), now=now)
+        return advise(target, candidates, question, facts, for_target(target))
+
+    advice = once()
+    if way["gpu_layers"] and advice.costs_from != "measured" and not measure:
+        note("costs are estimated for the processor, not for a GPU: --measure measures them")
+    if measure and not advice.refused:
+        by_reference = {one.reference: one.facts.path for one in candidates}
+        first = [by_reference[row.reference] for row in advice.rows if row.drafter == MODEL and row.fits]
+        advice = once(_measured(target, first[:MEASURED_DRAFTS], question, way, note, interrupts))
+    return advice
+
+
+def _measured(
+    target: Facts,
+    drafts: Sequence[Path],
+    question: Question,
+    way: dict[str, Any],
+    note: Note,
+    interrupts: Interrupts,
+) -> dict[Path, Costs]:
+    """What can be relied on of it."""
+    from paceline.cli.progress import progress
+    from paceline.costing import NOISY
+    from paceline.lab.advice.passes import measure
+
+    given = way | {"n_ctx": min(question.n_ctx, target.n_ctx or question.n_ctx)}
+    with progress({"measuring": 1 + len(drafts)}, interrupts) as tick:
+        found = measure(target.path, drafts, given, lambda _path: tick("measuring"))
+    steady = {}
+    for path, costs in found.items():
+        cost = costs.target if costs.draft is None else costs.draft
+        if cost.noise < NOISY:
+            steady[path] = costs
+        else:
+            note(f"{path}: times of one and the same pass lie {cost.noise:.1f}x apart; measure again later")
+    return steady
+
+
+def _print(advice: Advice, target: str, notes: Sequence[str], as_json: bool) -> None:
+    """target: as it was named."""
+    from paceline.report import advice as report
+
+    record = advice.as_dict()
+    record["target"]["reference"] = target
+
+    if as_json:
+        from paceline.cli.completion import strict
+
+        said = record | {"advice": report.advice(record), "notes": list(notes)}
+        sys.stdout.write(json.dumps(strict(said), allow_nan=False) + "\n")
+        return
+    from paceline.report.models import remarks
+
+    report.write(record, sys.stdout)
+    for line in remarks(notes):
+        print(line, file=sys.stderr)

@@ -1,0 +1,152 @@
+"""What passes cost here: as it was measured, or estimated from a model's size and the memory's speed.
+
+Decoding one token reads all weights that it needs, once. What more rows cost depends on the kernels and the
+machine (docs/doctor.md), so an estimate is a range: what the measured machines had, from the best to the
+worst."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from paceline.core.cost import SHALLOW, Cost, Costs
+from paceline.core.errors import PacelineError
+from paceline.lab.advice.prior import bits_of
+from paceline.machine.models.facts import Facts
+
+if TYPE_CHECKING:
+    from paceline.engines.llama import LlamaTarget
+
+MEASURED, ESTIMATED = "measured", "estimated"
+ROWS = 64
+# Of the bandwidth that reading alone reaches, what decoding gets, and how far off that may be. Judgement.
+EFFICIENCY, DEARER, CHEAPER = 0.75, 1.5, 0.8
+PER_PASS = 3e-4  # seconds that a call takes from Python, whatever the model: a draft of 1.5M has nothing else
+STEP = 2e-4  # seconds of a step besides its passes, where use has not taught it
+# What so many rows cost beside one, by bits of a weight, as measured on two AVX-512 cores (a 1.1B model,
+# llama.cpp's kernels: from one row to two they change). Rows cost computing, one row costs reading: with less
+# memory bandwidth for a core they cost less beside it.
+CURVES: Mapping[int, Mapping[int, float]] = {
+    4: {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0},
+    8: {1: 1.0, 2: 2.04, 3: 2.35, 4: 2.56, 5: 3.58, 7: 4.04, 8: 3.24, 12: 4.1, 16: 5.3, 32: 9.2},
+    16: {1: 1.0, 2: 1.19, 3: 1.32, 4: 1.43, 5: 1.46, 7: 1.57, 8: 1.58, 12: 1.9, 16: 2.3, 32: 3.6},
+}
+THEIRS = 15e9  # bytes/s that one of those cores reads
+# How far from that other kernels and processors may be, at best and at worst. Judgement.
+BETTER, WORSE = 0.35, 1.3
+LEAST, MOST = 0.1, 1.5  # of what rows cost there
+# Of a mixture's weights, those that are experts'. Judgement, for models of 30B and more.
+EXPERTS = 0.93
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds by rows, from 0 rows on: as they are, at best and at worst, which differ where it is an
+    estimate."""
+
+    likely: tuple[float, ...]
+    best: tuple[float, ...]
+    worst: tuple[float, ...]
+    source: str
+    step: float = STEP
+
+    @classmethod
+    def of(cls, cost: Cost, depth: int, step: float = 0.0) -> Passes:
+        """A pass over several rows that was faster than one over a single row was measured badly."""
+        said = cost.curve(ROWS, depth)
+        curve = (0.0, *(max(said[1], seconds) for seconds in said[1:]))
+        return cls(curve, curve, curve, MEASURED, step or STEP)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model is run: costs are kept by it (costing.key_of)."""
+
+    path: Path
+    threads: int
+    gpu_layers: int = 0
+    flash_attention: bool | None = None
+    cache_type: str = "f16"
+    exact_rows: int = 0
+
+
+def kept(way: Way, role: str, depth: int) -> Passes | None:
+    """What `paceline doctor`, or use, has measured of a model run this way; None where it has not, or cannot
+    be asked. role: target or draft."""
+    from paceline.costing import key_of
+    from paceline.machine.costs import recall
+
+    try:
+        found = recall(key_of(cast("LlamaTarget", way), role), _silent)
+    except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
+        return None
+    return None if found is None else Passes.of(found.cost, depth, found.step)
+
+
+def estimated(facts: Facts, bandwidth: float, threads: int) -> Passes:
+    """bandwidth: bytes/s that so many threads together read."""
+    once = _touched(facts, 1) / (bandwidth * EFFICIENCY)
+    bits = bits_of(facts.quantisation) or 16
+    curve = Cost({SHALLOW: CURVES[4 if bits <= 5 else 8 if bits <= 8 else 16]}).curve(ROWS, SHALLOW)
+    scale = min(MOST, max(LEAST, bandwidth / threads / THEIRS))
+    best, likely, worst = (
+        (
+            0.0,
+            *(
+                PER_PASS + once * (_growth(facts, n) + scale * by * (curve[n] - 1.0))
+                for n in range(1, ROWS + 1)
+            ),
+        )
+        for by in (BETTER, 1.0, WORSE)
+    )
+    return Passes(likely, best, worst, ESTIMATED)
+
+
+def token(passes: Passes) -> tuple[float, float, float]:
+    """Seconds of a draft model's token: likely, at best, at worst."""
+    if passes.source == MEASURED:
+        return passes.likely[1], passes.best[1], passes.worst[1]
+    return passes.likely[1], CHEAPER * passes.likely[1], DEARER * passes.likely[1]
+
+
+def measure(
+    target: Path, drafts: Iterable[Path], given: dict[str, Any], tick: Callable[[str], None]
+) -> dict[Path, Costs]:
+    """Load the target, and beside it each draft in its turn, and measure what was not measured yet: it is
+    kept for whatever loads these models next. given: what `assemble.load` takes besides. tick: told the path
+    of each."""
+    from paceline.assemble import load
+    from paceline.costing import costs_of
+
+    found = {}
+    with load(target, drafters="none", **given) as large:
+        found[target] = costs_of(large.target, quiet=True)
+        tick(str(target))
+        for path in drafts:
+            with load(path, drafters="none", **given | {"n_ctx": large.target.caps.n_ctx}) as small:
+                found[path] = costs_of(large.target, small.target, quiet=True)
+            tick(str(path))
+    return found
+
+
+def _touched(facts: Facts, rows: int) -> float:
+    """Bytes of weights that a pass reads."""
+    if not facts.experts or not facts.experts_used:
+        return float(facts.size)
+    share = _distinct(facts.experts, facts.experts_used, rows) / facts.experts
+    return facts.size * (1.0 - EXPERTS + EXPERTS * share)
+
+
+def _growth(facts: Facts, rows: int) -> float:
+    return _touched(facts, rows) / _touched(facts, 1)
+
+
+def _distinct(experts: int, used: int, rows: int) -> float:
+    """How many experts that many tokens need, were each token's drawn at random: E (1 - (1 - k/E)^B)."""
+    return experts * float(1.0 - (1.0 - min(1.0, used / experts)) ** rows)
+
+
+def _silent(_line: str) -> None:
+    """Whoever loads the model says it."""

@@ -1,0 +1,73 @@
+"""Where advice gets its facts from: kept costs, the memory's speed, earlier benches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from paceline.core.cost import Costs
+from paceline.lab.advice.memory import available
+from paceline.lab.advice.passes import Passes, Way, estimated, kept
+from paceline.lab.advice.past import Past, of_drafters
+from paceline.lab.advice.row import Known, Question
+from paceline.machine.identity import cpu_name, fingerprint
+from paceline.machine.models.facts import Facts
+
+RUNS = 200  # of the history, the newest
+
+
+def known(
+    target: Facts,
+    question: Question,
+    way: Mapping[str, Any],
+    *,
+    bandwidth: Callable[[], float],
+    history: Path,
+    now: Mapping[Path, Costs] | None = None,
+) -> Known:
+    """way: how the models are run, the fields of Way but the path. bandwidth: bytes/s, asked only where
+    something was not measured. history: the benches' file, which need not exist. now: what was measured just
+    now, by path. Raises HistoryError for a history that cannot be read."""
+    runs = _runs(history)
+    machine = {"processor": cpu_name(), "threads": way["threads"]}
+    depth = question.depth
+    measured_now = now or {}
+
+    @cache
+    def speed() -> float:
+        return bandwidth()
+
+    def passes(facts: Facts, role: str) -> Passes:
+        here = facts.path.is_file()
+        if here and facts.path in measured_now:
+            costs = measured_now[facts.path]
+            if role == "target":
+                return Passes.of(costs.target, depth, costs.step)
+            if costs.draft is not None:
+                return Passes.of(costs.draft, depth)
+        found = kept(Way(path=facts.path, **way), role, depth) if here else None
+        return estimated(facts, speed(), way["threads"]) if found is None else found
+
+    def past(facts: Facts | None, drafter: str) -> Past | None:
+        if not runs or not target.path.is_file():
+            return None
+        if facts is None:
+            return of_drafters(runs, fingerprint(target.path), None, (drafter,), question.task, machine)
+        # With a draft model, auto is what `paceline run` does.
+        names = (drafter, "auto")
+        draft = fingerprint(facts.path)
+        return of_drafters(runs, fingerprint(target.path), draft, names, question.task, machine)
+
+    return Known(passes, past, available())
+
+
+def _runs(path: Path) -> list[Any]:
+    """Nothing is made where nothing was measured yet."""
+    if not path.is_file():
+        return []
+    from paceline.lab.bench.history import History
+
+    with History(path) as history:
+        return history.runs(RUNS)

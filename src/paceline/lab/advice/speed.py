@@ -1,0 +1,154 @@
+"""How fast a pair will be: the policy's own objective (core/rate.py), on what is expected of the drafts.
+
+At the first token a draft model knows whether it is sure. What is verified may depend on that, as it does in
+every step of the policy, and that is most of what deciding gains where passes are dear. With `a` for the
+acceptance,
+    first token   right with SURE where the draft is sure, with UNSURE where not; sure so often that all
+                  of them together are right with a
+    after it      right with a
+Checked on the embedded pair, 300M (docs/log.md, drafts of fixed lengths 2, 4, 8 and 16): with a = 0.77 it
+says 1.36, 2.17, 2.93 and 3.30 accepted tokens a step, where 1.34, 2.07, 2.84 and 3.32 were counted.
+
+A chain of K tokens, and m second guesses beside its likeliest tokens, are tried for every K and m, each kind
+of step for itself, at the rate that all of them reach together. That is the largest number of tokens over
+time, K = 0 being plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.theory import break_even
+
+Floats = NDArray[np.float64]
+
+LONGEST = 31  # what the policy drafts at most (core/settings.py)
+# Of the embedded pair's drafts in docs/log.md: with p_min 0.5 and n = 2, 0.95 of 1.01 tokens a step were
+# right, and without it 1.34 of 1.95. So half of the tokens are right with 0.94, the other half with 0.42.
+SURE, UNSURE = 0.95, 0.45
+# Of the times that the likeliest token is wrong, how often the second is right; less where the draft knows
+# less. Judgement.
+SECOND = 0.3
+CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of steps: a share of them, and the survival of 1 to LONGEST drafted tokens, and of a second guess
+    beside each. asked: tokens that are drafted before it is known that a step is of this kind."""
+
+    share: float
+    survival: Floats
+    beside: Floats
+    asked: int = 0
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds. passes: of the target's by rows, from 0 rows on, at least LONGEST + 2 of them; token: to draft
+    one; other: a step takes besides, with a draft or without."""
+
+    passes: Sequence[float]
+    token: float = 0.0
+    other: float = 0.0
+
+    @property
+    def plain(self) -> float:
+        return self.passes[1] + self.other
+
+
+@dataclass(frozen=True)
+class Best:
+    """speedup: over plain decoding, 1 where nothing is drafted. n_draft: the longest draft worth verifying, 0
+    where plain decoding is fastest. width: 2 where second guesses pay. tokens: a step emits."""
+
+    speedup: float
+    n_draft: int
+    width: int
+    tokens: float
+
+
+PLAIN = Best(1.0, 0, 1, 1.0)
+
+
+def of_a_model(acceptance: float, *, tree: bool = True) -> list[Kind]:
+    """The kinds of steps of a draft model. tree: whether it may branch."""
+    a = acceptance
+    sure, unsure = max(SURE, a), min(UNSURE, a)
+    share = 1.0 if a >= SURE else max(0.0, (a - unsure) / (sure - unsure))
+    kinds = [_kind(share, sure, a, tree, 1), _kind(1.0 - share, unsure, a, tree, 1)]
+    return [kind for kind in kinds if kind.share > 0.0]
+
+
+def of_a_copier(share: float, acceptance: float) -> list[Kind]:
+    """Of a drafter that has a guess, which costs nothing, at a share of the steps."""
+    nothing = np.zeros(LONGEST)
+    return [_kind(share, acceptance, acceptance, False, 0), Kind(1.0 - share, nothing, nothing)]
+
+
+def best(kinds: Sequence[Kind], times: Times) -> Best:
+    """The fastest way to use such drafts."""
+    tables = [_table(kind, times) for kind in kinds]
+    rate = 1.0 / times.plain
+    while True:
+        tokens = seconds = 0.0
+        places = []
+        for kind, (gained, took) in zip(kinds, tables, strict=True):
+            place = np.unravel_index(np.argmax(gained - rate * took), took.shape)
+            places.append(place)
+            tokens += kind.share * gained[place]
+            seconds += kind.share * took[place]
+        if tokens / seconds <= rate * (1.0 + CLOSE):
+            break
+        rate = tokens / seconds
+    speedup = rate * times.plain
+    longest = max(int(k) for k, _ in places)
+    if speedup <= 1.0 + CLOSE or not longest:
+        return PLAIN
+    return Best(float(speedup), longest, 2 if any(m for _, m in places) else 1, float(tokens))
+
+
+def needed(times: Times, *, tree: bool = True) -> float | None:
+    """The least acceptance at which drafting with a model gains anything; None where none is enough."""
+    low, high = 0.0, 1.0
+    if best(of_a_model(high, tree=tree), times).n_draft == 0:
+        return None
+    for _ in range(20):  # to a millionth
+        middle = (low + high) / 2
+        pays = best(of_a_model(middle, tree=tree), times).n_draft > 0
+        low, high = (low, middle) if pays else (middle, high)
+    return high
+
+
+def break_evens(times: Times, longest: int = 16) -> dict[int, float | None]:
+    """By K, the acceptance at which drafts of just K tokens, at every step, neither gain nor lose."""
+    ratios = {
+        k: (times.passes[1 + k] + k * times.token + times.other) / times.plain for k in range(1, longest + 1)
+    }
+    return {k: break_even(ratio, k) for k, ratio in ratios.items()}
+
+
+def _kind(share: float, first: float, rest: float, tree: bool, asked: int) -> Kind:
+    survival = first * rest ** np.arange(LONGEST, dtype=np.float64)
+    reached = np.concatenate(([1.0], survival[:-1]))
+    second = SECOND * np.minimum(1.0, np.array([first, *[rest] * (LONGEST - 1)]) / UNSURE)
+    beside = second * (reached - survival) if tree else np.zeros(LONGEST)
+    return Kind(share, survival, beside, asked)
+
+
+def _table(kind: Kind, times: Times) -> tuple[Floats, Floats]:
+    """Tokens and seconds of the drafts that may be verified, by K and m. Second guesses are the m likeliest,
+    beside tokens that are drafted anyway."""
+    k = np.arange(LONGEST + 1)[:, None]
+    m = np.arange(LONGEST + 1)[None, :]
+    seconds = np.where(np.arange(LONGEST)[None, :] < k, kind.beside[None, :], 0.0)
+    likeliest = np.cumsum(np.sort(seconds, axis=1)[:, ::-1], axis=1)
+    along = np.concatenate(([0.0], np.cumsum(kind.survival)))
+    gained = 1.0 + along[:, None] + np.concatenate((np.zeros((LONGEST + 1, 1)), likeliest), axis=1)
+    rows, passes = 1 + k + m, np.array(times.passes)
+    took = passes[np.minimum(rows, len(passes) - 1)] + np.maximum(k, kind.asked) * times.token + times.other
+    possible = (m <= np.count_nonzero(seconds, axis=1)[:, None]) & (rows < len(passes))
+    return gained, np.where(possible, took, np.inf)

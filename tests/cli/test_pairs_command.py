@@ -1,0 +1,181 @@
+"""`paceline pairs`, on models of a few kilobytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+
+from command_line import Done, command
+from gguf_files import write_llama
+from paceline.cli import pairs
+from paceline.cli.help import GroupedCommand
+from paceline.lab.bench.history import History
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def no_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither this machine's models nor its memory's speed."""
+    for name in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    monkeypatch.setattr("paceline.machine.hardware.bandwidth.measured", lambda threads=None, **_: 1e9)
+    app = typer.Typer(rich_markup_mode=None)
+    app.callback()(lambda: None)
+    app.command("pairs", cls=GroupedCommand)(pairs.pairs)
+    monkeypatch.setattr("paceline.cli.app.app", app)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A target of three blocks, a draft of one, and one with another vocabulary."""
+    (tmp_path / "models").mkdir()
+    write_llama(tmp_path / "models" / "target.gguf", layers=3)
+    write_llama(tmp_path / "models" / "draft.gguf", layers=1)
+    write_llama(
+        tmp_path / "models" / "other.gguf", layers=1, added_tokens=tuple(f"<{i}>" for i in range(200))
+    )
+    return tmp_path / "models"
+
+
+def run(capsys: Capture, folder: Path, *args: str | Path) -> Done:
+    home = str(folder.parent / "home")
+    return command(capsys, "pairs", *args, "--folder", folder, "-t", "1", PACELINE_HOME=home)
+
+
+def test_without_a_target_the_models_there_are(capsys: Capture, folder: Path) -> None:
+    done = run(capsys, folder)
+    assert done.code == 0
+    names = {line.split()[0].rpartition("/")[2] for line in done.out.splitlines()[1:]}
+    assert names == {"draft.gguf", "other.gguf", "target.gguf"}
+    record = run(capsys, folder, "--json").json
+    assert {Path(one["model"]).name for one in record["models"]} == {
+        "draft.gguf",
+        "other.gguf",
+        "target.gguf",
+    }
+
+
+def test_nowhere_any_model(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = run(capsys, tmp_path / "empty")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith("no models found; looked in\n")
+
+
+def test_drafts_that_fit_the_best_first(capsys: Capture, folder: Path) -> None:
+    record = run(capsys, folder, folder / "target.gguf", "--task", "prose", "--json").json
+    rows = {Path(row["reference"]).name: row for row in record["drafts"]}
+    assert set(rows) == {"draft.gguf", "other.gguf", "suffix, lookup"}
+    assert (rows["draft.gguf"]["verdict"], rows["other.gguf"]["verdict"]) == ("same", "mappable")
+    assert record["drafts"][-1]["verdict"] == "mappable"
+    assert (record["task"], record["n_ctx"], record["costs_from"]) == ("prose", 512, "estimated")
+    assert record["advice"]
+
+
+def test_the_table_and_the_advice_are_data(capsys: Capture, folder: Path) -> None:
+    done = run(capsys, folder, folder / "target.gguf", "--task", "code", "-c", "64")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[1] == "for      code, 64 tokens of context"
+    assert any(line.split()[:1] == [str(folder / "draft.gguf")] for line in lines)
+
+
+def test_what_a_bench_found_takes_the_predictions_place(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    from bench_records import drafted, plain, record
+    from paceline.machine.identity import cpu_name, fingerprint
+
+    known = record([])["provenance"] | {
+        "target": {"fingerprint": fingerprint(folder / "target.gguf")},
+        "draft": {"fingerprint": fingerprint(folder / "draft.gguf")},
+        "machine": {"processor": cpu_name()},
+        "threads": 1,
+    }
+    with History(tmp_path / "bench.sqlite") as history:
+        history.finish(history.begin({}, known), "done", [plain(), drafted("model", (2.5, 2.0, 3.0))])
+    args = (folder / "target.gguf", "--history", tmp_path / "bench.sqlite")
+    done = run(capsys, folder, *args)
+    assert "2.50x [2.00, 3.00] bench 1 " in " ".join(done.out.split())
+    assert done.out.splitlines()[-1].endswith("(2.50x [2.00, 3.00] measured)")
+
+
+def test_a_damaged_history_is_a_note_and_nothing_is_made_where_there_is_none(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.sqlite"
+    broken.write_bytes(b"no database" * 100)
+    done = run(capsys, folder, folder / "target.gguf", "--history", broken)
+    assert done.code == 0
+    assert "is damaged" in done.err
+    absent = tmp_path / "absent.sqlite"
+    assert run(capsys, folder, folder / "target.gguf", "--history", absent).code == 0
+    assert not absent.exists()
+
+
+def test_measuring_replaces_the_estimate(
+    capsys: Capture, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.costing.NOISY", float("inf"))
+    monkeypatch.setattr(pairs, "MEASURED_DRAFTS", 1)
+    record = run(capsys, folder, folder / "target.gguf", "--measure", "--json").json
+    assert record["costs_from"] == "measured"
+    assert "measured" in {row["costs_from"] for row in record["drafts"] if row["drafter"] == "model"}
+    again = run(capsys, folder, folder / "target.gguf", "--json").json
+    assert again["costs_from"] == "measured"
+
+
+def test_times_that_lie_far_apart_are_not_relied_on(
+    capsys: Capture, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.costing.NOISY", 0.0)
+    done = run(capsys, folder, folder / "target.gguf", "--measure", "--json")
+    assert done.json["costs_from"] == "estimated"
+    assert "measure again later" in json.dumps(done.json["notes"])
+
+
+def test_a_model_without_a_fit_is_told_what_to_download(capsys: Capture, tmp_path: Path) -> None:
+    name = {"general.basename": "Qwen2.5-Coder", "general.size_label": "32B"}
+    target = write_llama(tmp_path / "Qwen2.5-Coder-32B-Instruct-Q8_0.gguf", layers=2, metadata=dict(name))
+    (tmp_path / "empty").mkdir()
+    record = run(capsys, tmp_path / "empty", target, "--json").json
+    assert record["downloads"] == []  # its header says how small it really is
+    assert [row["drafter"] for row in record["drafts"]] == ["suffix"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("nowhere.gguf",), ("nowhere.gguf: no such file",)),
+        (("--task", "haiku"), ("--task haiku", "prose")),
+        (("--measure",), ("--measure needs a TARGET",)),
+        (("x.gguf", "-c", "0"), ("--ctx-size 0",)),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(
+    capsys: Capture, folder: Path, args: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    run(capsys, folder, *args).refused(2, *words)
+
+
+def test_a_file_that_is_no_model(capsys: Capture, folder: Path) -> None:
+    (folder / "text.gguf").write_text("not a model")
+    run(capsys, folder, folder / "text.gguf").refused(1, "text.gguf")
+
+
+def test_a_model_that_is_no_gguf_file(capsys: Capture, folder: Path) -> None:
+    whole = folder / "whole"
+    whole.mkdir()
+    (whole / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 2}))
+    run(capsys, folder, whole).refused(2, "no GGUF file")
+
+
+def test_the_command_has_the_targets_name_as_it_was_given(capsys: Capture, folder: Path) -> None:
+    record = run(capsys, folder, "zoo:target", "--json").json
+    assert record["target"]["reference"] == "zoo:target"
+    assert "zoo:draft" in {row["reference"] for row in record["drafts"]}

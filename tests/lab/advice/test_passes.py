@@ -1,0 +1,111 @@
+"""What passes cost: estimated, kept, measured now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from advice_facts import facts
+from paceline.core.cost import Cost
+from paceline.costing import key_of
+from paceline.lab.advice.passes import (
+    CHEAPER,
+    DEARER,
+    ESTIMATED,
+    MEASURED,
+    PER_PASS,
+    Passes,
+    Way,
+    estimated,
+    kept,
+    measure,
+    token,
+)
+from paceline.machine import costs
+
+FAST = 30e9
+
+
+def test_one_token_reads_all_weights_once() -> None:
+    small, large = (estimated(facts(billions=b), FAST, 2).likely[1] - PER_PASS for b in (1.0, 4.0))
+    assert large == pytest.approx(4 * small)
+    assert estimated(facts(billions=1.0), 2 * FAST, 2).likely[1] - PER_PASS == pytest.approx(small / 2)
+
+
+def test_an_estimate_is_a_range_around_one_row() -> None:
+    it = estimated(facts(), FAST, 2)
+    assert it.source == ESTIMATED
+    assert it.best[1] == it.likely[1] == it.worst[1]
+    assert all(a < b < c for a, b, c in zip(it.best[2:], it.likely[2:], it.worst[2:], strict=True))
+
+
+def test_the_measured_machine_is_estimated_as_it_was_measured() -> None:
+    it = estimated(facts(), FAST, 2)
+    assert it.likely[2] / it.likely[1] == pytest.approx(2.04, rel=0.01)
+    assert it.likely[8] / it.likely[1] == pytest.approx(3.24, rel=0.01)
+
+
+def test_rows_are_cheap_where_many_cores_share_the_bandwidth_and_where_weights_are_whole() -> None:
+    ratios = [
+        it.likely[8] / it.likely[1]
+        for it in (
+            estimated(facts(), FAST, 2),
+            estimated(facts(quantisation="BF16"), FAST, 2),
+            estimated(facts(), 400e9, 96),
+        )
+    ]
+    assert ratios[0] > 2 * ratios[1] > ratios[1]
+    assert ratios[0] > 1.5 * ratios[2]
+
+
+def test_a_mixture_reads_few_experts_for_one_row_and_more_for_several() -> None:
+    dense, mixture = facts(), facts(experts=128, experts_used=8)
+    a, b = (estimated(one, FAST, 2).likely for one in (dense, mixture))
+    assert b[1] < a[1] / 5
+    assert b[8] / b[1] > a[8] / a[1] + 1.0
+
+
+def test_what_was_measured_is_taken_as_it_is_but_for_passes_faster_than_one_row() -> None:
+    it = Passes.of(Cost({256: {1: 2.0, 2: 1.0, 4: 3.0}}), 256, 0.25)
+    assert (it.source, it.step) == (MEASURED, 0.25)
+    assert it.likely[:5] == (0.0, 2.0, 2.0, 3.0, 3.0)
+    assert it.best == it.likely == it.worst
+
+
+def test_the_token_of_a_draft_that_was_not_measured_is_a_range() -> None:
+    measured, guessed = Passes.of(Cost({256: {1: 2.0}}), 256), estimated(facts(), FAST, 2)
+    assert token(measured) == (2.0, 2.0, 2.0)
+    assert token(guessed) == tuple(by * guessed.likely[1] for by in (1.0, CHEAPER, DEARER))
+
+
+def test_kept_costs_are_found_without_loading_the_model(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path))
+    way = Way(models / "target.gguf", 1)
+    assert kept(way, "target", 256) is None
+    record = costs.Kept(Cost({256: {1: 1.0, 2: 1.5}}), 0.125)
+    costs.keep(key_of(cast("Any", way), "target"), record, lambda _: None)
+    found = kept(way, "target", 256)
+    assert found is not None
+    assert (found.likely[2], found.step, found.source) == (1.5, 0.125, MEASURED)
+    assert kept(way, "draft", 256) is None
+    assert kept(Way(models / "target.gguf", 2), "target", 256) is None
+
+
+def test_measuring_keeps_what_advice_then_finds(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path))
+    monkeypatch.setattr("paceline.costing.NOISY", float("inf"))
+    target, draft, seen = models / "target.gguf", models / "draft.gguf", list[str]()
+    given = {"threads": 1, "gpu_layers": 0, "flash_attention": None, "cache_type": "f16", "n_ctx": 256}
+    found = measure(target, [draft], given, seen.append)
+    assert seen == [str(target), str(draft)]
+    small, now = kept(Way(draft, 1), "draft", 16), found[draft].draft
+    assert small is not None
+    assert now is not None
+    assert small.likely[1] == pytest.approx(now.seconds(1, 16))
+    assert kept(Way(target, 1), "target", 16) is not None
