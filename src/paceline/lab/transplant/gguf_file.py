@@ -1,0 +1,176 @@
+"""A GGUF file as raw parts, so that what is not changed is copied bit for bit."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from paceline.core.errors import ModelError, UsageError
+from paceline.machine.models.gguf_header import (
+    ARRAY,
+    DEFAULT_ALIGNMENT,
+    NEWER_TYPES,
+    NUMBERS,
+    STRING,
+    Tensor,
+    read_header,
+)
+
+VERSION = 3
+COPY_BYTES = 1 << 24
+ROLE = ("tokenizer.ggml.", "_token_id")
+
+
+class GGUFFile:
+    """Read where it is needed: the header now, weights only row by row. Raises ModelError for a file that is
+    damaged or lies."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        header = read_header(path, lambda _key, _count: False)
+        self.values = header.metadata
+        self.tensors = {tensor.name: tensor for tensor in header.tensors}
+        self.alignment = int(self.values.get("general.alignment", DEFAULT_ALIGNMENT))  # type: ignore[arg-type]
+        self._data = header.data
+        with path.open("rb") as file:
+            self._raw = file.read(header.data)
+        self.fields = dict(_fields(self._raw))
+
+    def roles(self, size: int) -> dict[str, int]:
+        """What the file calls its tokens: bos, eos, eot, padding, fim_pre, ..."""
+        start, end = ROLE
+        found = {
+            key.removeprefix(start).removesuffix(end): value
+            for key, value in self.values.items()
+            if key.startswith(start) and key.endswith(end)
+        }
+        return {role: id_ for role, id_ in found.items() if isinstance(id_, int) and 0 <= id_ < size}
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        return value if isinstance(value, str) else None
+
+    def weights(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """The tensor's bytes, mapped."""
+        elements, size = block_size(tensor.type)
+        length = tensor.elements // elements * size
+        if not length:
+            return np.empty(0, np.uint8)
+        return np.memmap(self.path, np.uint8, "r", self._data + tensor.offset, (length,))
+
+
+def block_size(kind: int) -> tuple[int, int]:
+    """(elements, bytes) of a block of a tensor type."""
+    import gguf
+
+    return NEWER_TYPES.get(kind) or gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
+
+
+def _fields(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Each key with its field as the file has it: key, type and value. `raw` is a header that was checked."""
+    u64, u32 = struct.Struct("<Q").unpack_from, struct.Struct("<I").unpack_from
+
+    def skip(at: int, kind: int) -> int:
+        if kind == STRING:
+            return at + 8 + int(u64(raw, at)[0])
+        if kind != ARRAY:
+            return at + NUMBERS[kind].itemsize
+        inner, count, at = u32(raw, at)[0], u64(raw, at + 4)[0], at + 12
+        if inner != STRING:
+            return at + int(count) * NUMBERS[inner].itemsize
+        for _ in range(count):
+            at += 8 + u64(raw, at)[0]
+        return at
+
+    at = 24
+    for _ in range(u64(raw, 16)[0]):
+        start, name = at, at + 8
+        at = name + u64(raw, at)[0]
+        key = raw[name:at].decode()
+        at = skip(at + 4, u32(raw, at)[0])
+        yield key, raw[start:at]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor to write. dims: as GGUF has them, the row's length first."""
+
+    name: str
+    dims: tuple[int, ...]
+    type: int
+    size: int
+    blocks: Callable[[], Iterator[np.ndarray[Any, Any]]]
+
+
+def copied(file: GGUFFile, tensor: Tensor) -> Part:
+    """The tensor as it is."""
+    raw = file.weights(tensor)
+
+    def blocks() -> Iterator[np.ndarray[Any, Any]]:
+        for start in range(0, len(raw), COPY_BYTES):
+            yield raw[start : start + COPY_BYTES]
+
+    return Part(tensor.name, tensor.shape, tensor.type, len(raw), blocks)
+
+
+def quantised(
+    name: str, dims: tuple[int, ...], kind: Any, rows: Callable[[], Iterator[np.ndarray[Any, Any]]]
+) -> Part:
+    """A tensor made of float32 rows."""
+    import gguf
+
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    if dims[0] % block:
+        raise UsageError(f"{name} has rows of {dims[0]}, {kind.name} needs a multiple of {block}: --type F16")
+
+    def blocks() -> Iterator[np.ndarray[Any, Any]]:
+        for one in rows():
+            yield gguf.quants.quantize(np.ascontiguousarray(one), kind)
+
+    return Part(name, dims, int(kind), int(np.prod(dims)) // block * size, blocks)
+
+
+def text_field(key: str, value: str) -> bytes:
+    data, name = value.encode(errors="replace"), key.encode()
+    return b"".join((struct.pack("<Q", len(name)), name, struct.pack("<IQ", STRING, len(data)), data))
+
+
+def number_field(key: str, value: int) -> bytes:
+    name = key.encode()
+    return struct.pack("<Q", len(name)) + name + struct.pack("<II", 4, value)
+
+
+def total(fields: Sequence[bytes], parts: Sequence[Part], alignment: int) -> int:
+    """Bytes of the file, or a few more."""
+    infos = sum(64 + len(part.name.encode()) for part in parts)
+    return 24 + sum(map(len, fields)) + infos + sum(part.size + alignment for part in parts) + alignment
+
+
+def write(
+    file: IO[bytes], fields: Sequence[bytes], parts: Sequence[Part], alignment: int, tick: Callable[[], None]
+) -> None:
+    """The whole file; tick: called after each tensor."""
+    file.write(struct.pack("<4sIQQ", b"GGUF", VERSION, len(parts), len(fields)))
+    for field in fields:
+        file.write(field)
+    offset = 0
+    for part in parts:
+        name = part.name.encode()
+        file.write(struct.pack("<Q", len(name)) + name + struct.pack("<I", len(part.dims)))
+        file.write(struct.pack(f"<{len(part.dims)}QIQ", *part.dims, part.type, offset))
+        offset += part.size + -part.size % alignment
+    file.write(bytes(-file.tell() % alignment))
+    for part in parts:
+        written = 0
+        for block in part.blocks():
+            np.ascontiguousarray(block).tofile(file)
+            written += block.nbytes
+        if written != part.size:
+            raise ModelError(f"{part.name} came out as {written:,} bytes, {part.size:,} were expected")
+        file.write(bytes(-written % alignment))
+        tick()

@@ -1,0 +1,106 @@
+"""Which of the draft's tokens each of the target's tokens is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.lexicon import Lexicon
+
+Ids = NDArray[np.int64]
+SAME, SPELLED, SPECIAL, SILENT = "same", "spelled", "special", "silent"
+MOST_PIECES = 16  # of one token, from its beginning and from its end: a hostile file's may be a megabyte long
+STEP = 1024  # tokens between two ticks
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """ids[starts[t]:starts[t + 1]]: the draft's tokens that target token t is made of, in order; none where
+    nothing is known of it. quiet: tokens that are never to be drafted. counts: how many target tokens say
+    what a token of the draft says (same), are spelled in several (spelled), are control tokens that the draft
+    has too, by name or role (special), or that it does not have (silent)."""
+
+    ids: Ids
+    starts: Ids
+    quiet: NDArray[np.bool_]
+    counts: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return len(self.quiet)
+
+
+def match(
+    target: Lexicon,
+    draft: Lexicon,
+    roles: Mapping[str, int],
+    draft_roles: Mapping[str, int],
+    tick: Callable[[], None],
+) -> Pieces:
+    """roles: what the files call their tokens (bos, eos, padding, ...). tick: called every STEP tokens."""
+    special = counterparts(target, draft, roles, draft_roles)
+    # Two with one counterpart would share what the draft gives it: one has it, an end before all others.
+    speaker: dict[int, int] = {}
+    for token in sorted(special, key=lambda token: (token not in target.vocab.eos, token)):
+        speaker.setdefault(special[token], token)
+    counts = dict.fromkeys((SAME, SPELLED, SPECIAL, SILENT), 0)
+    quiet = np.zeros(target.vocab.size, bool)
+    all_ids: list[int] = []
+    starts = [0]
+    for token, said in enumerate(target.pieces):
+        if token % STEP == 0:
+            tick()
+        if said and said in draft.by_piece:
+            ids, how = [draft.by_piece[said]], SAME
+        elif said:
+            ids, how = _spelled(draft, said), SPELLED
+            quiet[token] = not ids
+        elif token in special:
+            ids, how = [special[token]], SPECIAL
+            quiet[token] = speaker[special[token]] != token
+        else:
+            # Read as the text that it looks like; written never.
+            ids, how = _spelled(draft, target.names[token]), SILENT
+            quiet[token] = True
+        counts[how] += 1
+        all_ids += ids
+        starts.append(len(all_ids))
+    return Pieces(np.array(all_ids, np.int64), np.array(starts, np.int64), quiet, counts)
+
+
+def counterparts(
+    target: Lexicon, draft: Lexicon, roles: Mapping[str, int], draft_roles: Mapping[str, int]
+) -> dict[int, int]:
+    """Target control token -> draft control token: of the same name, else of the same role, else one that
+    ends a text where it does. A role that a token with a text has (BPE's default BOS is a comma) is none."""
+    theirs = {role: token for role, token in draft_roles.items() if token in draft.names}
+    ends = [theirs[role] for role in ("eot", "eos") if role in theirs] or sorted(draft.vocab.eos)
+    out: dict[int, int] = {}
+    for token, name in target.names.items():
+        mine = [role for role, holder in roles.items() if holder == token and role in theirs]
+        if name and name in draft.by_name:
+            out[token] = draft.by_name[name]
+        elif mine:
+            out[token] = theirs[mine[0]]
+        elif token in target.vocab.eos and ends:
+            out[token] = ends[0]
+    return out
+
+
+def _spelled(draft: Lexicon, text: bytes) -> list[int]:
+    """Only tokens that say something: what no token says is left out."""
+    if len(text) > 2 * MOST_PIECES * _width(draft):
+        half = MOST_PIECES * _width(draft)
+        text = text[:half] + text[-half:]
+    ids = draft.spell(text)
+    if draft.say(ids) != text:
+        ids = [token for token in ids if token != draft.filler]
+    ids = [token for token in ids if draft.pieces[token]]
+    return ids if len(ids) <= 2 * MOST_PIECES else ids[:MOST_PIECES] + ids[-MOST_PIECES:]
+
+
+def _width(draft: Lexicon) -> int:
+    """Bytes of the draft's longest token, within reason."""
+    return min(64, max(map(len, draft.pieces[:STEP]), default=1))
