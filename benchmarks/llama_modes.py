@@ -44,7 +44,7 @@ from paceline.lab.bench.turns import Turns
 from paceline.lab.peers.llama_server import LlamaServer, find_server
 from paceline.lab.provenance import provenance
 from paceline.lab.system import Ask
-from paceline.machine.threads import choose_threads
+from paceline.machine.hardware.threads import choose_threads
 from paceline.report import bench as tables
 from paceline.zoo.inflate import inflate
 

@@ -21,7 +21,7 @@ def one_thread_a_worker() -> Iterator[None]:
     spinning, crawl."""
     with pytest.MonkeyPatch.context() as patch:
         if "PYTEST_XDIST_WORKER" in os.environ:
-            patch.setattr("paceline.machine.threads.physical_cores", lambda: 1)
+            patch.setattr("paceline.machine.hardware.threads.physical_cores", lambda: 1)
             patch.setenv("PACELINE_THREADS", "1")  # commands that tests start
         yield
 

@@ -53,7 +53,7 @@ def test_the_example_of_the_python_api_runs(
 ) -> None:
     # In this process: it has no option for threads, and two that wait for each other are slow when tests run
     # side by side.
-    monkeypatch.setattr("paceline.machine.threads.physical_cores", lambda: 1)
+    monkeypatch.setattr("paceline.machine.hardware.threads.physical_cores", lambda: 1)
     runpy.run_path(str(EXAMPLES / "python_api.py"))
     assert re.search(r"^\d+ tokens/s, \d+\.\d\d tokens a step$", capsys.readouterr().out, re.MULTILINE)
 

@@ -15,8 +15,8 @@ from paceline.core.settings import LEARNERS, WITH_MODEL, Drafting, checked
 from paceline.core.vocab import Vocab
 from paceline.costing import costs_of, save
 from paceline.llm import LLM
+from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
-from paceline.machine.threads import choose_threads
 from paceline.makers import Corpora, PathLike, make_drafter, make_policy
 
 
@@ -43,8 +43,8 @@ def load(
     order they are asked ("lookup", "model"; "none" decodes plainly); by default "auto", all there is
     something for, each used where it pays by what passes cost on this machine. What they cost is measured
     when a model is loaded for the first time, in a few seconds, and kept.
-    n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core.
-    flash_attention: None leaves it to llama.cpp. cache_type: f32, f16, bf16 or q8_0.
+    n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core, within a
+    container's quota. flash_attention: None leaves it to llama.cpp. cache_type: f32, f16, bf16 or q8_0.
     exact_greedy: plain and drafted passes have one shape, n_draft + 1 rows, so that greedy output is plain
     output to the last bit; plain decoding then costs what a drafted pass does.
     corpora: names or folders of what `paceline corpus build` made, or files of n-gram caches in llama.cpp's

@@ -35,8 +35,8 @@ def key_of(model: LlamaTarget, role: str) -> dict[str, Any]:
     from importlib.metadata import version
 
     from paceline.engines.llama.binding import llama_cpp
+    from paceline.machine.hardware.threads import logical_cores
     from paceline.machine.identity import cpu_name, fingerprint
-    from paceline.machine.threads import logical_cores
 
     settings = ("threads", "gpu_layers", "flash_attention", "cache_type", "exact_rows")
     return {

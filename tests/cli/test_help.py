@@ -31,6 +31,7 @@ CORPUS = ("build", "forget", "list", "rm", "show")
         *(["corpus", name] for name in CORPUS),
         ["replay"],
         ["doctor"],
+        ["pull"],
         *(["bench", name] for name in BENCH),
         ["zoo"],
         ["zoo", "list"],

@@ -12,7 +12,7 @@ from command_line import Done, command, program, run
 from gguf_files import write_llama
 from paceline.cli import options
 from paceline.core.errors import UsageError
-from paceline.machine.threads import logical_cores
+from paceline.machine.hardware.threads import logical_cores
 
 Capture = pytest.CaptureFixture[str]
 REFUSES = "{{ raise_exception('first line\nsecond \x1b[31mline') }}"

@@ -10,8 +10,8 @@ from pathlib import Path
 import paceline
 from paceline.core.settings import Drafting
 from paceline.lab.provenance import provenance
+from paceline.machine.hardware.threads import logical_cores, physical_cores
 from paceline.machine.identity import BLOCK, fingerprint
-from paceline.machine.threads import logical_cores, physical_cores
 
 
 def test_a_record_can_be_written_and_names_all_that_matters(models: Path) -> None:

@@ -1,6 +1,7 @@
 """The command line. Data goes to stdout, everything else to stderr.
 
-Exit codes: 0; 1 runtime error; 2 usage; 3 the lossless check failed; 130 Ctrl-C; 141 stdout was closed.
+Exit codes: 0; 1 runtime error; 2 usage; 3 the lossless check failed, or (check) the draft does not fit;
+130 Ctrl-C; 141 stdout was closed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,20 @@ from typing import Annotated
 import typer
 
 import paceline
-from paceline.cli import bench_history, certify, corpus, doctor, options, replay, run, zoo
+from paceline.cli import (
+    bench_history,
+    certify,
+    check,
+    corpus,
+    doctor,
+    options,
+    pairs,
+    pull,
+    replay,
+    run,
+    transplant,
+    zoo,
+)
 from paceline.cli.exits import CLOSED_PIPE, INTERRUPTED
 from paceline.cli.help import GroupedCommand
 from paceline.core.errors import PacelineError
@@ -31,9 +45,22 @@ app.command(
 app.command(
     "replay", cls=GroupedCommand, short_help="Score drafters on recorded requests.", epilog=options.EPILOG
 )(replay.replay)
-app.command("doctor", cls=GroupedCommand, short_help="Measure what passes cost here.", epilog=options.EPILOG)(
-    doctor.doctor
+app.command("check", cls=GroupedCommand, short_help="Tell whether a draft fits.", epilog=options.EPILOG)(
+    check.check
 )
+app.command(
+    "pairs", cls=GroupedCommand, short_help="Find models, and drafts for one.", epilog=options.EPILOG
+)(pairs.pairs)
+app.command(
+    "transplant", cls=GroupedCommand, short_help="Give a draft another vocabulary.", epilog=options.EPILOG
+)(transplant.transplant)
+app.command(
+    "doctor",
+    cls=GroupedCommand,
+    short_help="What this machine has, what passes cost, why drafts lose.",
+    epilog=options.EPILOG,
+)(doctor.doctor)
+app.command("pull", cls=GroupedCommand, short_help="Download a model.", epilog=options.EPILOG)(pull.pull)
 app.add_typer(bench_history.commands, name="bench")
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(zoo.app, name="zoo")

@@ -13,6 +13,7 @@ import typer
 
 from paceline.cli import options
 from paceline.cli.help import GroupedCommand
+from paceline.cli.references import file_option
 from paceline.core.errors import PacelineError, UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def build(
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            "--tokenizer", metavar="FILE", help="The target, a GGUF file. Default: the embedded one."
+            "--tokenizer",
+            metavar="FILE",
+            callback=file_option,
+            help="The target, a GGUF file. Default: the embedded one.",
         ),
     ] = None,
     kinds: Annotated[

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from paceline.cli.references import model_option
 from paceline.core.errors import UsageError
 
 EPILOG = (
@@ -17,7 +19,8 @@ EPILOG = (
     "(PACELINE_THREADS=4, PACELINE_TOP_P=0.9); the command line wins. --no-chat, --no-json and so on "
     "unset a flag."
     "\n\n"
-    "Exit codes: 0; 1 runtime error; 2 usage; 3 drafted output is not the plain output; "
+    "Exit codes: 0; 1 runtime error; 2 usage; 3 drafted output is not the plain output, or (check) the draft "
+    "does not fit; "
     "130 Ctrl-C; 141 stdout was closed."
 )
 FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
@@ -36,6 +39,7 @@ def option(
     help: str,  # noqa: A002  # typer's word
     metavar: str,
     from_environment: bool = True,
+    callback: Callable[[Any], Any] | None = None,
 ) -> Any:
     """A typer option that its long name's environment variable can set too."""
     return typer.Option(
@@ -46,6 +50,7 @@ def option(
         help=help,
         metavar=metavar,
         rich_help_panel=panel,
+        callback=callback,
     )
 
 
@@ -80,8 +85,9 @@ Model = Annotated[
         "-m",
         "--model",
         panel=MODELS,
-        metavar="FILE",
-        help="The target, a GGUF file. Default: the embedded one.",
+        metavar="MODEL",
+        callback=model_option,
+        help="The target: a GGUF file, or a name such as ollama:llama3.2:3b. Default: the embedded one.",
     ),
 ]
 DraftModel = Annotated[
@@ -90,7 +96,8 @@ DraftModel = Annotated[
         "-md",
         "--model-draft",
         panel=MODELS,
-        metavar="FILE",
+        metavar="MODEL",
+        callback=model_option,
         help="A draft model: smaller, with the same vocabulary (or see --cross-vocab).",
     ),
 ]
@@ -106,7 +113,13 @@ Context = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    option("-t", "--threads", panel=MODELS, metavar="N", help="Default: one thread a physical core."),
+    option(
+        "-t",
+        "--threads",
+        panel=MODELS,
+        metavar="N",
+        help="Default: one thread a physical core, within a container's quota.",
+    ),
 ]
 GpuLayers = Annotated[
     int, option("-ngl", "--gpu-layers", panel=MODELS, metavar="N", help="Layers to keep on a GPU.")

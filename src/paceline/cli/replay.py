@@ -16,6 +16,7 @@ from paceline.cli.exits import INTERRUPTED
 from paceline.cli.groups import drafting, takes
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import MODELS, OUTPUT, flag, option
+from paceline.cli.references import file_option
 from paceline.core.errors import UsageError
 
 WHAT = "What is replayed"
@@ -41,6 +42,7 @@ def replay(
             "--tokenizer",
             panel=WHAT,
             metavar="FILE",
+            callback=file_option,
             help="The GGUF file of the model that was recorded; its vocabulary is enough.",
         ),
     ] = None,

@@ -47,7 +47,7 @@ def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | 
     """Of both, or none."""
     from paceline.costing import as_costs, key_of, roles, to_stderr
     from paceline.machine.costs import recall
-    from paceline.machine.threads import choose_threads
+    from paceline.machine.hardware.threads import choose_threads
 
     def unloaded(path: Path) -> Any:
         """What costs are kept by, as if the model had been loaded with the usual settings."""
@@ -102,7 +102,7 @@ def draft_model(
             "a draft model is given, but no method names 'model': give --methods model, or leave it out"
         )
     from paceline.engines.llama import LlamaTarget
-    from paceline.machine.threads import choose_threads
+    from paceline.machine.hardware.threads import choose_threads
 
     return LlamaTarget(Path(path), n_ctx=n_ctx, threads=choose_threads(threads), sessions=sessions)
 

@@ -13,6 +13,7 @@ import typer
 from paceline.cli import options
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
+from paceline.cli.references import file_option
 from paceline.core.errors import UsageError
 
 app = typer.Typer(rich_markup_mode=None, short_help="List, find and inflate the embedded models.")
@@ -77,7 +78,11 @@ def inflate(
     source: Annotated[
         Path | None,
         typer.Option(
-            "-m", "--model", metavar="FILE", help="The Llama GGUF to inflate. Default: the embedded target."
+            "-m",
+            "--model",
+            metavar="FILE",
+            callback=file_option,
+            help="The Llama GGUF to inflate. Default: the embedded target.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,

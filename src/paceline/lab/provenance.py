@@ -8,8 +8,9 @@ from typing import Any
 
 import paceline
 from paceline.llm import LLM
+from paceline.machine.hardware.threads import logical_cores, physical_cores
 from paceline.machine.identity import cpu_name, fingerprint
-from paceline.machine.threads import logical_cores, physical_cores
+from paceline.machine.stores.download import stated_sha256
 
 
 def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
@@ -21,6 +22,7 @@ def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
             "file": engine.path.name,
             "size": engine.path.stat().st_size,
             "fingerprint": fingerprint(engine.path),
+            "sha256": stated_sha256(engine.path) or None,
             "description": engine.description,
         }
 

@@ -12,7 +12,7 @@ from paceline.core.settings import Drafting
 from paceline.lab.bench.entry import Entry
 from paceline.lab.bench.method import Method
 from paceline.lab.system import System
-from paceline.machine.threads import choose_threads
+from paceline.machine.hardware.threads import choose_threads
 
 if TYPE_CHECKING:
     from paceline.lab.peers.llama_cli import LlamaProgram

@@ -9,7 +9,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.core.settings import DRAFTERS
 from paceline.lab.bench.record import Result
-from paceline.machine.threads import logical_cores
+from paceline.machine.hardware.threads import logical_cores
 from paceline.zoo.quantize import check_ftype
 
 GO_ON = 0.6  # longer drafts are worth a try while more of the drafted tokens than this are accepted
