@@ -36,14 +36,15 @@ def test_what_is_left_open_is_filled_in_with_what_there_is() -> None:
     assert choose(None, None, None) == (*embedded, ("auto",))
     assert choose(None, None, ["lookup"]) == (embedded[0], None, ("lookup",))
     assert choose(None, None, ["lookup", "model"]) == (*embedded, ("lookup", "model"))
-    assert choose("a", None, None) == ("a", None, ("auto",))
-    assert choose("a", "b", None) == ("a", "b", ("auto",))
+    a, b = Path("a.gguf"), Path("b.gguf")
+    assert choose("a.gguf", None, None) == (a, None, ("auto",))
+    assert choose("a.gguf", b, None) == (a, b, ("auto",))
 
 
 def test_passes_of_one_shape_leave_no_rate_to_choose_by() -> None:
-    assert choose("a", None, None, exact_greedy=True)[2] == ("lookup",)
-    assert choose("a", "b", None, exact_greedy=True)[2] == ("lookup", "model")
-    assert choose("a", "b", ["suffix"], exact_greedy=True)[2] == ("suffix",)
+    assert choose("a.gguf", None, None, exact_greedy=True)[2] == ("lookup",)
+    assert choose("a.gguf", "b.gguf", None, exact_greedy=True)[2] == ("lookup", "model")
+    assert choose("a.gguf", "b.gguf", ["suffix"], exact_greedy=True)[2] == ("suffix",)
 
 
 def drafters_of(made: Drafter) -> str:
@@ -191,3 +192,13 @@ def test_files_of_other_kinds_are_written_for_these_tests(tmp_path: Path) -> Non
     """The generator itself: the same seed gives the same bytes."""
     a, b = write_llama(tmp_path / "a.gguf"), write_llama(tmp_path / "b.gguf")
     assert a.read_bytes() == b.read_bytes()
+
+
+def test_a_name_will_do_in_place_of_a_file() -> None:
+    with paceline.load("zoo:target", "zoo:draft") as llm:
+        assert llm.draft is not None
+        assert (llm.target.path, llm.draft.path) == (zoo.target_path(), zoo.draft_path())
+    with pytest.raises(UsageError, match="no name of a model"):
+        paceline.load("nothing")
+    with pytest.raises(UsageError, match="paceline pull"):
+        paceline.load("user/repo:Q4_K_M")

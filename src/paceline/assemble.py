@@ -18,6 +18,7 @@ from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
 from paceline.makers import Corpora, PathLike, make_drafter, make_policy
+from paceline.naming import file_of
 
 
 def load(
@@ -38,7 +39,8 @@ def load(
 ) -> LLM:
     """A model ready to generate.
 
-    target: a GGUF file; the embedded model if None. draft: a smaller GGUF with the same vocabulary, or with
+    target: a GGUF file, or a name as on the command line ("ollama:llama3.2:3b", "user/repo:Q4_K_M"); the
+    embedded model if None. draft: a smaller GGUF with the same vocabulary, or with
     another one and cross_vocab="auto"; beside the embedded target the embedded draft. drafters: names in the
     order they are asked ("lookup", "model"; "none" decodes plainly); by default "auto", all there is
     something for, each used where it pays by what passes cost on this machine. What they cost is measured
@@ -131,7 +133,8 @@ def choose(
     drafters: Sequence[str] | None,
     exact_greedy: bool = False,
 ) -> tuple[PathLike, PathLike | None, tuple[str, ...]]:
-    """Fill in what was left open: the embedded models, and who drafts."""
+    """Fill in what was left open: the embedded models, and who drafts. Names become files."""
+    target, draft = (None if one is None else file_of(one) for one in (target, draft))
     if target is None:
         target = zoo.target_path()
         if draft is None and (drafters is None or WITH_MODEL & set(drafters)):

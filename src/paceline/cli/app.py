@@ -30,6 +30,7 @@ from paceline.cli import (
 from paceline.cli.exits import CLOSED_PIPE, INTERRUPTED
 from paceline.cli.help import GroupedCommand
 from paceline.core.errors import PacelineError
+from paceline.core.printable import printable
 
 app = typer.Typer(
     name="paceline",
@@ -51,9 +52,9 @@ app.command("check", cls=GroupedCommand, short_help="Tell whether a draft fits."
 app.command(
     "pairs", cls=GroupedCommand, short_help="Find models, and drafts for one.", epilog=options.EPILOG
 )(pairs.pairs)
-app.command(
-    "transplant", cls=GroupedCommand, short_help="Give a draft another vocabulary.", epilog=options.EPILOG
-)(transplant.transplant)
+app.command("transplant", cls=GroupedCommand, short_help="Give a draft another vocabulary.")(
+    transplant.transplant
+)
 app.command(
     "doctor",
     cls=GroupedCommand,
@@ -118,8 +119,7 @@ def _command(args: list[str]) -> int:
 
 def _fail(message: str, code: int) -> int:
     # A message may quote a file's name or a model's own words: no line breaks, no terminal sequences.
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
-    print(f"paceline: {line}", file=sys.stderr)
+    print(f"paceline: {printable(message)}", file=sys.stderr)
     return code
 
 

@@ -15,6 +15,7 @@ from paceline.cli import options
 from paceline.cli.help import GroupedCommand
 from paceline.cli.references import file_option
 from paceline.core.errors import PacelineError, UsageError
+from paceline.core.printable import printable
 
 if TYPE_CHECKING:
     from paceline.lab.corpus.collect import Skipped
@@ -108,7 +109,7 @@ def _tell(skipped: Skipped) -> None:
     for reason, n in skipped.counts.items():
         where = skipped.examples[reason]
         line = f"skipped, {reason}: {n:,} ({where}{', ...' if n > 1 else ''})"
-        print("".join(c if c.isprintable() else "?" for c in line), file=sys.stderr)
+        print(printable(line), file=sys.stderr)
 
 
 @app.command("list", cls=GroupedCommand)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paceline.cli.options import OUTPUT, flag
-from paceline.cli.references import hash_of, held, printable
+from paceline.cli.references import hash_of
 from paceline.core.errors import UsageError
+from paceline.core.printable import printable
 
 if TYPE_CHECKING:
     from paceline.machine.stores.reference import Held, Reference
@@ -42,13 +43,14 @@ def pull(
     a path stands for is printed, too.
     """
     from paceline.machine.stores.reference import HUB, OLLAMA, parse
+    from paceline.naming import held
 
     reference = parse(model)
     if reference.kind == HUB:
         files = _downloaded(reference, offline)
     else:
         try:
-            files = held(reference)
+            files = held(model, reference)
         except UsageError as error:
             ollama = reference.kind == OLLAMA and "ollama pull" in str(error)
             raise UsageError(f"{error} (Ollama keeps its own store)" if ollama else str(error)) from error

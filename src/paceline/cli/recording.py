@@ -44,6 +44,6 @@ def recorder(file: Path | None, top_k: int) -> Recorder | None:
 
 
 def _warn(said: str) -> None:
-    from paceline.lab.replay.tables import printable
+    from paceline.core.printable import printable
 
     print(f"paceline: {printable(said)}", file=sys.stderr)

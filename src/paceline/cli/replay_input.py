@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.interrupts import Interrupts
 from paceline.core.errors import UsageError
+from paceline.core.printable import printable
 
 if TYPE_CHECKING:
     from paceline.core.cost import Costs
@@ -112,7 +113,7 @@ def read(
 ) -> list[Trace]:
     """All files, one after another until there are `limit` requests. What of them cannot be used is told."""
     from paceline.cli.progress import progress
-    from paceline.lab.replay import tables, traces
+    from paceline.lab.replay import traces
     from paceline.machine.fingerprint import fingerprint
 
     if twice := [file for at, file in enumerate(files) if file in files[:at]]:
@@ -135,7 +136,7 @@ def read(
             left = None if left is None else left - len(trace.requests)
     for trace in out:
         for warning in traces.warnings(trace):
-            print(f"paceline: {tables.printable(warning)}", file=sys.stderr)
+            print(f"paceline: {printable(warning)}", file=sys.stderr)
     return out
 
 

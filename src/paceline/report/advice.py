@@ -8,7 +8,8 @@ from typing import IO, Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from paceline.report.bench import NONE, printable
+from paceline.core.printable import printable
+from paceline.report.bench import NONE
 from paceline.report.block import Block
 from paceline.report.models import at_home, size
 

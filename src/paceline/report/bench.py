@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
+from paceline.core.printable import printable
 from paceline.report.block import Block
 
 Record = Mapping[str, Any]
@@ -173,11 +174,6 @@ def model(it: Record) -> str:
     if it.get("params"):
         parts.append(f"{it['params'] / 1e6:,.0f} M parameters")
     return ", ".join([*parts, f"fingerprint {it['fingerprint'][:16]}"])
-
-
-def printable(text: str) -> str:
-    """A file's own words, in which anything may stand."""
-    return repr(text)[1:-1]
 
 
 def place(result: Record, swept: Sequence[str]) -> tuple[str, ...]:

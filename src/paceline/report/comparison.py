@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from paceline.report.bench import NONE, PLAIN, best_of, interval, place, points, printable, spread, times
+from paceline.core.printable import printable
+from paceline.report.bench import NONE, PLAIN, best_of, interval, place, points, spread, times
 from paceline.report.block import Block
 
 Record = Mapping[str, Any]

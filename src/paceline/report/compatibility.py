@@ -9,6 +9,7 @@ from typing import IO, Any
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
+from paceline.core.printable import printable
 from paceline.report.table import listing
 
 Record = Mapping[str, Any]
@@ -31,7 +32,7 @@ def write(record: Record, file: IO[str]) -> None:
     """record: with the names of `paceline check --json`."""
     why = "; ".join(reason["text"] for reason in record["reasons"] if reason["weight"] == "fatal")
     said = WORDS[record["verdict"]] + (f": {why}" if why else "")
-    file.write(f"{record['verdict']}: {plain(said)}\n\n")
+    file.write(f"{record['verdict']}: {printable(said)}\n\n")
     room = Console(file=file).width if file.isatty() else None
     rows = [row(reason, room) for reason in [files(record), *record["reasons"]]]
     listing(COLUMNS, rows, file)
@@ -40,7 +41,7 @@ def write(record: Record, file: IO[str]) -> None:
         file.write("\n")
     for line in record["advice"]:
         # A command on a line of its own, to be copied.
-        file.write(f"- {plain(line)}\n".replace(": paceline ", ":\n    paceline ", 1))
+        file.write(f"- {printable(line)}\n".replace(": paceline ", ":\n    paceline ", 1))
 
 
 def files(record: Record) -> Record:
@@ -49,8 +50,8 @@ def files(record: Record) -> Record:
 
 
 def row(reason: Record, room: int | None) -> tuple[str, ...]:
-    cells = [clipped(plain(cell(reason[role])), room) for role in ("target", "draft")]
-    return (reason["field"], *cells, plain(PREFIX[reason["weight"]] + reason["text"]))
+    cells = [clipped(printable(cell(reason[role])), room) for role in ("target", "draft")]
+    return (reason["field"], *cells, printable(PREFIX[reason["weight"]] + reason["text"]))
 
 
 def differing(reasons: Sequence[Record], file: IO[str]) -> None:
@@ -94,7 +95,7 @@ def cell(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    return plain(f"“{text}”")
+    return printable(f"“{text}”")
 
 
 def clipped(text: str, room: int | None) -> str:
@@ -103,8 +104,3 @@ def clipped(text: str, room: int | None) -> str:
         return text
     width = max(NARROWEST, (room - FIELD) * 7 // 24)
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + DOTS
-
-
-def plain(text: str) -> str:
-    """A model's own words may hold line breaks and what a terminal obeys."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

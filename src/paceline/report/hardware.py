@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from paceline.report.bench import printable
+from paceline.core.printable import printable
 from paceline.report.block import Block
 from paceline.report.where import write as write_where
 

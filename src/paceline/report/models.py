@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from paceline.core.printable import printable
 from paceline.report.table import WIDEST
 
 Record = Mapping[str, Any]
@@ -115,8 +116,3 @@ def remarks(notes: Sequence[str]) -> list[str]:
     shown = [printable(note) for note in notes[:MOST_NOTES]]
     rest = len(notes) - len(shown)
     return [*shown, *([f"and {rest} more: --json lists all"] if rest else [])]
-
-
-def printable(text: str) -> str:
-    """Names come from files: no line breaks, no terminal sequences, and no bytes that are no text."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

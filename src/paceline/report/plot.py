@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.style import Style
 
 from paceline.core.errors import MissingExtraError, UsageError
-from paceline.report.bench import PLAIN, model, overall, points, printable
+from paceline.core.printable import printable
+from paceline.report.bench import PLAIN, model, overall, points
 
 Record = Mapping[str, Any]
 

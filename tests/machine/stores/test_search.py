@@ -6,21 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from paceline.machine.stores.model_folder import BESIDE
 from paceline.machine.stores.reference import NO_MODEL
-from paceline.machine.stores.search import Search, printable
-
-
-@given(st.text())
-def test_notes_can_be_printed_anywhere(text: str) -> None:
-    said = printable(text)
-    assert said.isprintable()
-    assert said.isascii() or not text.isascii()
-    assert printable(said) == said
-    said.encode()
+from paceline.machine.stores.search import Search
 
 
 def test_links_are_followed_and_known_by_what_they_lead_to(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
+from paceline.core.printable import printable
 from paceline.report.block import Block
 
 Record = Mapping[str, Any]
@@ -218,8 +219,3 @@ def notes(record: Record) -> Iterator[str]:
 
 def counted(n: int, what: str) -> str:
     return f"{n:,} {what}" + "s" * (n != 1)
-
-
-def printable(text: str) -> str:
-    """A file's name may hold anything: no line breaks, no terminal sequences."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paceline.core.errors import ModelError
+from paceline.core.printable import printable
 from paceline.machine.models.facts import Facts
 from paceline.machine.models.facts_cache import FactsCache
 from paceline.machine.models.gguf_header import read_header
 from paceline.machine.stores import hub_cache, ollama_store
 from paceline.machine.stores.model_folder import Kind, walk
 from paceline.machine.stores.places import HUB, OLLAMA, places
-from paceline.machine.stores.search import MODELS, Candidate, Search, Tick, file_id, printable, silent
+from paceline.machine.stores.search import MODELS, Candidate, Search, Tick, file_id, silent
 
 AT_ONCE = 8  # headers; mostly they wait for the disk
 FOLDER = "folder"  # in place of a program's name

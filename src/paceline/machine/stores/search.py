@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import ModelError
+from paceline.core.printable import printable
 from paceline.machine.models.plain_file import read_text
 
 LARGEST_JSON = 1 << 20  # bytes; a manifest has about a thousand
@@ -108,8 +109,3 @@ class Search:
 def file_id(said: os.stat_result) -> tuple[int, int]:
     """Of a file or folder, the same by every name it has."""
     return said.st_dev, said.st_ino
-
-
-def printable(text: str) -> str:
-    """Names come from files: no line breaks, no terminal sequences, and no bytes that are no text."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,53 @@
+"""What a model is called, and the file that is meant: a path, or a name in somebody's store. Nothing is
+downloaded here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from paceline import zoo
+from paceline.core.errors import UsageError
+from paceline.machine.stores.reference import HUB, OLLAMA, PATH, ZOO, Held, Reference, parse
+
+
+def file_of(text: str | os.PathLike[str]) -> Path:
+    """The file to load, of several the first. Raises UsageError where a name stands for nothing that is on
+    this machine; a path is left to whoever opens it."""
+    if not isinstance(text, str):
+        return Path(text)
+    reference = parse(text)
+    return path_of(reference) if reference.kind == PATH else held(text, reference)[0].path
+
+
+def held(text: str, reference: Reference) -> list[Held]:
+    """The files on this machine that it stands for, as `text` called it. Raises UsageError where there are
+    none."""
+    try:
+        return _found(reference)
+    except UsageError as error:
+        if reference.kind != HUB or text != reference.name:
+            raise
+        # USER/REPO may well have been meant as a path.
+        raise UsageError(f"{text}: no such file, and {error}") from error
+
+
+def path_of(reference: Reference) -> Path:
+    # A shell leaves the ~ of --model=~/file alone.
+    path = Path(reference.name)
+    return path.expanduser() if reference.name.startswith("~") and not path.exists() else path
+
+
+def _found(reference: Reference) -> list[Held]:
+    from paceline.machine.stores.download import in_cache
+    from paceline.machine.stores.ollama_model import in_ollama
+
+    if reference.kind == OLLAMA:
+        return [in_ollama(reference)]
+    if reference.kind == HUB:
+        return in_cache(reference)
+    embedded = {"target": zoo.target_path, "draft": zoo.draft_path}
+    path = embedded[reference.name]() if reference.kind == ZOO else path_of(reference)
+    if not path.is_file():
+        raise UsageError(f"{path}: is no file; name one, or a model to download")
+    return [Held(path, path.stat().st_size)]

@@ -1,0 +1,21 @@
+"""Nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.printable import printable
+
+
+@given(st.text())
+def test_it_is_one_line_of_what_can_be_printed_and_leaves_the_rest(text: str) -> None:
+    said = printable(text)
+    assert said.isprintable()
+    assert printable(said) == said
+    if text.isprintable():
+        assert said == text
+
+
+def test_what_is_no_text_is_spelled() -> None:
+    assert printable("a\x1b[31m\nb\udcff") == "a\\x1b[31m\\nb\\udcff"
