@@ -205,7 +205,7 @@ def test_ctrl_c_during_the_trials_ends_it_and_gives_the_processors_back(
         return 1.0, 1.0
 
     before = os.sched_getaffinity(0) if pinnable() else None
-    monkeypatch.setattr(Trials, "_turn", turn)
+    monkeypatch.setattr(Trials, "turn", turn)
     monkeypatch.setattr(
         "paceline.cli.doctor_machine.settings", lambda hardware: [Setting(1, (0,)), Setting(1, (0,), "again")]
     )

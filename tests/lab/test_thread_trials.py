@@ -6,10 +6,13 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import machine_trees as trees
+import paceline
 from paceline.engines.toy import ToyTarget
 from paceline.lab.thread_trials import (
     MOST,
@@ -26,6 +29,7 @@ from paceline.lab.thread_trials import (
 )
 from paceline.machine.hardware import containers, cores
 from paceline.machine.hardware.files import Files
+from paceline.machine.hardware.placement import placeable
 
 
 def chosen(root: Path, *, pinning: bool) -> list[Setting]:
@@ -55,6 +59,15 @@ def test_a_server_is_tried_node_by_node_within_bounds(tmp_path: Path) -> None:
     assert [s.where for s in found if s.where.startswith("node")] == [f"node {n}" for n in range(4)]
     assert Setting(4, tuple(range(4)), "node 0") in found
     assert {Setting(1), Setting(16), Setting(32)} <= set(found)
+
+
+def test_memory_is_spread_where_there_are_nodes_and_the_system_lets_us(tmp_path: Path) -> None:
+    files = Files(trees.epyc(tmp_path))
+    server, limits = cores.read(files, None, "Linux"), containers.read(files)
+    spread = [s for s in settings_for(server, limits, True, placing=True) if s.spread]
+    assert [(s.threads, s.cpus) for s in spread] == [(server.physical, ())]
+    assert not any(s.spread for s in settings_for(server, limits, True))
+    assert len(settings_for(server, limits, True, placing=True)) <= MOST
 
 
 def test_a_quota_is_tried_on_both_of_its_sides(tmp_path: Path) -> None:
@@ -100,6 +113,7 @@ def test_settings_take_turns_there_and_back_and_leave_the_places_as_they_were() 
         "threads": 2,
         "cpus": (0, 3),
         "where": "there",
+        "spread": False,
         "prompt": 0,
         "decode": 0,
         "prompt_ratio": pytest.approx(0.5),
@@ -126,6 +140,25 @@ def test_a_tick_that_raises_ends_it_and_gives_the_places_and_the_session_back() 
         tried(target, told.append, [Setting(1)], seconds=0.0, tick=tick, affinity=affinity)
     assert ended == [True]
     target.open().close()
+
+
+class Counted(ToyTarget):
+    passes = 0
+
+    def forward(self, batch: Any, want: Any) -> Any:
+        self.passes += 1
+        return super().forward(batch, want)
+
+
+def test_a_setting_with_memory_spread_runs_the_copy() -> None:
+    target, copy = Counted(), Counted()
+    settings = [Setting(1), Setting(1, spread=True)]
+    found = tried(target, lambda _: None, settings, seconds=0.0, spread=copy)
+    assert [trial.setting.spread for trial in found] == [False, True]
+    assert target.passes > copy.passes - 1 > ROUNDS  # one to find out how many are worth it
+    usual = Counted()
+    tried(usual, lambda _: None, [Setting(1)], seconds=0.0)
+    assert usual.passes == target.passes
 
 
 def trial(threads: int, ratio: float, cpus: tuple[int, ...] = ()) -> Trial:
@@ -160,6 +193,23 @@ def test_all_threads_are_kept_to_a_place_and_each_is_given_its_own_back() -> Non
         assert os.sched_getaffinity(0) == one
     assert seen == [one]
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.skipif(not placeable(), reason="this system does not let us say where memory lies")
+def test_a_second_copy_lies_on_the_nodes_named_and_is_closed(
+    models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.cli.doctor_machine import try_threads
+
+    settings = [Setting(1), Setting(1, (), "anywhere, memory spread", spread=True)]
+    with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
+        tried = try_threads(llm, settings, [0], lambda _: None)["tried"]
+        said = capsys.readouterr().err
+        assert [one["spread"] for one in tried] == ([False] if "not tried" in said else [False, True])
+        assert llm.target.threads == 1
+        monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
+        assert len(try_threads(llm, settings, [0], lambda _: None)["tried"]) == 1
+        assert "a second copy takes" in capsys.readouterr().err
 
 
 def test_a_models_threads_are_changed(models: Path) -> None:

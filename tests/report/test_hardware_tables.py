@@ -101,7 +101,14 @@ def test_a_terminal_is_never_too_narrow(
 def trial(threads: int, ratio: float, cpus: tuple[int, ...] = ()) -> dict[str, Any]:
     where = "node 0" if cpus else "anywhere"
     ratios = {"prompt_ratio": ratio, "decode_ratio": ratio}
-    return {"threads": threads, "cpus": cpus, "where": where, "prompt": 10.0, "decode": 5.0} | ratios
+    return {
+        "threads": threads,
+        "cpus": cpus,
+        "where": where,
+        "spread": False,
+        "prompt": 10.0,
+        "decode": 5.0,
+    } | ratios
 
 
 def test_trials_are_a_table_with_ratios_and_the_best_one_named() -> None:
@@ -113,6 +120,7 @@ def test_trials_are_a_table_with_ratios_and_the_best_one_named() -> None:
 def test_the_fastest_is_named_with_what_to_type() -> None:
     assert report.fastest(trial(4, 1.0)) == "fastest at decoding: -t 4"
     assert report.fastest(trial(2, 1.0, (0, 2))) == "fastest at decoding: -t 2, under taskset -c 0,2"
+    assert "numactl --interleave=all" in report.fastest(trial(4, 1.0) | {"spread": True})
 
 
 STATS = {

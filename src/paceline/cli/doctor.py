@@ -129,13 +129,14 @@ class Examining:
             if not self._as_json:
                 doctor_machine.show(self._hardware)
             settings = doctor_machine.settings(self._hardware) if self._measure else []
+            nodes = tuple(self._hardware.cores.nodes)
             work = {"target": STEPS, thread_trials.TURN: thread_trials.ROUNDS * len(settings)}
             if llm.draft is not None:
                 work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
             with progress(work, interrupts) as tick:
                 told = in_steps(tick)
                 record = examine(llm, self._effort, to_stderr, told, again=self._again).as_dict()
-                trials = doctor_machine.try_threads(llm, settings, tick) if settings else None
+                trials = doctor_machine.try_threads(llm, settings, nodes, tick) if settings else None
                 diagnosis = doctor_machine.diagnose(llm, self._hardware, record, tick)
         return record | {"trials": trials, "diagnosis": diagnosis}
 

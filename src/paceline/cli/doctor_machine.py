@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import MissingExtraError, PacelineError
 
 if TYPE_CHECKING:
+    from paceline.engines.llama import LlamaTarget
     from paceline.lab.thread_trials import Setting
     from paceline.llm import LLM
     from paceline.machine.hardware.probe import Hardware
@@ -65,20 +66,58 @@ def is_stateful(target: str | None) -> bool:
 
 def settings(hardware: Hardware) -> list[Setting]:
     from paceline.lab.thread_trials import pinnable, settings_for
+    from paceline.machine.hardware.placement import placeable
 
-    return settings_for(hardware.cores, hardware.limits, pinnable())
+    return settings_for(hardware.cores, hardware.limits, pinnable(), placeable())
 
 
-def try_threads(llm: LLM, chosen: list[Setting], tick: Tick) -> dict[str, Any]:
-    """With the names of `--json`."""
+def try_threads(llm: LLM, chosen: list[Setting], nodes: Sequence[int], tick: Tick) -> dict[str, Any]:
+    """With the names of `--json`. nodes: of memory."""
+    from paceline.costing import to_stderr
     from paceline.lab.thread_trials import best, tried
 
-    before = llm.target.threads
+    before, spread = llm.target.threads, None
+    if any(setting.spread for setting in chosen):
+        try:
+            spread = spread_over(nodes, llm.target)
+        except PacelineError as error:
+            to_stderr(f"not tried with memory spread over nodes: {error}")
+            chosen = [setting for setting in chosen if not setting.spread]
+
+    def use(threads: int) -> None:
+        for target in (llm.target, spread):
+            if target is not None:
+                target.use_threads(threads)
+
     try:
-        trials = tried(llm.target, llm.target.use_threads, chosen, tick=tick)
+        trials = tried(llm.target, use, chosen, spread=spread, tick=tick)
     finally:
         llm.target.use_threads(before)
+        if spread is not None:
+            spread.close()
     return {"tried": [trial.as_dict() for trial in trials], "best": trials.index(best(trials))}
+
+
+def spread_over(nodes: Sequence[int], target: LlamaTarget) -> LlamaTarget:
+    """The same model once more, its weights on all of these nodes in turns."""
+    import psutil
+
+    from paceline.engines.llama import LlamaTarget
+    from paceline.machine.hardware.placement import spread
+
+    size, free = target.path.stat().st_size, psutil.virtual_memory().available
+    if 1.2 * size > free:
+        raise PacelineError(f"a second copy takes {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
+    with spread(nodes):
+        return LlamaTarget(
+            target.path,
+            n_ctx=target.caps.n_ctx,
+            threads=target.threads,
+            gpu_layers=target.gpu_layers,
+            flash_attention=target.flash_attention,
+            cache_type=target.cache_type,
+            mmap=False,
+        )
 
 
 def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median_low
@@ -35,11 +35,13 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Setting:
-    """cpus: the processors that threads are kept to; empty: left to the system. where: these in words."""
+    """cpus: the processors that threads are kept to; empty: left to the system. where: these in words.
+    spread: the weights lie on all memory nodes in turns."""
 
     threads: int
     cpus: tuple[int, ...] = ()
     where: str = "anywhere"
+    spread: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,9 @@ class Trial:
         return setting | known
 
 
-def settings_for(cores: Cores, limits: Limits, pinning: bool) -> list[Setting]:
-    """At most MOST, the fewest threads first. pinning: whether threads can be kept to processors here."""
+def settings_for(cores: Cores, limits: Limits, pinning: bool, placing: bool = False) -> list[Setting]:
+    """At most MOST, the fewest threads first. pinning: whether threads can be kept to processors here;
+    placing: whether memory can be spread over nodes."""
     physical, logical = cores.physical, cores.logical
     counts = {1, 2, 4, 8, 16, 32, 64, 128, physical // 2, physical, advise(cores, limits).threads}
     if limits.cpus is not None:
@@ -69,6 +72,8 @@ def settings_for(cores: Cores, limits: Limits, pinning: bool) -> list[Setting]:
     most = logical if cores.smt else physical
     anywhere = [Setting(n) for n in sorted(counts | {most}) if 1 <= n <= most]
     kept = _kept(cores) if pinning else []
+    if placing and len(cores.nodes) > 1:
+        kept.insert(0, Setting(physical, (), "anywhere, memory spread", spread=True))
     # Those in the middle say least.
     while len(anywhere) + len(kept) > MOST and len(anywhere) > 4:
         del anywhere[1]
@@ -100,18 +105,56 @@ def tried(
     *,
     seconds: float = SECONDS,
     tick: Callable[[str], None] = lambda _: None,
+    spread: Target | None = None,
     affinity: Callable[[], Iterator[Affinity]] | None = None,
     clock: Clock = perf_counter,
 ) -> list[Trial]:
     """Each setting in every round, there and back, so that a busy moment hits them alike; of the rounds the
-    median. tick: told after every turn; what it raises ends the trials. Leaves the threads where they may run
-    as before; what number they are is for the caller to set back."""
-    with contextmanager(affinity or whereabouts)() as keep_to:
-        trials = Trials(target, clock)
-        try:
-            return trials.run(use_threads, keep_to, settings, seconds, tick)
-        finally:
-            trials.close()
+    median. spread: the same model with its weights on all memory nodes, for settings that ask for it. tick:
+    told after every turn; what it raises ends the trials. Leaves the threads where they may run as before;
+    what number they are is for the caller to set back."""
+    with ExitStack() as stack:
+        keep_to = stack.enter_context(contextmanager(affinity or whereabouts)())
+        usual = other = stack.enter_context(closing(Trials(target, clock)))
+        if spread is not None:
+            other = stack.enter_context(closing(Trials(spread, clock)))
+            other.turn(min(PROMPT[0], other.longest), PASSES[0])  # its weights come into memory, too
+        turns = [other.turn if setting.spread else usual.turn for setting in settings]
+        return _run(turns, usual, use_threads, keep_to, settings, seconds, tick)
+
+
+def _run(
+    turns: Sequence[Callable[[int, int], tuple[float, float]]],
+    usual: Trials,
+    use_threads: Callable[[int], None],
+    keep_to: Affinity,
+    settings: Sequence[Setting],
+    seconds: float,
+    tick: Callable[[str], None],
+) -> list[Trial]:
+    """turns: what times a prompt and some passes, for each setting."""
+    length, passes = min(PROMPT[0], usual.longest), PASSES[0]
+    usual.turn(length, passes)  # weights come into memory
+    a_token, a_pass = usual.turn(length, passes)
+    turn = seconds / (ROUNDS * len(settings)) / 2  # half of it for either
+    length = min(usual.longest, max(length, int(turn / a_token)))
+    passes = min(PASSES[1], max(passes, int(turn / a_pass)))
+    taken: list[list[tuple[float, float]]] = [[] for _ in settings]
+    for round_ in range(ROUNDS):
+        order = range(len(settings)) if round_ % 2 == 0 else reversed(range(len(settings)))
+        for i in order:
+            keep_to(frozenset(settings[i].cpus))
+            use_threads(settings[i].threads)
+            turns[i](1, 1)  # threads are made, and go to their places
+            keep_to(frozenset(settings[i].cpus))
+            taken[i].append(turns[i](length, passes))
+            tick(TURN)
+    speeds = [tuple(1 / median_low(times) for times in zip(*some, strict=True)) for some in taken]
+    best = [max(speed[k] for speed in speeds) for k in (0, 1)]
+    return [
+        Trial(setting, prompt, decode, prompt / best[0], decode / best[1])
+        for setting, (prompt, decode) in zip(settings, speeds, strict=True)
+    ]
 
 
 class Trials:
@@ -122,8 +165,8 @@ class Trials:
         self._session = target.open()
         n_ctx = target.caps.n_ctx
         self._depth = max(1, min(DEPTH, n_ctx // 4))
-        self._longest = max(1, min(PROMPT[1], n_ctx // 2))
-        length = 2 * self._longest + DEPTH + PASSES[1]
+        self.longest = max(1, min(PROMPT[1], n_ctx // 2))
+        length = 2 * self.longest + DEPTH + PASSES[1]
         self._text: list[int] = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
         self._at = 0
 
@@ -133,40 +176,9 @@ class Trials:
         if forget is not None:
             forget()
 
-    def run(
-        self,
-        use_threads: Callable[[int], None],
-        keep_to: Affinity,
-        settings: Sequence[Setting],
-        seconds: float,
-        tick: Callable[[str], None],
-    ) -> list[Trial]:
-        length, passes = min(PROMPT[0], self._longest), PASSES[0]
-        self._turn(length, passes)  # weights come into memory
-        a_token, a_pass = self._turn(length, passes)
-        turn = seconds / (ROUNDS * len(settings)) / 2  # half of it for either
-        length = min(self._longest, max(length, int(turn / a_token)))
-        passes = min(PASSES[1], max(passes, int(turn / a_pass)))
-        taken: list[list[tuple[float, float]]] = [[] for _ in settings]
-        for round_ in range(ROUNDS):
-            order = range(len(settings)) if round_ % 2 == 0 else reversed(range(len(settings)))
-            for i in order:
-                keep_to(frozenset(settings[i].cpus))
-                use_threads(settings[i].threads)
-                self._turn(1, 1)  # threads are made, and go to their places
-                keep_to(frozenset(settings[i].cpus))
-                taken[i].append(self._turn(length, passes))
-                tick(TURN)
-        speeds = [tuple(1 / median_low(times) for times in zip(*turns, strict=True)) for turns in taken]
-        best = [max(speed[k] for speed in speeds) for k in (0, 1)]
-        return [
-            Trial(setting, prompt, decode, prompt / best[0], decode / best[1])
-            for setting, (prompt, decode) in zip(settings, speeds, strict=True)
-        ]
-
-    def _turn(self, length: int, passes: int) -> tuple[float, float]:
+    def turn(self, length: int, passes: int) -> tuple[float, float]:
         """Seconds a token of a prompt of so many tokens, and of a pass of one token."""
-        self._at = (self._at + 1) % self._longest  # another first token: nothing is in the cache
+        self._at = (self._at + 1) % self.longest  # another first token: nothing is in the cache
         text = self._text[self._at :]
         began = self._clock()
         self._session.prefill(text[:length])

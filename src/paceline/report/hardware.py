@@ -164,7 +164,8 @@ def trials(found: Sequence[Record], best: int) -> Block:
 def fastest(it: Record) -> str:
     """In words, with what to type."""
     kept = f", under taskset -c {','.join(map(str, it['cpus']))}" if it["cpus"] else ""
-    return f"fastest at decoding: -t {it['threads']}{kept}"
+    spread = ", under numactl --interleave=all, with a cold page cache" if it["spread"] else ""
+    return f"fastest at decoding: -t {it['threads']}{kept}{spread}"
 
 
 def _spelled(cpus: Sequence[int]) -> str:

@@ -100,13 +100,14 @@ def check_file(path: Path) -> None:
         raise ModelError(f"{path}: is not a GGUF file; convert the model to GGUF first")
 
 
-def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0) -> Any:
-    """A llama_model that is a causal language model; ModelError otherwise."""
+def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mmap: bool = True) -> Any:
+    """A llama_model that is a causal language model; ModelError otherwise. mmap: see LlamaTarget."""
     check_file(path)
     cpp = llama_cpp()
     params = cpp.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
+    params.use_mmap = mmap
     with explained(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not model and not vocab_only:

@@ -37,7 +37,8 @@ class LlamaTarget:
     """Loads `path`. n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
     sessions: how many may be open at once. threads: physical cores are best (assemble.py counts them).
     exact_rows: every pass is filled up to so many rows, so that plain and drafted decoding run the same
-    kernels and give the same numbers to the last bit (0: as many rows as there are tokens)."""
+    kernels and give the same numbers to the last bit (0: as many rows as there are tokens).
+    mmap: weights are mapped from the file; else they are read into memory of this process's own."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class LlamaTarget:
         flash_attention: bool | None = None,
         cache_type: str = "f16",
         exact_rows: int = 0,
+        mmap: bool = True,
     ) -> None:
         if not 1 <= sessions <= MAX_SESSIONS:
             raise UsageError(f"{sessions} sessions: must be between 1 and {MAX_SESSIONS}")
@@ -58,7 +60,7 @@ class LlamaTarget:
         self.threads = threads
         self.exact_rows = exact_rows
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
-        self._model: Any = binding.load_model(path, gpu_layers=gpu_layers)
+        self._model: Any = binding.load_model(path, gpu_layers=gpu_layers, mmap=mmap)
         self._context: Any = None
         try:
             trained = int(self._cpp.llama_model_n_ctx_train(self._model))
