@@ -99,7 +99,8 @@ def container(root: Path) -> Path:
         f"sys/fs/cgroup/{pod}/cri-1/cpu.max": "max 100000",
         f"sys/fs/cgroup/{pod}/cri-1/memory.max": "4294967296",
         f"sys/fs/cgroup/{pod}/cri-1/cpuset.cpus.effective": "0-7",
-        f"sys/fs/cgroup/{pod}/cri-1/cpu.stat": "usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000",
+        f"sys/fs/cgroup/{pod}/cri-1/cpu.stat": "usage_usec 5\nnr_throttled 0\nthrottled_usec 0",
+        f"sys/fs/cgroup/{pod}/cpu.stat": "usage_usec 5\nnr_throttled 3\nthrottled_usec 2500000",
     }
     files |= {f"{CPU}/cpu{n}/topology/core_cpus_list": f"{n}" for n in range(8)}
     return write(root, files)

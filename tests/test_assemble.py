@@ -176,11 +176,35 @@ def test_a_recurrent_model_is_told_that_it_cannot_be_drafted_for(
     for named in ("lookup", "auto"):
         with pytest.raises(UsageError, match="use --draft none"):
             paceline.load(models / "target.gguf", drafters=named, threads=1)
+    with pytest.raises(UsageError, match="nothing is remembered: leave out --remember"):
+        paceline.load(models / "target.gguf", threads=1, remember=True)
     with paceline.load(models / "target.gguf", threads=1) as llm:  # left open: plain decoding
         assert llm.drafting.drafters == ("none",)
         assert llm.generate([1, 2], max_tokens=3).n_tokens >= 1
     with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
         assert llm.generate([1, 2], max_tokens=3).n_tokens >= 1
+
+
+def test_what_was_loaded_is_closed_where_the_rest_fails(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.engines.llama import LlamaTarget
+
+    closed: list[Path] = []
+    close = LlamaTarget.close
+
+    def counted(engine: LlamaTarget) -> None:
+        closed.append(engine.path)
+        close(engine)
+
+    def fail(*_: Any) -> None:
+        raise UsageError("no policy")
+
+    monkeypatch.setattr(LlamaTarget, "close", counted)
+    monkeypatch.setattr("paceline.assemble.make_policy", fail)
+    with pytest.raises(UsageError, match="no policy"):
+        paceline.load(models / "target.gguf", models / "draft.gguf", "model", threads=1)
+    assert closed == [models / "draft.gguf", models / "target.gguf"]
 
 
 def test_a_prompt_may_be_text_or_tokens(models: Path) -> None:

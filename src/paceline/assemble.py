@@ -96,6 +96,10 @@ def load(
         undo.callback(engine.close)
         if not engine.caps.rewind and left_open:
             names, draft, drafting = ("none",), None, Drafting(drafters=("none",))
+            if remember:
+                raise UsageError(
+                    f"{target}: nothing can be drafted for it, so nothing is remembered: leave out --remember"
+                )
         if not engine.caps.rewind and names != ("none",):
             raise UsageError(
                 f"{target}: a recurrent model's state cannot be rolled back yet, so nothing can be drafted "
@@ -109,9 +113,9 @@ def load(
         found = Corpora.find(corpora, engine.vocab)
         drafter, drafting = make_drafter(drafting, engine, small, found, costs)
         remembered = recall(engine.vocab, drafter, remember) if remember else None
+        policy = make_policy(drafting, costs)
+        llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
         undo.pop_all()
-    policy = make_policy(drafting, costs)
-    llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
     if costs is not None:
         llm.on_close(lambda: save(engine, small, costs))
     return llm

@@ -30,6 +30,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.drafters.slem import SlemDrafter
 from paceline.engines.translated import TranslatedTarget
 from paceline.machine.corpora import find_corpus, open_corpus
+from paceline.machine.home import expanded
 
 if TYPE_CHECKING:
     from paceline.drafters.suffix import SuffixDrafter
@@ -71,7 +72,7 @@ class Corpora:
     def find(cls, names: Sequence[PathLike], vocab: Vocab | None = None) -> Corpora:
         """Of corpora by name or folder, and of cache files, which do not tell whose tokens they hold. With
         `vocab` they must be that vocabulary's: VocabError."""
-        paths = {name: Path(name).expanduser() for name in names}
+        paths = {name: expanded(name) for name in names}
         # What is a bare name is a corpus's, whatever lies in the folder we are in.
         files = [
             path for name, path in paths.items() if path.is_file() and (path.suffix or str(path) != path.name)

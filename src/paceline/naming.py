@@ -8,6 +8,7 @@ from pathlib import Path
 
 from paceline import zoo
 from paceline.core.errors import UsageError
+from paceline.machine.home import expanded
 from paceline.machine.stores.reference import HUB, OLLAMA, PATH, ZOO, Held, Reference, parse
 
 
@@ -35,7 +36,7 @@ def held(text: str, reference: Reference) -> list[Held]:
 def path_of(reference: Reference) -> Path:
     # A shell leaves the ~ of --model=~/file alone.
     path = Path(reference.name)
-    return path.expanduser() if reference.name.startswith("~") and not path.exists() else path
+    return expanded(path) if reference.name.startswith("~") and not path.exists() else path
 
 
 def _found(reference: Reference) -> list[Held]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def test_json_has_the_machine_and_the_diagnosis_and_no_trials(
     record = doctor(capsys, models, tmp_path, *QUICK, "--json", "-c", "600", draft=True).json
     assert record["hardware"]["bandwidth"] == 12.5e9
     assert record["hardware"]["offload"] in (True, False)
-    assert record["hardware"]["features"]["used"] is not None
+    assert sys.platform != "linux" or record["hardware"]["features"]["used"] is not None
     assert record["trials"] is None
     assert record["diagnosis"]["run"]["run"]["stats"]["steps"] > 0
     assert "context beyond training" in [cause["name"] for cause in record["diagnosis"]["causes"]]
@@ -259,7 +260,7 @@ def test_little_memory_and_no_engine_are_told_in_what_there_is(
     assert "how fast memory is read: 0 MB of memory are free" in done.out
     record = doctor(capsys, models, tmp_path, *QUICK, "--json").json
     assert list(record) == ["hardware"]
-    assert record["hardware"]["features"]["used"] is None
+    assert sys.platform != "linux" or record["hardware"]["features"]["used"] is None
 
 
 def test_a_curve_that_replay_reads_is_what_json_prints(capsys: Capture, models: Path, tmp_path: Path) -> None:

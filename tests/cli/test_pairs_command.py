@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gguf_files import write_llama
 from paceline.cli import pairs
 from paceline.cli.help import GroupedCommand
 from paceline.lab.bench.history import History
+from paceline.machine.models.facts import Facts
 
 Capture = pytest.CaptureFixture[str]
 
@@ -20,8 +22,10 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def no_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither this machine's models nor its memory's speed."""
-    for name in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "XDG_CACHE_HOME"):
+    stores = ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE")
+    for name in (*stores, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("paceline.machine.stores.places.OLLAMA_SERVICE", tmp_path / "nobody")
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
     monkeypatch.setattr("paceline.machine.hardware.bandwidth.measured", lambda threads=None, **_: 1e9)
     app = typer.Typer(rich_markup_mode=None)
@@ -137,6 +141,45 @@ def test_times_that_lie_far_apart_are_not_relied_on(
     done = run(capsys, folder, folder / "target.gguf", "--measure", "--json")
     assert done.json["costs_from"] == "estimated"
     assert "measure again later" in json.dumps(done.json["notes"])
+
+
+def test_a_draft_that_cannot_be_loaded_is_a_note_and_each_note_is_told_once(
+    capsys: Capture, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.costing.NOISY", float("inf"))
+    write_llama(folder / "strange.gguf", layers=1, arch="strange")
+    broken = tmp_path / "broken.sqlite"
+    broken.write_bytes(b"no database" * 100)
+    args = (folder / "target.gguf", "--measure", "--json", "--history", broken)
+    record = run(capsys, folder, *args).json
+    assert record["costs_from"] == "measured"
+    assert len([note for note in record["notes"] if note.startswith("not measured: ")]) == 1
+    assert len([note for note in record["notes"] if "is damaged" in note]) == 1
+
+
+def test_a_draft_that_would_begin_anew_after_every_mistake_is_left_out(capsys: Capture, folder: Path) -> None:
+    write_llama(folder / "hybrid.gguf", layers=1, arch="lfm2")
+    record = run(capsys, folder, folder / "target.gguf", "--json").json
+    assert "hybrid.gguf" not in {Path(row["reference"]).name for row in record["drafts"]}
+    (note,) = record["notes"]
+    assert "hybrid.gguf: is left out: it is hybrid" in note
+
+
+def test_ctrl_c_while_vocabularies_are_read_ends_it(
+    capsys: Capture, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.machine.models import header
+
+    read = header.read
+
+    def pressed(path: Path, **options: bool) -> Facts:
+        if path.name == "draft.gguf" and options.get("tokens", True):
+            signal.raise_signal(signal.SIGINT)
+        return read(path, **options)
+
+    monkeypatch.setattr(header, "read", pressed)
+    done = run(capsys, folder, folder / "target.gguf")
+    assert (done.code, done.out) == (130, "")
 
 
 def test_a_model_without_a_fit_is_told_what_to_download(capsys: Capture, tmp_path: Path) -> None:

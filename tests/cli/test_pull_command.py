@@ -161,7 +161,8 @@ def test_what_is_here_already_is_printed_whatever_it_is_called(capsys: Capture, 
     blob.write_bytes(DATA)
     manifest = tmp_path / "manifests/registry.ollama.ai/library/small/latest"
     manifest.parent.mkdir(parents=True)
-    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
+    kind = "application/vnd.ollama.image.model"
+    layer = {"mediaType": kind, "digest": f"sha256:{digest}", "size": len(DATA)}
     manifest.write_text(json.dumps({"layers": [layer]}))
     done = command(capsys, "pull", "ollama:small", OLLAMA_MODELS=str(tmp_path))
     assert facts(done) == {"file": str(blob), "size": "300.00 kB", "sha256": digest}

@@ -99,7 +99,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "more threads than cores": ({"threads": 6}, "too many threads", MEDIUM, "6 threads on 4 physical cores"),
     "more threads than quota": ({"quota": 1.5}, "too many threads", HIGH, "quota is 1.5 processors' time"),
     "throttled": ({"throttled": 0.5}, "throttled", HIGH, "for 0.50 s in a run of 2.20 s"),
-    "swapped in": ({"swapped": 5 << 20}, "swapping", HIGH, "5 MB came back from swap"),
+    "swapped in": ({"swapped": 5 << 20}, "swapping", HIGH, "5 MB came back from swap (of all programs)"),
     "read from disk": ({"faults": 5000}, "swapping", HIGH, "5,000 pages from disk"),
     "larger than memory": ({"size": 3 * 10**10}, "swapping", HIGH, "have 30.0 GB, this machine 20.0 GB"),
     "larger than what is free": ({"available": 10**8}, "swapping", MEDIUM, "0.1 GB of memory were free"),

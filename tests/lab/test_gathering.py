@@ -16,10 +16,17 @@ from paceline.lab import gathering
 from paceline.lab.evidence import Evidence
 from paceline.lab.gathering import Meter, of_a_run, of_models
 from paceline.machine.hardware.containers import Limits
+from paceline.machine.hardware.gpus import Gpu
 from paceline.machine.hardware.probe import Memory, probe
 from paceline.machine.models.facts import HYBRID, Facts
 
-ENGINE: dict[str, Any] = {"threads": 3, "n_ctx": 512, "gpu_layers": 7, "cache_type": "q8_0"}
+ENGINE: dict[str, Any] = {
+    "threads": 3,
+    "n_ctx": 512,
+    "gpu_layers": 7,
+    "draft_layers": 5,
+    "cache_type": "q8_0",
+}
 HARDWARE = replace(
     probe(), limits=Limits(cpus=1.5), memory=Memory(10**9, 10**8, limit=10**7), gpus=(), offload=False
 )
@@ -42,7 +49,7 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
         cache_type="q8_0",
         offload=False,
         target_layers=7,
-        draft_layers=7,
+        draft_layers=5,
         template="a",
         draft_template="b",
         drafted_for=True,
@@ -58,6 +65,11 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
         curve={1: 0.1, 4: 0.2},
         draft_token=0.01,
     )
+
+
+def test_an_intel_gpu_that_shares_memory_is_none_to_gain_by() -> None:
+    gpus = (Gpu("Intel", "UHD", shared=True), Gpu("Intel", "Arc", 10**10), Gpu("Apple", "M", shared=True))
+    assert of_models(replace(HARDWARE, gpus=gpus), None, None, ENGINE, None).gpus == 2
 
 
 def test_without_headers_costs_and_memory_the_rest_is_known() -> None:

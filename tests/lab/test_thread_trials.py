@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +14,16 @@ import pytest
 import machine_trees as trees
 import paceline
 from paceline.engines.toy import ToyTarget
+from paceline.lab.gathering import header
 from paceline.lab.thread_trials import (
     MOST,
+    PASSES,
     ROUNDS,
     TURN,
     Affinity,
     Setting,
     Trial,
+    Trials,
     best,
     pinnable,
     settings_for,
@@ -72,7 +75,16 @@ def test_memory_is_spread_where_there_are_nodes_and_the_system_lets_us(tmp_path:
 
 def test_a_quota_is_tried_on_both_of_its_sides(tmp_path: Path) -> None:
     found = {s.threads for s in chosen(trees.container(tmp_path), pinning=False)}
-    assert {1, 2} <= found
+    assert found == {1, 2}
+
+
+def test_nothing_far_beyond_a_quota_is_tried(tmp_path: Path) -> None:
+    files = Files(trees.epyc(tmp_path))
+    server, limits = cores.read(files, None, "Linux"), containers.Limits(cpus=5.5)
+    found = settings_for(server, limits, True, placing=True)
+    assert max(setting.threads for setting in found) == 6
+    assert [setting.threads for setting in found if setting.spread] == [5]
+    assert Setting(4, tuple(range(4)), "node 0") in found
 
 
 class Clock:
@@ -103,7 +115,7 @@ def test_settings_take_turns_there_and_back_and_leave_the_places_as_they_were() 
     ticks: list[str] = []
     settings = [Setting(1), Setting(2, (0, 3), "there"), Setting(4)]
     found = tried(ToyTarget(), use, settings, seconds=0.0, tick=ticks.append, affinity=affinity, clock=clock)
-    assert told == [1, 2, 4, 4, 2, 1, 1, 2, 4]
+    assert told == [1, 2, 4, 4, 2, 2, 4]  # one thread is four times slower than four
     assert ticks == [TURN] * ROUNDS * 3
     assert at[2] == frozenset({0, 3})
     assert ended == [len(at)]
@@ -161,13 +173,37 @@ def test_a_setting_with_memory_spread_runs_the_copy() -> None:
     assert usual.passes == target.passes
 
 
-def trial(threads: int, ratio: float, cpus: tuple[int, ...] = ()) -> Trial:
-    return Trial(Setting(threads, cpus), 1.0, ratio, 1.0, ratio)
+def test_passes_stay_within_the_context() -> None:
+    trials = Trials(ToyTarget(n_ctx=48), lambda: 0.0)
+    assert (trials.longest, trials.passes) == (24, 24)
+    assert Trials(ToyTarget(n_ctx=4096), lambda: 0.0).passes == PASSES[1]
+
+
+def test_a_thread_that_ends_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.lab.thread_trials.pinnable", lambda: True)
+    monkeypatch.setattr("paceline.lab.thread_trials._tasks", lambda: [7, 0])
+    monkeypatch.setattr(os, "sched_getaffinity", gone, raising=False)
+    kept: list[tuple[int, set[int]]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *args: kept.append(args), raising=False)
+    assert len(list(whereabouts())) == 1
+    assert kept[-1] == (0, {3})
+
+
+def gone(task: int) -> set[int]:
+    if task == 7:
+        raise ProcessLookupError
+    return {3}
+
+
+def trial(threads: int, ratio: float, cpus: tuple[int, ...] = (), *, spread: bool = False) -> Trial:
+    return Trial(Setting(threads, cpus, spread=spread), 1.0, ratio, 1.0, ratio)
 
 
 def test_of_settings_that_are_alike_the_fewest_threads_are_named() -> None:
     assert best([trial(8, 1.0), trial(4, 0.98), trial(2, 0.9)]) == trial(4, 0.98)
     assert best([trial(4, 1.0, (0, 1, 2, 3)), trial(4, 0.98)]) == trial(4, 0.98)
+    assert best([trial(4, 1.0, spread=True), trial(4, 0.999)]) == trial(4, 0.999)
+    assert best([trial(4, 1.0, spread=True), trial(4, 0.9)]).setting.spread
     assert best([trial(4, 1.0, (0, 1, 2, 3)), trial(4, 0.9)]).setting.cpus == (0, 1, 2, 3)
 
 
@@ -201,13 +237,21 @@ def test_a_second_copy_lies_on_the_nodes_named_and_is_closed(
 ) -> None:
     from paceline.cli.doctor_machine import try_threads
 
+    monkeypatch.setattr("paceline.lab.thread_trials.SECONDS", 0.0)
     settings = [Setting(1), Setting(1, (), "anywhere, memory spread", spread=True)]
     with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
         tried = try_threads(llm, settings, [0], lambda _: None)["tried"]
         said = capsys.readouterr().err
         assert [one["spread"] for one in tried] == ([False] if "not tried" in said else [False, True])
         assert llm.target.threads == 1
-        monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
+        facts = header(models / "target.gguf", [])
+        assert facts is not None
+        parts = replace(facts, size=10**18)  # of which the first is what is loaded
+        with monkeypatch.context() as patch:
+            patch.setattr("paceline.lab.gathering.header", lambda path, unread: parts)
+            assert len(try_threads(llm, settings, [0], lambda _: None)["tried"]) == 1
+        assert "a second copy takes 1000000000.0 GB" in capsys.readouterr().err
+        monkeypatch.setattr("paceline.machine.hardware.bandwidth.free_memory", lambda: 1000)
         assert len(try_threads(llm, settings, [0], lambda _: None)["tried"]) == 1
         assert "a second copy takes" in capsys.readouterr().err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -156,3 +157,13 @@ def test_long_names_give_way_to_the_figures(room: int) -> None:
     assert cells[0].startswith("…")
     assert cells[0].endswith("draft.gguf")
     assert max(len(row[0]) for row in report.table(said).rows) > 120
+
+
+def test_commands_can_be_copied_whatever_files_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert report.typed("/home/me/my model.gguf") == "~/'my model.gguf'"
+    assert report.typed("hf.co/user/repo-GGUF:Q8_0") == "hf.co/user/repo-GGUF:Q8_0"
+    said = record(draft("a;b"))
+    said["target"]["reference"] = "/models/my target.gguf"
+    command = report.advice(said).partition(" (")[0].removeprefix("use: ")
+    assert shlex.split(command)[2:] == ["-m", "/models/my target.gguf", "-md", "/models/a;b.gguf"]

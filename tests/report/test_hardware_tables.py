@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,24 @@ def test_a_server_in_words(tmp_path: Path) -> None:
     assert lines["governor"] == "performance (32)"
     assert lines["features"] == "AVX AVX2: used by the engine"
     assert lines["unused"].startswith("F16C FMA BMI2: there, but not in the engine's build; ")
+    installed = version("llama-cpp-python")
+    assert lines["unused"].endswith(
+        'CMAKE_ARGS="-DGGML_NATIVE=ON" pip install --force-reinstall --no-deps --no-binary llama-cpp-python '
+        f"llama-cpp-python=={installed}"
+    )
     assert lines["limits"] == "no quota of processors' time"
     assert lines["threads"].startswith(
         "16 advised (-t 16), best kept to processors 0-15: one thread a physical core (16); "
     )
     assert lines["load"].startswith("0.10 running processes")
+
+
+def test_without_an_engine_no_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(report, "version", missing)
+    assert report.rebuild().endswith("--no-binary llama-cpp-python llama-cpp-python")
 
 
 def test_every_gpu_has_a_line_without_its_drivers_control_characters(tmp_path: Path) -> None:

@@ -102,6 +102,10 @@ def invoke(args: list[str]) -> int:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except MemoryError:
         return _fail("out of memory: ask for less with -c, or use a smaller model", 1)
+    except RuntimeError as error:
+        if "home directory" not in str(error):
+            raise
+        return _fail("it is not known where your home directory is: set HOME, or write paths out", 2)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return code

@@ -100,12 +100,13 @@ def try_threads(llm: LLM, chosen: list[Setting], nodes: Sequence[int], tick: Tic
 
 def spread_over(nodes: Sequence[int], target: LlamaTarget) -> LlamaTarget:
     """The same model once more, its weights on all of these nodes in turns."""
-    import psutil
-
     from paceline.engines.llama import LlamaTarget
+    from paceline.lab.gathering import header
+    from paceline.machine.hardware.bandwidth import free_memory
     from paceline.machine.hardware.placement import spread
 
-    size, free = target.path.stat().st_size, psutil.virtual_memory().available
+    facts, free = header(target.path, []), free_memory()
+    size = target.path.stat().st_size if facts is None else facts.size  # of all parts
     if 1.2 * size > free:
         raise PacelineError(f"a second copy takes {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
     with spread(nodes):
@@ -134,6 +135,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         "threads": llm.target.threads,
         "n_ctx": llm.target.caps.n_ctx,
         "gpu_layers": llm.target.gpu_layers,
+        "draft_layers": 0 if llm.draft is None else llm.draft.gpu_layers,
         "cache_type": llm.target.cache_type,
     }
     evidence, run = gathering.of_models(hardware, target, draft, engine, Costs.read(record)), None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 ADVICE = "Advice"
 MEASURED_DRAFTS = 3  # that --measure loads: the best ones by what is known without
 LONGEST_CONTEXT = 4096  # where none is asked for (assemble.load)
+AT_ONCE = 4  # vocabularies that are read
 
-Note = Callable[[str], None]
+Note = Callable[[str], object]
 
 
 def pairs(
@@ -95,17 +97,21 @@ def pairs(
         raise UsageError(f"--ctx-size {ctx_size}: must be at least 1")
     if measure and target is None:
         raise UsageError("--measure needs a TARGET: `paceline pairs TARGET --measure`")
+    notes: dict[str, None] = {}  # each once, in order
     with Interrupts() as interrupts:
         facts = None if target is None else _target(target)
-        found = _models(folders or [])
+        found = _models(folders or [], interrupts)
         if facts is None:
             _list(found, as_json)
             return 0
-        notes = list(found.notes)
-        candidates = _candidates(facts, found, notes.append)
-        n_ctx = ctx_size or min(facts.n_ctx or LONGEST_CONTEXT, LONGEST_CONTEXT)
-        advice = _advise(facts, candidates, (task, n_ctx), way, history, measure, notes.append, interrupts)
-    _print(advice, target or "", notes, as_json)
+        notes |= dict.fromkeys(found.notes)
+        candidates = _candidates(facts, found, notes.setdefault, interrupts)
+    n_ctx = ctx_size or min(facts.n_ctx or LONGEST_CONTEXT, LONGEST_CONTEXT)
+    with Interrupts() as interrupts:  # not held any more: what follows has no ticks but where it measures
+        advice = _advise(
+            facts, candidates, (task, n_ctx), way, history, measure, notes.setdefault, interrupts
+        )
+    _print(advice, target or "", list(notes), as_json)
     return 0
 
 
@@ -121,10 +127,19 @@ def _target(text: str) -> Facts:
     return read(path)
 
 
-def _models(folders: Sequence[Path]) -> Found:
+def _models(folders: Sequence[Path], interrupts: Interrupts) -> Found:
+    from paceline.cli.progress import progress
     from paceline.machine.stores.inventory import find
 
-    return find(folders)
+    def look(_what: str) -> None:
+        if interrupts.pressed:
+            raise KeyboardInterrupt
+
+    # How much there is to look at is known afterwards.
+    with progress({"looking for models": 1}, interrupts) as tick:
+        found = find(folders, tick=look)
+        tick("looking for models")
+    return found
 
 
 def _list(found: Found, as_json: bool) -> None:
@@ -141,27 +156,54 @@ def _list(found: Found, as_json: bool) -> None:
         print(line, file=sys.stderr)
 
 
-def _candidates(target: Facts, found: Found, note: Note) -> list[Candidate]:
-    """Every smaller model, by whether it fits; those that come with Paceline too."""
-    from paceline import zoo
+def _candidates(target: Facts, found: Found, note: Note, interrupts: Interrupts) -> list[Candidate]:
+    """Every smaller model, by whether it fits, without its vocabulary; those that come with Paceline too."""
     from paceline.lab.advice.row import Candidate
-    from paceline.machine.fit.compatibility import compare
+    from paceline.machine.fit.compatibility import INCOMPATIBLE, compare_all
+    from paceline.machine.models.facts import ATTENTION
+
+    drafts: list[tuple[Facts, str]] = []
+
+    def one_by_one() -> Iterator[Facts]:
+        for draft, reference in _smaller(target, found, note, interrupts):
+            drafts.append((replace(draft, tokenizer=None), reference))
+            yield draft
+
+    verdicts = [str(said.verdict) for said in compare_all(target, one_by_one())]
+    out = []
+    for (draft, reference), verdict in zip(drafts, verdicts, strict=True):
+        if verdict != INCOMPATIBLE and draft.memory != ATTENTION:
+            why = "after a rejected token it would read the whole text again"
+            note(f"{reference}: is left out: it is {draft.memory}, and {why}")
+        else:
+            out.append(Candidate(draft, reference, verdict))
+    return out
+
+
+def _smaller(target: Facts, found: Found, note: Note, interrupts: Interrupts) -> Iterator[tuple[Facts, str]]:
+    """What may draft for it, with its vocabulary and what it is called."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from paceline import zoo
+    from paceline.cli.progress import progress
     from paceline.machine.models.header import read
 
-    paths = {one.facts.path: one.reference for one in found.models if one.facts.format == "gguf"}
-    paths |= {path: reference for path, reference in ((zoo.draft_path(), "zoo:draft"),) if path not in paths}
-    out = []
-    for path, reference in paths.items():
+    smaller = [one for one in found.models if one.facts.format == "gguf" and one.facts.size < target.size]
+    paths = {zoo.draft_path(): "zoo:draft"} | {one.facts.path: one.reference for one in smaller}
+    with progress({"comparing": len(paths)}, interrupts) as tick:
+        pool = ThreadPoolExecutor(AT_ONCE, "vocabularies")
         try:
-            if path.samefile(target.path) or path.stat().st_size >= target.size:
-                continue
-            draft = read(path)
-        except (ModelError, OSError) as error:  # gone, or changed, since it was found
-            note(f"{reference}: {error}")
-            continue
-        if draft.size < target.size:
-            out.append(Candidate(draft, reference, str(compare(target, draft).verdict)))
-    return out
+            answers = {path: pool.submit(read, path) for path in paths}
+            for path, reference in paths.items():
+                try:
+                    draft = answers.pop(path).result()
+                    if draft.size < target.size and not path.samefile(target.path):
+                        yield draft, reference
+                except (ModelError, OSError) as error:  # gone, or changed, since it was found
+                    note(f"{reference}: {error}")
+                tick("comparing")
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _advise(
@@ -225,7 +267,7 @@ def _measured(
 
     given = way | {"n_ctx": min(question.n_ctx, target.n_ctx or question.n_ctx)}
     with progress({"measuring": 1 + len(drafts)}, interrupts) as tick:
-        found = measure(target.path, drafts, given, lambda _path: tick("measuring"))
+        found = measure(target.path, drafts, given, lambda _path: tick("measuring"), note)
     steady = {}
     for path, costs in found.items():
         cost = costs.target if costs.draft is None else costs.draft

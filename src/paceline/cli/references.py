@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 def model_option(given: str | None) -> str | None:
     """For typer to call with an option's value: the file that a name stands for; a path as it was given."""
-    return None if given is None else str(resolved(given))
+    if given is None:
+        return None
+    path = resolved(given)
+    # A Path has no ./ before it, and user/repo without one is a name.
+    return given if path == Path(given) else str(path)
 
 
 def file_option(given: Path | None) -> Path | None:
     """The same for options that are paths."""
-    return None if given is None else resolved(str(given))
+    return None if given is None else resolved(given.as_posix())
 
 
 def resolved(text: str) -> Path:
@@ -31,9 +35,11 @@ def resolved(text: str) -> Path:
     reference = parse(text)
     if reference.kind == PATH:
         return path_of(reference)
-    first = held(text, reference)[0]
+    found = held(text, reference)
+    first = found[0]
     what, value = hash_of(first)
-    print(printable(f"{text} is {first.path} ({what} {value[:16]})"), file=sys.stderr)
+    parts = f", the first of {len(found)} parts" if len(found) > 1 else ""
+    print(printable(f"{text} is {first.path} ({what} {value[:16]}{parts})"), file=sys.stderr)
     return first.path
 
 

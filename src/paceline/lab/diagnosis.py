@@ -217,7 +217,8 @@ def throttling(e: Evidence) -> Cause | None:
 
 def swapping(e: Evidence) -> Cause | None:
     if e.swapped >= SWAPPED or e.faults >= FAULTS:
-        read = f"{e.swapped / 1e6:,.0f} MB came back from swap and {e.faults:,} pages from disk"
+        swapped = f"{e.swapped / 1e6:,.0f} MB came back from swap (of all programs)"
+        read = f"{swapped} and {e.faults:,} pages from disk"
         return Cause(
             "swapping", HIGH, f"{read} in a run of {e.seconds:.1f} s", "a smaller model or less context (-c)"
         )

@@ -97,7 +97,8 @@ def of_models(
     engine: Mapping[str, Any],
     costs: Costs | None,
 ) -> Evidence:
-    """What can be told without running anything. engine: threads, n_ctx, gpu_layers and cache_type."""
+    """What can be told without running anything. engine: threads, n_ctx, gpu_layers, draft_layers and
+    cache_type."""
     memory = hardware.memory
     sizes = [facts.size for facts in (target, draft) if facts is not None]
     depth = None if costs is None else costs.target.depths[0]
@@ -107,10 +108,11 @@ def of_models(
         logical=hardware.cores.logical,
         quota=hardware.limits.cpus,
         cache_type=engine["cache_type"],
-        gpus=len(hardware.gpus),
+        # A processor's own is in nearly every laptop, and reads the memory that the processor reads.
+        gpus=sum(not (gpu.shared and gpu.vendor == "Intel") for gpu in hardware.gpus),
         offload=hardware.offload,
         target_layers=engine["gpu_layers"],
-        draft_layers=engine["gpu_layers"],
+        draft_layers=engine["draft_layers"],
         drafted_for=draft is not None,
         n_ctx=engine["n_ctx"],
         size=sum(sizes),

@@ -22,12 +22,13 @@ from paceline.machine.hardware.threads import advise
 
 TURN = "setting"  # of a progress bar
 ROUNDS = 3
-SECONDS = 6.0
+SECONDS = 6.0  # about; a large model takes longer
 PROMPT = (16, 256)  # tokens that are read in a turn: at least, at most
 PASSES = (2, 48)  # of one token each, likewise
-DEPTH = 64  # tokens that these come after
+DEPTH = 16  # tokens that these come after
 MOST = 12  # settings
 ALIKE = 0.03  # a difference that three rounds cannot tell from none
+FAR = 3.0  # times the fastest one's seconds in the first round, which no other round makes up for
 
 Affinity = Callable[[frozenset[int]], None]
 Clock = Callable[[], float]
@@ -61,19 +62,22 @@ class Trial:
 
 
 def settings_for(cores: Cores, limits: Limits, pinning: bool, placing: bool = False) -> list[Setting]:
-    """At most MOST, the fewest threads first. pinning: whether threads can be kept to processors here;
-    placing: whether memory can be spread over nodes."""
+    """At most MOST, the fewest threads first; none of more threads than are just beyond a quota, which would
+    crawl. pinning: whether threads can be kept to processors here; placing: whether memory can be spread over
+    nodes."""
     physical, logical = cores.physical, cores.logical
-    counts = {1, 2, 4, 8, 16, 32, 64, 128, physical // 2, physical, advise(cores, limits).threads}
+    advised = advise(cores, limits).threads
+    counts = {1, 2, 4, 8, 16, 32, 64, 128, physical // 2, physical, advised}
     if limits.cpus is not None:
         counts |= {int(limits.cpus), int(limits.cpus) + 1}
-    fast = cores.of_kind(PERFORMANCE)
-    counts |= {fast}
+    counts |= {cores.of_kind(PERFORMANCE)}
     most = logical if cores.smt else physical
+    if limits.cpus is not None:
+        most = min(most, int(limits.cpus) + 1)
     anywhere = [Setting(n) for n in sorted(counts | {most}) if 1 <= n <= most]
-    kept = _kept(cores) if pinning else []
+    kept = [setting for setting in _kept(cores) if setting.threads <= most] if pinning else []
     if placing and len(cores.nodes) > 1:
-        kept.insert(0, Setting(physical, (), "anywhere, memory spread", spread=True))
+        kept.insert(0, Setting(advised, (), "anywhere, memory spread", spread=True))
     # Those in the middle say least.
     while len(anywhere) + len(kept) > MOST and len(anywhere) > 4:
         del anywhere[1]
@@ -103,14 +107,15 @@ def tried(
     use_threads: Callable[[int], None],
     settings: Sequence[Setting],
     *,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     tick: Callable[[str], None] = lambda _: None,
     spread: Target | None = None,
     affinity: Callable[[], Iterator[Affinity]] | None = None,
     clock: Clock = perf_counter,
 ) -> list[Trial]:
     """Each setting in every round, there and back, so that a busy moment hits them alike; of the rounds the
-    median. spread: the same model with its weights on all memory nodes, for settings that ask for it. tick:
+    median; one far behind the others in the first round has no more. seconds: for all of them, about; None:
+    SECONDS. spread: the same model with its weights on all memory nodes, for settings that ask for it. tick:
     told after every turn; what it raises ends the trials. Leaves the threads where they may run as before;
     what number they are is for the caller to set back."""
     with ExitStack() as stack:
@@ -120,7 +125,9 @@ def tried(
             other = stack.enter_context(closing(Trials(spread, clock)))
             other.turn(min(PROMPT[0], other.longest), PASSES[0])  # its weights come into memory, too
         turns = [other.turn if setting.spread else usual.turn for setting in settings]
-        return _run(turns, usual, use_threads, keep_to, settings, seconds, tick)
+        return _run(
+            turns, usual, use_threads, keep_to, settings, SECONDS if seconds is None else seconds, tick
+        )
 
 
 def _run(
@@ -138,11 +145,15 @@ def _run(
     a_token, a_pass = usual.turn(length, passes)
     turn = seconds / (ROUNDS * len(settings)) / 2  # half of it for either
     length = min(usual.longest, max(length, int(turn / a_token)))
-    passes = min(PASSES[1], max(passes, int(turn / a_pass)))
+    passes = min(usual.passes, max(passes, int(turn / a_pass)))
     taken: list[list[tuple[float, float]]] = [[] for _ in settings]
     for round_ in range(ROUNDS):
         order = range(len(settings)) if round_ % 2 == 0 else reversed(range(len(settings)))
+        fastest = min((times[0][1] for times in taken if times), default=0.0)
         for i in order:
+            if taken[i] and taken[i][0][1] > FAR * fastest:
+                tick(TURN)
+                continue
             keep_to(frozenset(settings[i].cpus))
             use_threads(settings[i].threads)
             turns[i](1, 1)  # threads are made, and go to their places
@@ -166,6 +177,7 @@ class Trials:
         n_ctx = target.caps.n_ctx
         self._depth = max(1, min(DEPTH, n_ctx // 4))
         self.longest = max(1, min(PROMPT[1], n_ctx // 2))
+        self.passes = max(1, min(PASSES[1], n_ctx // 2))
         length = 2 * self.longest + DEPTH + PASSES[1]
         self._text: list[int] = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
         self._at = 0
@@ -197,9 +209,15 @@ class Trials:
 
 
 def best(trials: Sequence[Trial]) -> Trial:
-    """The fastest at decoding; of those that are alike the one of the fewest threads, left to the system."""
+    """The fastest at decoding; of those that are alike the one of the fewest threads: left to the system
+    rather than kept to processors, and that rather than with memory spread."""
     good = [trial for trial in trials if trial.decode_ratio >= 1 - ALIKE]
-    return min(good, key=lambda trial: (trial.setting.threads, len(trial.setting.cpus) > 0, -trial.decode))
+
+    def cost(trial: Trial) -> tuple[float, ...]:
+        setting = trial.setting
+        return setting.threads, setting.spread, len(setting.cpus) > 0, -trial.decode
+
+    return min(good, key=cost)
 
 
 def pinnable() -> bool:
@@ -212,7 +230,10 @@ def whereabouts() -> Iterator[Affinity]:
     if not pinnable():
         yield _nowhere
         return
-    before = {task: os.sched_getaffinity(task) for task in _tasks()}
+    before = {}
+    for task in _tasks():
+        with contextlib.suppress(OSError):  # it is over by now
+            before[task] = os.sched_getaffinity(task)
     usual = os.sched_getaffinity(0)
 
     def keep_to(cpus: frozenset[int]) -> None:

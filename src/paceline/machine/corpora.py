@@ -19,7 +19,7 @@ from typing import Any
 from paceline.core.errors import ModelError, UsageError, VocabError
 from paceline.core.vocab import Vocab
 from paceline.machine.fingerprint import fingerprint
-from paceline.machine.home import home
+from paceline.machine.home import expanded, home
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -132,7 +132,7 @@ def find_corpus(name_or_path: str | Path) -> Corpus:
     UsageError where there is none, ModelError where it is damaged or of a newer version."""
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or os.sep in text or "/" in text or text in (".", ".."):
-        folder = Path(name_or_path).expanduser()
+        folder = expanded(name_or_path)
         if not folder.is_dir():
             raise UsageError(f"{folder}: no such folder; give the name of a corpus or its folder")
         return Corpus(folder, Manifest.read(folder))

@@ -5,11 +5,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from paceline.core.errors import UsageError
+
 
 def home() -> Path:
     """PACELINE_HOME, or the platform's own folder for such data. It need not exist yet."""
     if given := os.environ.get("PACELINE_HOME"):
-        return Path(given).expanduser().absolute()
+        path = expanded(given)
+        if str(path).startswith("~"):
+            raise UsageError(f"PACELINE_HOME={given}: there is no such home directory; write the path out")
+        return path.absolute()
     from platformdirs import user_data_path
 
     return user_data_path("paceline")
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """With ~ and ~USER written out; as it is where there is no such user, for which Path's own raises."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111

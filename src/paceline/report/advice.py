@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
@@ -60,7 +61,7 @@ def advice(record: Record) -> str:
     """One line: what to do."""
     if record["refused"]:
         return f"don't speculate here: {record['refused']}"
-    target = printable(at_home(record["target"].get("reference") or record["target"]["path"]))
+    target = typed(record["target"].get("reference") or record["target"]["path"])
     fitting = [row for row in record["drafts"] if row["fits"]]
     best = max(fitting, key=lambda row: (row["speedup"]["likely"], row["drafter"] != "model"), default=None)
     download = _worth_downloading(record, best)
@@ -73,7 +74,7 @@ def advice(record: Record) -> str:
         line = f"no draft model is needed: paceline run -m {target} ({said})"
     else:
         more = " --cross-vocab auto" if best["verdict"] == MAPPABLE else ""
-        line = f"use: paceline run -m {target} -md {printable(at_home(best['reference']))}{more} ({said})"
+        line = f"use: paceline run -m {target} -md {typed(best['reference'])}{more} ({said})"
     return f"{line}; better: {download}" if download else line
 
 
@@ -100,11 +101,17 @@ def notes(record: Record) -> list[str]:
 
 
 def download(row: Record) -> list[str]:
-    said = f"  paceline pull {printable(row['reference'])}  ({interval(row['speedup'])} predicted)"
+    said = f"  paceline pull {typed(row['reference'])}  ({interval(row['speedup'])} predicted)"
     why = f"    {printable(row['why'])}"
     if row["caveat"]:
         why += f"; {printable(row['caveat'])}"
     return [said, f"{why} [{printable(row['source']) or 'recalled'}]"]
+
+
+def typed(reference: str) -> str:
+    """As a shell takes it; it knows ~ only where that is not quoted."""
+    text = printable(at_home(reference))
+    return f"~/{shlex.quote(text[2:])}" if text.startswith("~/") else shlex.quote(text)
 
 
 def interval(gain: Record) -> str:
@@ -165,7 +172,7 @@ def _worth_downloading(record: Record, best: Record | None) -> str:
     row = max(rows, key=lambda row: row["speedup"]["likely"])
     if best is not None and best["speedup"]["likely"] >= row["speedup"]["likely"]:
         return ""
-    return f"paceline pull {printable(row['reference'])} ({interval(row['speedup'])} predicted)"
+    return f"paceline pull {typed(row['reference'])} ({interval(row['speedup'])} predicted)"
 
 
 def _word(row: Record) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import IO, Any
 
 from rich.console import Console
@@ -16,7 +17,7 @@ Record = Mapping[str, Any]
 
 NAME = 11  # characters of the first column
 NARROW = 40  # a terminal has at least so many, as far as we care
-REBUILD = 'CMAKE_ARGS="-DGGML_NATIVE=ON" pip install --no-binary :all: --force-reinstall llama-cpp-python'
+ENGINE = "llama-cpp-python"
 
 
 def write(hardware: Record, file: IO[str]) -> None:
@@ -125,8 +126,18 @@ def features(it: Record | None) -> list[tuple[str, str]]:
         return [("features", " ".join(it["there"]) or "none that matter")]
     out = [("features", f"{' '.join(it['used']) or 'none'}: used by the engine")]
     if it["unused"]:
-        out.append(("unused", f"{' '.join(it['unused'])}: there, but not in the engine's build; {REBUILD}"))
+        out.append(("unused", f"{' '.join(it['unused'])}: there, but not in the engine's build; {rebuild()}"))
     return out
+
+
+def rebuild() -> str:
+    """What to type, so that the same version is built for this processor and nothing else changes."""
+    try:
+        pinned = f"{ENGINE}=={version(ENGINE)}"
+    except PackageNotFoundError:
+        pinned = ENGINE
+    command = f"pip install --force-reinstall --no-deps --no-binary {ENGINE} {pinned}"
+    return f'CMAKE_ARGS="-DGGML_NATIVE=ON" {command}'
 
 
 def gpu(it: Record, offload: bool | None) -> str:

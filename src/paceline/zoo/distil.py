@@ -1,9 +1,10 @@
 """Train a draft on, from a GGUF file to a GGUF file: `python -m paceline.zoo.distil --help`.
 
 For a draft that has just been given another vocabulary (`paceline transplant`), or for any file of the zoo's
-architecture (Llama, without biases). With a target of the same vocabulary the draft learns the target's
-distribution (DistillSpec: Zhou et al. 2023, arXiv:2310.08461), without one the text. The schedule runs on
-the clock, as in `paceline.zoo.train`; an interrupted run resumes from its last checkpoint.
+architecture (Llama, without biases) with a tokenizer of the zoo's kind. With a target of the same vocabulary
+the draft learns the target's distribution (DistillSpec: Zhou et al. 2023, arXiv:2310.08461), without one the
+text. The schedule runs on the clock, as in `paceline.zoo.train`; an interrupted run resumes from its last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from torch import Tensor, nn
 
-from paceline.core.errors import ModelError, UsageError
+from paceline.core.errors import ModelError, PacelineError, UsageError
+from paceline.core.printable import printable
+from paceline.zoo.corpus import END
 from paceline.zoo.export import tensors_of
 from paceline.zoo.muon import MATMUL, Muon
 from paceline.zoo.network import Llama, Shape
@@ -93,6 +96,38 @@ def save(model: Llama, source: Path, out: Path) -> None:
         part.unlink(missing_ok=True)
 
 
+def check_types(path: Path) -> None:
+    """Raise ModelError where `save` could not write a tensor in the type it has."""
+    import gguf
+
+    for tensor in gguf.GGUFReader(path).tensors:
+        try:
+            gguf.quants.quantize(np.zeros((1, int(tensor.shape[0])), np.float32), tensor.tensor_type)
+        except NotImplementedError as error:
+            raise ModelError(
+                f"{path}: {tensor.name} is {tensor.tensor_type.name}, which cannot be written here: begin "
+                "with the model as F16 or Q8_0"
+            ) from error
+
+
+def check_tokenizer(path: Path) -> None:
+    """Raise ModelError for a tokenizer that is not of the zoo's kind: another would split the text otherwise
+    than llama.cpp does."""
+    import gguf
+
+    fields = gguf.GGUFReader(path).fields
+    kind, split, tokens = (
+        fields[key].contents() if (key := f"tokenizer.ggml.{name}") in fields else ""
+        for name in ("model", "pre", "tokens")
+    )
+    most = np.iinfo(np.uint16).max  # that `prepare` can keep
+    if (kind, split) != ("gpt2", "gpt-2") or list(tokens[:1]) != [END] or len(tokens) > most:
+        raise ModelError(
+            f"{path}: tokenizer {kind or 'unknown'} ({split or 'unknown'}): only models with a byte-level "
+            f"BPE such as the embedded ones' (gpt-2, {END} first) can be trained here"
+        )
+
+
 def loss_of(draft: Llama, target: Llama | None, ids: Tensor) -> Tensor:
     """Nats a token: against the target's distribution, or against the text."""
     x = ids[:, :-1]
@@ -112,7 +147,8 @@ def rate(done: float) -> float:
 
 def corpus_tokens(run: Path, model: Path) -> dict[str, np.ndarray[Any, Any]]:
     """The corpus in the tokens of `model`, kept in the folder `run`. Raises UsageError where they are kept
-    in others."""
+    in others, and ModelError for a tokenizer of another kind."""
+    check_tokenizer(model)
     run.mkdir(parents=True, exist_ok=True)
     tokenizer, kept = tokenizer_of(model), run / "tokenizer.json"
     if not kept.exists():
@@ -130,6 +166,7 @@ class Run:
 
     def __init__(self, source: Path, out: Path) -> None:
         self.source, self.out, self.kept = source, out, out.with_name(f"{out.name}.pt")
+        check_types(source)
         self.draft = load(source)
         named, tables = list(self.draft.named_parameters()), ("token_embd", "output.")
         matrices = [p for name, p in named if p.ndim == 2 and not name.startswith(tables)]
@@ -209,8 +246,12 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True, help="folder of the corpus' tokens; filled if new")
     parser.add_argument("--out", type=Path, required=True, help="the GGUF file to write")
     args = parser.parse_args()
-    data = corpus_tokens(args.run, args.draft)
-    distil(args.draft, args.out, data, target=args.target, minutes=args.minutes)
+    try:
+        check_types(args.draft)  # before the corpus is read
+        data = corpus_tokens(args.run, args.draft)
+        distil(args.draft, args.out, data, target=args.target, minutes=args.minutes)
+    except PacelineError as error:
+        raise SystemExit(f"{parser.prog}: {printable(str(error))}") from error
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 
 from advice_facts import facts
 from paceline.lab.advice.memory import available, needed
+from paceline.machine.hardware.gpus import Gpu
 
 
 def test_weights_and_the_same_context_of_both() -> None:
@@ -31,3 +32,15 @@ def test_a_containers_limit_counts(limit: int | None, free: int, monkeypatch: py
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     monkeypatch.setattr("paceline.machine.hardware.containers.read", lambda _: SimpleNamespace(memory=limit))
     assert available() == free
+
+
+def test_the_memory_of_gpus_counts_where_layers_lie_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (
+        Gpu("NVIDIA", "H200", 10**11, 10**10),
+        Gpu("AMD", "unknown"),
+        Gpu("Apple", "M", free=5, shared=True),
+    )
+    monkeypatch.setattr("paceline.machine.hardware.gpus.read", lambda files: found)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    monkeypatch.setattr("paceline.machine.hardware.containers.read", lambda _: SimpleNamespace(memory=None))
+    assert (available(), available(gpus=True)) == (1000, 1000 + 10**10)

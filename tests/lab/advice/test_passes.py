@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from advice_facts import facts
+from gguf_files import write_llama
 from paceline.core.cost import Cost
 from paceline.costing import key_of
 from paceline.lab.advice.passes import (
@@ -102,8 +103,12 @@ def test_measuring_keeps_what_advice_then_finds(
     monkeypatch.setattr("paceline.costing.NOISY", float("inf"))
     target, draft, seen = models / "target.gguf", models / "draft.gguf", list[str]()
     given = {"threads": 1, "gpu_layers": 0, "flash_attention": None, "cache_type": "f16", "n_ctx": 256}
-    found = measure(target, [draft], given, seen.append)
-    assert seen == [str(target), str(draft)]
+    strange, notes = write_llama(tmp_path / "strange.gguf", arch="strange"), list[str]()
+    found = measure(target, [strange, draft], given, seen.append, notes.append)
+    assert seen == [str(target), str(strange), str(draft)]
+    assert set(found) == {target, draft}
+    assert len(notes) == 1
+    assert str(strange) in notes[0]
     small, now = kept(Way(draft, 1), "draft", 16), found[draft].draft
     assert small is not None
     assert now is not None

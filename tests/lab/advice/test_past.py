@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bench_records import drafted, failed, plain, record
 from paceline.lab.advice.past import Past, _length, from_length, of_drafters
+from paceline.lab.advice.prior import LEAST, MOST
 
 HERE = {"processor": "A processor", "threads": 2}
 OURS, THEIRS = "a" * 64, "b" * 64
@@ -111,6 +112,14 @@ def test_of_drafts_that_end_early_the_tokens_a_step_tell_the_acceptance() -> Non
     assert whole is not None
     assert whole.acceptance is not None
     assert whole.acceptance.likely == 0.8
+
+
+@pytest.mark.parametrize("counted", [0.0, 1.0])
+def test_an_acceptance_of_none_or_all_is_a_range_in_order(counted: float) -> None:
+    past = found(run(1, drafted(FIXED, (2, 1, 3), acceptance=counted)))
+    assert past is not None
+    assert past.acceptance is not None
+    assert LEAST <= past.acceptance.low <= past.acceptance.likely <= past.acceptance.high <= MOST
 
 
 def test_a_loss_counts_where_the_rule_could_have_declined() -> None:

@@ -148,6 +148,12 @@ def test_what_does_not_fit_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("memory", ["hybrid", "recurrent"])
+def test_a_draft_whose_state_cannot_be_rolled_back_is_left_out(memory: str) -> None:
+    draft = Candidate(facts("draft", billions=0.8, memory=memory), "draft", "compatible")
+    assert names(ranked(draft)) == ["suffix, lookup"]
+
+
+@pytest.mark.parametrize("memory", ["hybrid", "recurrent"])
 def test_nothing_is_drafted_for_a_state_that_cannot_be_rolled_back(memory: str) -> None:
     target = facts(memory=memory)
     advice = advise(target, fitting("draft"), Question(), known(), [PAIR])

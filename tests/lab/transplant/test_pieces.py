@@ -39,6 +39,13 @@ def test_the_same_text_is_the_same_token_and_another_is_spelled_in_order() -> No
     assert pieces.counts == {"same": 2, "spelled": 2, "special": 0, "silent": 0}
 
 
+def test_of_tokens_of_one_text_only_that_which_the_tokenizer_writes_is_drafted() -> None:
+    """A vocabulary of SentencePiece has a comma, and the byte that is one."""
+    pieces = matched(lexicon(",", "b", ",", "ab", "ab"), lexicon("a", "b", ","))
+    assert [of(pieces, token) for token in (0, 2)] == [[2], [2]]
+    assert pieces.quiet.tolist() == [False, False, True, False, True]
+
+
 def test_what_no_token_says_is_left_out_and_a_token_of_nothing_else_is_quiet() -> None:
     pieces = matched(lexicon("aé", "é"), lexicon("<e>", "a", eos=(0,)))
     assert (of(pieces, 0), of(pieces, 1)) == ([1], [])
@@ -86,6 +93,20 @@ def test_a_token_of_a_megabyte_has_no_more_pieces_than_others() -> None:
     pieces = matched(lexicon("a" * (1 << 20) + "b"), lexicon("a", "b"))
     assert len(pieces.ids) == 2 * MOST_PIECES
     assert (pieces.ids[0], pieces.ids[-1]) == (0, 1)
+
+
+def test_a_long_text_is_cut_though_the_draft_begins_with_control_tokens() -> None:
+    asked: list[int] = []
+    names = [*(b"<%d>" % i for i in range(STEP)), b"a", b"b"]
+    said = [b"" if name[:1] == b"<" else name for name in names]
+    vocab = Vocab(len(names), "BPE", None, frozenset(), False, False, names.__getitem__, said.__getitem__)
+
+    def encode(text: str) -> list[int]:
+        asked.append(len(text))
+        return []
+
+    pieces = matched(lexicon("a" * (1 << 20) + "b"), Lexicon(vocab, encode))
+    assert max(asked) == len(pieces.ids) == 2 * MOST_PIECES
 
 
 def test_progress_is_told_every_so_many_tokens() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from model_facts import BYTES, END, TEXTS, TOKENIZER, check, model, of, padded, respelled, weights
 from paceline.core.errors import VocabError
 from paceline.core.vocab import check_shared
-from paceline.machine.fit.compatibility import compare, spelled
+from paceline.machine.fit.compatibility import compare, compare_all, spelled
 from paceline.machine.models.facts import Facts, TokenizerFacts
-from paceline.machine.models.vocabulary import size_of, vocabulary
+from paceline.machine.models.vocabulary import vocabulary
 
 # The rule.
 
@@ -45,6 +45,15 @@ def test_texts_are_compared_from_id_5(token: int, verdict: str) -> None:
     if verdict == "mappable":
         assert texts.draft == [{"id": token, "text": "other"}]
         assert texts.text == f"1 of {len(TEXTS) - 5} ids mean something else, from {token} on"
+
+
+def test_a_bos_and_an_eos_among_the_first_ids_may_be_spelled_otherwise() -> None:
+    texts = [b"<unk>", b"<s>", b"</s>", b"<pad>", *BYTES]
+    spm = TokenizerFacts("SPM", "", texts, special={"bos": 1, "eos": 2}, ends=frozenset({2}))
+    found = compare(model("target", spm), model("draft", respelled(spm, {1: b"[BOS]", 2: b"<|im_end|>"})))
+    assert (found.verdict, weights(found, "mapping")) == ("compatible", [])
+    assert of(found, "BOS").draft == {"id": 1, "text": "[BOS]", "added": True}
+    assert of(found, "EOS").draft == {"ends": [{"id": 2, "text": "<|im_end|>"}], "added": False}
 
 
 def test_five_differing_tokens_are_shown_and_all_are_counted() -> None:
@@ -120,10 +129,11 @@ def test_a_verdict_is_what_loading_the_two_would_say(
     if alike:  # two at random never fit
         draft = padded(target, data.draw(st.sampled_from([0, 1, 128, 129])))
         draft = replace(draft, pre=data.draw(st.sampled_from(["", "default", "llama-bpe"])))
+        draft = respelled(draft, dict.fromkeys(data.draw(st.sets(st.integers(0, 5))), b"other"))
     ours, theirs = model("target", target), model("draft", draft)
     found = compare(ours, theirs)
     try:
-        check_shared(*(vocabulary(t, size_of(f, t)) for f, t in ((ours, target), (theirs, draft))))
+        check_shared(vocabulary(target), vocabulary(draft))
         shared = True
     except VocabError:
         shared = False
@@ -178,6 +188,23 @@ def test_advice_can_be_pasted_into_a_shell() -> None:
         "better take a draft of the target's family (qwen2.5) and vocabulary; or give this one the target's: "
         "paceline transplant draft.gguf --vocab-of 'my models/big one.gguf' -o OUT.gguf",
     )
+
+
+def test_commands_are_for_gguf_files_only() -> None:
+    found = check(respelled(TOKENIZER, {9: b"other"}), format="hf", family="qwen2.5")
+    assert found.verdict == "mappable"
+    assert [line for line in found.advice if "paceline" in line] == []
+    assert "better take a draft of the target's family and vocabulary" in found.advice
+
+
+def test_several_drafts_are_told_as_one_by_one() -> None:
+    target = model()
+    drafts = [
+        *(model("a"), model("b", None), model("c", replace(TOKENIZER, kind="SPM"))),
+        *(model("d", padded(TOKENIZER, 1)), model("e", arch="bert")),
+    ]
+    for ours in (target, model(tokenizer=None)):
+        assert list(compare_all(ours, drafts)) == [compare(ours, draft) for draft in drafts]
 
 
 # Cases people meet, as their headers are.
@@ -277,12 +304,10 @@ def test_without_tokens_there_is_nothing_to_compare(tokenizer: TokenizerFacts | 
     assert of(found, "tokenizer").text == "the draft has no tokenizer: tokens cannot be compared"
 
 
-def test_padding_of_a_folder_is_what_conversion_makes_of_it() -> None:
-    """config.json says how many rows there are, tokenizer.json lists fewer tokens."""
-    gguf = padded(TOKENIZER, 20)
+def test_what_a_folder_does_not_name_may_be_the_same() -> None:
     folder = replace(TOKENIZER, pre="")  # which it does not name
-    found = compare(model("target", gguf), model("draft", folder, format="hf", n_vocab=len(gguf.texts)))
-    assert (found.verdict, of(found, "token texts").text) == ("same", "the same")
+    assert check(folder, format="hf").verdict == "same"
+    assert check(folder).verdict == "compatible"
 
 
 def test_a_long_text_is_shown_in_part_and_broken_utf_8_as_escapes() -> None:

@@ -19,6 +19,12 @@ def test_what_writes_no_text_is_refused_on_either_side(arch: str) -> None:
         assert found.advice == ("take a causal language model",)
 
 
+def test_an_embedding_model_of_a_language_models_architecture_is_refused() -> None:
+    found = check(pooling=3)
+    assert (found.verdict, weights(found, "fatal")) == ("incompatible", ["architecture"])
+    assert of(found, "architecture").text == "the draft is an embedding model: it writes no text"
+
+
 @pytest.mark.parametrize("memory", [HYBRID, RECURRENT])
 def test_nothing_is_drafted_for_a_state_that_cannot_be_rolled_back(memory: str) -> None:
     found = check(target={"memory": memory})
@@ -36,6 +42,8 @@ def test_verifying_reads_more_experts_the_longer_the_draft() -> None:
     )
     assert found.advice == ("measure what a pass costs by its tokens: paceline doctor -m target.gguf",)
     assert weights(check(experts=8, experts_used=2), "warning") == []
+    found = check(target={"experts": 128, "experts_used": 8, "format": "hf"})
+    assert (of(found, "experts").weight, of(found, "experts").advice) == ("warning", "")
 
 
 @pytest.mark.parametrize(

@@ -67,13 +67,35 @@ def test_a_thread_that_runs_out_of_memory_ends_the_others(monkeypatch: pytest.Mo
         return ()
 
     monkeypatch.setattr(Reading, "_filled", filled)
-    with pytest.raises(MemoryError):
+    with pytest.raises(PacelineError, match=r"could not be measured \(out of memory\)"):
         bandwidth.measure(2, 2 * PIECE)
+
+
+def test_a_limit_of_threads_ends_those_that_were_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, calls, before = threading.Thread.start, itertools.count(), threading.active_count()
+
+    def refused(self: threading.Thread) -> None:
+        if next(calls) == 1:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(PacelineError, match="could not be measured"):
+        bandwidth.measure(3, 2 * PIECE)
+    assert threading.active_count() == before
+
+
+def test_memory_that_is_written_too_slowly_is_not_measured() -> None:
+    clock = itertools.count(step=bandwidth.SECONDS / 5).__next__  # room for three pieces
+    with pytest.raises(PacelineError, match="3 of 7 MB were written"):
+        Reading(1, 7 * PIECE, clock)._filled()
+    clock = itertools.count(step=bandwidth.SECONDS / 5).__next__
+    assert len(Reading(1, 6 * PIECE, clock)._filled()) == 3
 
 
 def test_this_machine_reads_at_a_speed_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "SECONDS", 0.05)
-    assert 1e7 < bandwidth.measure(1, 8 * PIECE) < 1e13
+    assert 1e7 < bandwidth.measure(1, 2 * PIECE) < 1e13
 
 
 def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, own_home: Path) -> None:

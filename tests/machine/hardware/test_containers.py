@@ -22,6 +22,15 @@ def test_the_quota_of_a_group_that_holds_ours_counts(tmp_path: Path) -> None:
     assert files.unread == []
 
 
+def test_throttling_is_that_of_the_tightest_quota(tmp_path: Path) -> None:
+    root = trees.container(tmp_path)
+    own = root / "sys/fs/cgroup/kubepods.slice/pod7/cri-1"
+    (own / "cpu.max").write_text("400000 100000")  # wider than the pod's
+    (own / "cpu.stat").write_text("throttled_usec 7000000")
+    files = Files(root)
+    assert throttled(files, read(files)) == 2.5
+
+
 def test_version_1_in_a_container_that_sees_its_own_group_only(tmp_path: Path) -> None:
     files = Files(trees.docker_v1(tmp_path))
     limits = read(files)

@@ -28,6 +28,10 @@ def test_an_arm_processor_has_names_of_its_own(tmp_path: Path) -> None:
     assert found.unused == ("FP16_VA", "DOTPROD")
 
 
+def test_memory_encryption_makes_no_arm_of_an_x86() -> None:
+    assert compared(frozenset({"avx2", "sme"}), None).there == ("AVX2",)
+
+
 def test_without_an_engine_nothing_is_said_of_its_use() -> None:
     found = compared(frozenset({"avx2"}), None)
     assert (found.there, found.used, found.unused) == (("AVX2",), None, None)

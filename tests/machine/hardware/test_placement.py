@@ -56,6 +56,23 @@ def test_an_error_inside_ends_it_too() -> None:
 
 
 @told
+def test_what_was_chosen_before_is_chosen_again() -> None:
+    preferred = (1, [0])  # as `numactl --preferred=0` leaves it
+    try:
+        before = placement.policy()
+        placement.set_policy(preferred)
+    except PacelineError as error:
+        pytest.skip(str(error))
+    try:
+        with placement.spread([0]):
+            assert placement.policy() == (placement.INTERLEAVE, [0])
+        assert placement.policy() == preferred
+    finally:
+        placement.set_policy(before)
+    assert placement.policy() == before
+
+
+@told
 def test_nodes_that_are_not_there_are_refused() -> None:
     with pytest.raises(PacelineError, match="cannot be spread"), placement.spread([63]):
         pass

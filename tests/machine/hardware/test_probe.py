@@ -128,6 +128,13 @@ def test_whatever_files_say_it_is_told(said: dict[str, bytes]) -> None:
     assert found.advice.threads >= 1
 
 
+def test_another_system_says_that_features_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Windows")
+    found = probe()
+    assert found.features is None
+    assert "what the processor can do: not read on Windows" in found.unread
+
+
 def test_this_machine_can_be_told() -> None:
     found = probe()
     assert found.cores.logical >= found.cores.physical >= found.advice.threads >= 1

@@ -54,6 +54,19 @@ def test_a_quota_is_named_as_the_reason(tmp_path: Path) -> None:
     assert any("quota is 1.5 processors' time" in why for why in advised(trees.container(tmp_path)).why)
 
 
+def test_the_processors_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads._cores.cache_clear()
+    read, calls = cores.read, []
+
+    def counted(files: Files, allowed: frozenset[int] | None) -> Cores:
+        calls.append(allowed)
+        return read(files, allowed)
+
+    monkeypatch.setattr(cores, "read", counted)
+    assert choose_threads(None) <= threads.physical_cores()
+    assert len(calls) == 1
+
+
 CPUS = st.lists(
     st.tuples(st.integers(0, 9), st.sampled_from((PERFORMANCE, EFFICIENCY))), min_size=1, max_size=20
 )

@@ -55,7 +55,7 @@ def test_what_changed_is_read_again(place: Path, reads: Reads, tmp_path: Path) -
         assert cache.read(path).n_layers == 1
     before = path.stat()
     write_llama(path, layers=2, vocab_only=True)  # of the same size
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
     with FactsCache(place) as cache:
         assert cache.read(path).n_layers == 2
     folder = write_folder(tmp_path / "m")
@@ -92,7 +92,7 @@ def test_what_cannot_be_read_is_no_entry(place: Path, tmp_path: Path) -> None:
         b"\xff",
         b"[]",
         b"{}",
-        b'{"format": 1, "models": []}',
+        b'{"format": 2, "models": []}',
         b'{"format": 0, "models": {}}',
         b"[" * 10_000,
     ],
@@ -109,7 +109,7 @@ def test_a_cache_that_is_none_is_made_anew(place: Path, content: bytes) -> None:
     ("field", "value"),
     [
         *(("files", []), ("files", [3]), ("files", "x"), ("name", None), ("n_ctx", "8"), ("n_ctx", True)),
-        *(("parameters", "many"), ("chat_template", 3), ("kv_bytes", 1.5)),
+        *(("parameters", "many"), ("chat_template", 3), ("kv_bytes", 1.5), ("pooling", None)),
     ],
 )
 def test_a_damaged_entry_is_read_again(place: Path, reads: Reads, field: str, value: Any) -> None:
@@ -142,11 +142,28 @@ def test_several_at_once_lose_nothing_that_was_written_and_break_nothing(place: 
         return str(json.loads(place.read_text())["format"])
 
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(run, paths)) == {"1"}
+        assert set(pool.map(run, paths)) == {str(facts_cache.FORMAT)}
     with FactsCache(place) as cache, ThreadPoolExecutor(8) as pool:
         assert [facts.path for facts in pool.map(cache.read, paths)] == paths
     assert set(json.loads(place.read_text())["models"]) == {str(path) for path in paths}
     assert [path.name for path in place.parent.iterdir()] == ["facts.json"]
+
+
+def test_of_more_than_it_may_hold_the_newest_stay(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write_llama(tmp_path / f"{i}.gguf", vocab_only=True) for i in range(8)]
+    with FactsCache(place) as cache:
+        for path in paths[:7]:
+            cache.read(path)
+    monkeypatch.setattr(facts_cache, "MAX_SIZE", place.stat().st_size)
+    with FactsCache(place) as cache:
+        cache.read(paths[7])
+    assert list(json.loads(place.read_text())["models"]) == [str(path) for path in paths[4:]]
+    monkeypatch.setattr(facts_cache, "MAX_SIZE", 100)
+    with FactsCache(place) as cache:
+        cache.read(paths[0])
+    assert json.loads(place.read_text())["models"] == {}
 
 
 def test_it_lies_in_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 import struct
 import tracemalloc
@@ -186,6 +187,15 @@ def test_what_is_no_file_is_refused(path: Path) -> None:
         read_header(path)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing to count them by")
+def test_what_is_no_file_is_not_left_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    for path in (tmp_path, tmp_path / "gone.gguf", Path("/dev/null")):
+        with pytest.raises(ModelError):
+            read_header(path)
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+
+
 @pytest.mark.parametrize("claim", [HUGE, (1 << 64) - 1, 1 << 30])
 def test_claims_take_no_memory(tmp_path: Path, claim: int) -> None:
     path = tmp_path / "model.gguf"
@@ -212,6 +222,7 @@ def test_claims_take_no_memory(tmp_path: Path, claim: int) -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="files are not sparse there")
 def test_a_sparse_file_of_a_terabyte_is_refused_in_bounds(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     for content, reason in (

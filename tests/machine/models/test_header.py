@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from gguf_files import byte_tokens, write_llama
 from paceline import zoo
 from paceline.core.errors import ModelError
+from paceline.machine.models.cursor import MAX_STRINGS
 from paceline.machine.models.facts import ATTENTION, HYBRID, RECURRENT
 from paceline.machine.models.header import read, read_gguf
-from raw_gguf import ARCH, ARRAY, F32, I32, STRING, U32, U64, array, key, text
+from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, U64, array, key, text
 from raw_gguf import gguf as raw
 
 
@@ -116,6 +117,21 @@ def test_how_a_model_remembers(tmp_path: Path, arch: str, memory: str) -> None:
     assert (facts.kv_bytes == 0) == (memory == RECURRENT)
 
 
+@pytest.mark.parametrize(
+    ("said", "pooling"),
+    [
+        (number("llama.pooling_type", 0), 0),
+        (number("llama.pooling_type", 3), 3),
+        (number("llama.pooling_type", 4), 4),
+        (key("llama.attention.causal", BOOL, b"\0"), 1),
+        (key("llama.attention.causal", BOOL, b"\1"), 0),
+    ],
+    ids=["none", "last", "rank", "both ways", "causal"],
+)
+def test_whether_states_are_pooled_or_see_what_follows(tmp_path: Path, said: bytes, pooling: int) -> None:
+    assert read_gguf(write(tmp_path / "m.gguf", ARCH, said)).pooling == pooling
+
+
 def test_numbers_for_each_layer(tmp_path: Path) -> None:
     kv_heads = key("llama.attention.head_count_kv", ARRAY, array(I32, 3, struct.pack("<3i", 2, 0, 4)))
     keys = [ARCH, number("llama.block_count", 3), number("llama.embedding_length", 64)]
@@ -187,6 +203,14 @@ def test_kinds_of_tokenizers(tmp_path: Path, model: str, kind: str) -> None:
                 key("tokenizer.ggml.token_type", ARRAY, array(I32, 1, bytes(4))),
             ],
             "has 2 tokens and types of 1",
+        ),
+        (
+            [
+                *(ARCH, word("tokenizer.ggml.model", "gpt2")),
+                key("tokenizer.ggml.tokens", ARRAY, array(STRING, 1, text("a"))),
+                key("tokenizer.ggml.token_type", ARRAY, array(BOOL, MAX_STRINGS + 1, bytes(MAX_STRINGS + 1))),
+            ],
+            "has 1 tokens and types of 4,194,305",
         ),
     ],
 )
@@ -276,6 +300,7 @@ def test_a_file_whose_name_only_looks_like_a_part_is_read(tmp_path: Path) -> Non
     assert read_gguf(write(tmp_path / "m-00001-of-00002.gguf", ARCH)).arch == "llama"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there are none")
 def test_pipes_sockets_and_links_in_circles_are_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

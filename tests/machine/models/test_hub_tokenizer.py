@@ -99,12 +99,23 @@ def test_word_pieces_and_unigrams(tmp_path: Path) -> None:
     assert (tokenizer.kind, list(tokenizer.texts)) == ("UGM", [b"<pad>", "▁a".encode()])
 
 
-def test_every_end_that_generation_knows(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, {"eos_token_id": [7, 8], "bos_token_id": None})
-    write_json(folder / "generation_config.json", {"eos_token_id": [8, 9, 10**6, True]})
+@pytest.mark.parametrize(
+    ("eos", "special"),
+    [(7, {"eos": 7}), ([7, 8], {}), (262, {}), (10**4200, {}), (-1, {}), (True, {}), (None, {})],
+    ids=["one", "list", "outside", "huge", "negative", "flag", "null"],
+)
+def test_ends_are_those_that_the_converter_writes(tmp_path: Path, eos: Any, special: dict[str, int]) -> None:
+    """A list is passed over, and generation_config.json not read; <|end|> is known by its text."""
+    folder = write_folder(tmp_path, {"eos_token_id": eos, "bos_token_id": None})
+    write_json(folder / "generation_config.json", {"eos_token_id": [8, 9]})
     tokenizer = tokenizer_of(folder)
-    assert tokenizer.ends == {7, 8, 9, 256}
-    assert tokenizer.special == {"eos": 7}
+    assert tokenizer.special == special
+    assert tokenizer.ends == {256, *special.values()}
+
+
+def test_a_size_that_no_model_has_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"config\.json: its vocab_size is more than 4,194,304"):
+        read_folder(write_folder(tmp_path, {"vocab_size": 10**12}))
 
 
 def test_the_settings_overrule_the_steps(tmp_path: Path) -> None:
@@ -116,7 +127,7 @@ def test_the_settings_overrule_the_steps(tmp_path: Path) -> None:
 
 def test_added_tokens_can_be_in_the_settings(tmp_path: Path) -> None:
     folder = write_folder(tmp_path)
-    decoder = {"258": {"content": "<|im_end|>", "special": True}}
+    decoder = {"258": {"content": "<|im_end|>", "special": True}, "9" * 5000: {"content": "x"}}
     write_json(folder / "tokenizer_config.json", {"added_tokens_decoder": decoder, "eos_token": "<|im_end|>"})
     assert tokenizer_of(folder).special == {"eos": 258}
     assert tokenizer_of(folder).ends == {256, 258}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import random
 import runpy
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections import namedtuple
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from paceline.core.errors import ModelError, PacelineError, UsageError
 from paceline.machine.stores import download
 from paceline.machine.stores.download import cache_folder, in_cache, pull, repo_folder, stated_sha256
 from paceline.machine.stores.reference import Held, parse
-from paceline.machine.stores.transfer import amount
+from paceline.machine.stores.transfer import Partial, amount
 
 Seen = list[tuple[str, int, int]]
 Q4, Q8 = "m-Q4_K_M.gguf", "m-Q8_0.gguf"
@@ -159,8 +161,11 @@ def test_a_process_that_is_killed_leaves_what_came(hub: Hub, cache: Path) -> Non
             child.kill()
             held.set()
 
-        hub.sent = kill
-        assert held.wait(60)
+        try:
+            hub.sent = kill
+            assert held.wait(60)
+        finally:
+            child.kill()
     assert child.returncode == -signal.SIGKILL
     hub.sent = lambda: None
     (size,) = partials(cache).values()
@@ -174,7 +179,15 @@ def test_a_storage_without_ranges_begins_anew(hub: Hub) -> None:
     hub.breaks, hub.ranges = [100_000], False
     (one,) = pulled()
     assert hub.ranges_asked() == ["", "bytes=100000-"]
-    assert (one.checked, one.path.read_bytes() == DATA) == (True, True)
+    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (100_000 + len(DATA), True, True)
+
+
+def test_what_is_not_the_file_takes_the_place_of_nothing(hub: Hub, cache: Path) -> None:
+    hub.breaks = [100_000, 0]
+    refused(PacelineError, "is lost")
+    hub.ranges, hub.wrong = False, {Q4: b"<html>Please log in to this network</html>"}
+    refused(PacelineError, "answers with something else than the file; try again")
+    assert list(partials(cache).values()) == [100_000]
 
 
 def test_a_file_with_another_hash_is_thrown_away(hub: Hub, cache: Path) -> None:
@@ -191,7 +204,22 @@ def test_a_damaged_remainder_is_not_built_on(hub: Hub, cache: Path, left: bytes)
     (remainder,) = cache.rglob("*.incomplete")
     remainder.write_bytes(left)
     (one,) = pulled()
-    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (len(DATA), True, True)
+    came = len(DATA) + max(0, len(DATA) - len(left))  # what was built on it, and all of it anew
+    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (came, True, True)
+
+
+def test_a_disk_that_takes_less_than_it_is_given_gets_the_rest(tmp_path: Path) -> None:
+    class Slow(io.FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(data[:7])
+
+    with Partial(tmp_path / "partial") as partial:
+        partial._file.close()
+        partial._file = Slow(tmp_path / "partial", "a+")
+        partial.append(DATA[:1000])
+    assert (tmp_path / "partial").read_bytes() == DATA[:1000]
+    assert (partial.done, partial.came) == (1000, 1000)
+    assert partial.sha256 == hashlib.sha256(DATA[:1000]).hexdigest()
 
 
 def test_more_than_was_promised_is_refused(hub: Hub) -> None:
@@ -297,6 +325,24 @@ def test_a_download_that_another_process_makes_is_left_to_it(
     lock.parent.mkdir(parents=True)
     with WeakFileLock(lock):
         refused(PacelineError, "is being downloaded by another process")
+
+
+def test_what_another_process_has_brought_meanwhile_is_taken(
+    hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = cache / "models--user--repo/blobs" / hashlib.sha256(DATA).hexdigest()
+
+    @contextmanager
+    def late(path: Path, timeout: float | None = None) -> Iterator[None]:
+        with WeakFileLock(path, timeout=timeout):
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            blob.write_bytes(DATA)
+            yield
+
+    monkeypatch.setattr("huggingface_hub.utils.WeakFileLock", late)
+    (one,) = pulled()
+    assert hub.ranges_asked() == []
+    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (0, False, True)
 
 
 INFO = {"id": "user/repo", "sha": COMMIT, "siblings": []}

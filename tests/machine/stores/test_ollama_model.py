@@ -9,15 +9,20 @@ from typing import Any
 
 import pytest
 
+from model_stores import ollama_model
 from paceline.core.errors import UsageError
+from paceline.machine.stores import places
+from paceline.machine.stores.download import stated_sha256
 from paceline.machine.stores.ollama_model import in_ollama
+from paceline.machine.stores.ollama_store import candidates
 from paceline.machine.stores.reference import Held, parse
+from paceline.machine.stores.search import Search
 
 LIBRARY = "registry.ollama.ai/library"
 WEIGHTS = b"GGUF weights"
 HEX = hashlib.sha256(WEIGHTS).hexdigest()
 LAYER = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{HEX}", "size": len(WEIGHTS)}
-OTHER = {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:00", "size": 1}
+OTHER = {"mediaType": "application/vnd.ollama.image.template", "digest": f"sha256:{'0' * 64}", "size": 1}
 
 
 @pytest.fixture
@@ -62,40 +67,73 @@ def test_a_newer_store_has_other_folders_and_lists(store: Path) -> None:
     path.write_text(json.dumps({"manifests": [{"layers": [OTHER]}, {"layers": [LAYER]}]}))
     assert in_ollama(parse("ollama:small")).sha256 == HEX
     path.write_text(json.dumps({"manifests": [elsewhere]}))
-    with pytest.raises(UsageError, match="there is none on this machine; only Ollama can run it"):
+    with pytest.raises(UsageError, match="has no model on this machine"):
         in_ollama(parse("ollama:small"))
 
 
 @pytest.mark.parametrize(
     ("manifest", "words"),
     [
-        ("{", "is no manifest of Ollama's; `ollama pull small:latest` makes it anew"),
-        ("[" * 100_000, "is no manifest"),
-        ([], "is no manifest"),
-        ({"layers": [1]}, "is no manifest"),
-        ({"layers": [{"mediaType": LAYER["mediaType"], "digest": 5}]}, "is no manifest"),
-        ({"layers": [LAYER | {"size": []}]}, "is no manifest"),
-        ({"layers": [LAYER | {"size": float("inf")}]}, "is no manifest"),
-        ({"other": []}, "is no manifest"),
-        ({"manifests": [{"digest": "sha256:../x"}]}, "is no manifest"),
-        ({"layers": None}, "wants one GGUF file"),
-        ({"layers": []}, "wants one GGUF file, and there is none"),
+        ("{", "is damaged: it should be a JSON object"),
+        ({"layers": [1]}, "is damaged; pull it again with Ollama"),
+        ({"layers": [LAYER | {"digest": "sha256:../../../../etc/passwd"}]}, "is damaged"),
+        ({"layers": []}, "has no model on this machine"),
+        ({"layers": [LAYER, LAYER]}, "is in 2 parts; only Ollama can run it"),
+        ({"layers": [LAYER | {"size": 99}]}, "has 12 bytes, its manifest says 99; ollama pull small:latest"),
         (
-            {"layers": [LAYER | {"digest": "sha256:../../../../etc/passwd"}]},
-            "wants one GGUF file, and there is none",
+            {"layers": [LAYER | {"digest": "sha256:" + "0" * 64}]},
+            "its file is missing; ollama pull small:latest",
         ),
-        ({"layers": [LAYER, LAYER]}, "there is one in 2 parts; only Ollama can run it"),
-        ({"layers": [LAYER | {"size": 99}]}, "its weights have 12 of 99 bytes"),
-        ({"layers": [LAYER | {"digest": "sha256:" + "0" * 64}]}, "has lost its weights in Ollama's store"),
-        ({"layers": [LAYER | {"digest": "sha256:" + "1" * 64}]}, "is not completely downloaded in Ollama's"),
+        ({"layers": [LAYER | {"digest": "sha256:" + "1" * 64}]}, "is being downloaded, or was left half-way"),
     ],
 )
 def test_a_broken_store_is_said_and_what_mends_it(store: Path, manifest: Any, words: str) -> None:
-    (store / "blobs" / f"sha256-{'1' * 64}-partial-0").write_bytes(b"")
+    (store / "blobs" / f"sha256-{'1' * 64}-partial").write_bytes(b"")
     write_manifest(store, manifest)
     with pytest.raises(UsageError) as caught:
         in_ollama(parse("ollama:small"))
     assert words in str(caught.value)
+
+
+@pytest.fixture
+def two_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The user's, and the service's."""
+    monkeypatch.delenv("OLLAMA_MODELS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(places, "OLLAMA_SERVICE", tmp_path / "service")
+    return tmp_path / ".ollama/models", tmp_path / "service"
+
+
+@pytest.mark.parametrize("wrong", ["dangling", "damaged", "elsewhere", "older", "capitals", "both hosts"])
+def test_what_is_listed_is_what_a_name_leads_to(
+    two_stores: tuple[Path, Path], tmp_path: Path, wrong: str
+) -> None:
+    (tmp_path / "weights").write_bytes(WEIGHTS)
+    (tmp_path / "others").write_bytes(b"other weights")
+    first, second = two_stores
+    name = f"{LIBRARY}/small/latest"
+    blob = ollama_model(first, name, tmp_path / "weights")
+    manifest = first / "manifests" / name
+    ollama_model(second, name, tmp_path / "others")
+    if wrong == "dangling":
+        blob.unlink()
+    elif wrong == "damaged":
+        manifest.write_text("{")
+    elif wrong == "elsewhere":
+        manifest.rename(tmp_path / "manifest")
+        manifest.symlink_to(tmp_path / "manifest")
+    elif wrong == "older":
+        blob.rename(blob.with_name(blob.name.replace("-", ":")))
+    elif wrong == "capitals":
+        manifest.write_text(manifest.read_text().replace(HEX, HEX.upper()))
+    else:
+        ollama_model(first, name.replace("registry.ollama.ai", "ollama.com"), tmp_path / "others")
+    listed = [one for root in two_stores for one in candidates(root, Search(), named=True)]
+    assert {one.reference for one in listed} == {"ollama:small:latest"}
+    found = in_ollama(parse("ollama:small"))
+    assert found.path == listed[0].path
+    assert found.sha256 == hashlib.sha256(found.path.read_bytes()).hexdigest()
+    assert stated_sha256(found.path) == found.sha256
 
 
 def test_a_manifest_that_links_to_itself_is_none(store: Path) -> None:

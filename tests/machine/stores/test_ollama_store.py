@@ -91,6 +91,15 @@ def test_links_to_manifests_and_lists_of_them_are_read(tmp_path: Path, weights: 
     assert found(tmp_path) == ({"ollama:m:x": tmp_path / "blobs" / digest.replace(":", "-")}, [])
 
 
+def test_a_list_of_manifests_has_an_end(tmp_path: Path, weights: Path) -> None:
+    digest, size = ollama_blob(tmp_path, weights)
+    whole = {"layers": [{"mediaType": f"{OLLAMA}model", "digest": digest, "size": size}]}
+    for before, models in ((63, ["ollama:m:x"]), (64, [])):
+        said = json.dumps({"manifests": [{"layers": []}] * before + [whole]})
+        ollama_manifest(tmp_path, f"{HOST}/library/m/x", said)
+        assert list(found(tmp_path)[0]) == models
+
+
 def test_what_is_not_complete_is_noted_with_what_to_do(tmp_path: Path, weights: Path) -> None:
     digest, size = ollama_blob(tmp_path, weights)
     other = "sha256:" + "a" * 64

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from paceline.machine.stores.places import lm_studio, places
 
 
-def test_variables_name_other_places(tmp_path: Path) -> None:
+def test_variables_name_other_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def where(**environ: str) -> dict[str, list[str]]:
         told: dict[str, list[str]] = {}
         for store, path in places({"HOME": str(tmp_path)} | environ):
@@ -21,6 +23,10 @@ def test_variables_name_other_places(tmp_path: Path) -> None:
     assert where(HF_HOME="/h")["Hugging Face"] == ["/h/hub"]
     assert where(HF_HOME="/h", HF_HUB_CACHE="/c")["Hugging Face"] == ["/c"]
     assert where(XDG_CACHE_HOME="/x")["Hugging Face"] == ["/x/huggingface/hub"]
+    monkeypatch.setenv("DISK", "/d")
+    assert where(HF_HOME="$DISK/h")["Hugging Face"] == ["/d/h/hub"]
+    assert where(HF_HUB_CACHE="$DISK/c")["Hugging Face"] == ["/d/c"]
+    assert where(OLLAMA_MODELS="~nobody-here/o")["Ollama"] == ["~nobody-here/o"]
     assert where(LLAMA_CACHE="/l", XDG_CACHE_HOME="/x")["llama.cpp"] == ["/l"]
 
 

@@ -43,6 +43,7 @@ LIBRARY = "registry.ollama.ai/library"
         ("huggingface.co/user/repo", HUB, "user/repo", ""),
         ("https://huggingface.co/user/repo", HUB, "user/repo", ""),
         ("https://huggingface.co/user/repo/", HUB, "user/repo", ""),
+        ("https://huggingface.co/user/repo.git", HUB, "user/repo", ""),
         ("https:/huggingface.co/user/repo", HUB, "user/repo", ""),  # as a Path spells it
         ("https://huggingface.co/user/repo/tree/main", HUB, "user/repo", ""),
         ("https://huggingface.co/u/r/resolve/main/Q8/m.gguf?download=true", HUB, "u/r", "Q8/m.gguf"),

@@ -32,13 +32,17 @@ def needed(models: tuple[Facts, ...], n_ctx: int, cache_type: str = "f16") -> Me
     return Memory(sum(model.size for model in models), context, known)
 
 
-def available() -> int:
+def available(*, gpus: bool = False) -> int:
     """Bytes that processes can still get, by the system's word and the container's; what files fill is given
-    back to them, and so counts."""
+    back to them, and so counts. gpus: with what is free of the memory that GPUs have of their own."""
     import psutil
 
     from paceline.machine.hardware.containers import read
     from paceline.machine.hardware.files import Files
+    from paceline.machine.hardware.gpus import read as read_gpus
 
     free, limit = int(psutil.virtual_memory().available), read(Files()).memory
-    return free if limit is None else min(free, limit)
+    free = free if limit is None else min(free, limit)
+    if gpus:
+        free += sum(gpu.free or 0 for gpu in read_gpus(Files()) if not gpu.shared)
+    return free

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from paceline.core.cost import SHALLOW, Cost, Costs
-from paceline.core.errors import PacelineError
+from paceline.core.errors import ModelError, PacelineError
 from paceline.lab.advice.prior import bits_of
 from paceline.machine.models.facts import Facts
 
@@ -112,11 +112,15 @@ def token(passes: Passes) -> tuple[float, float, float]:
 
 
 def measure(
-    target: Path, drafts: Iterable[Path], given: dict[str, Any], tick: Callable[[str], None]
+    target: Path,
+    drafts: Iterable[Path],
+    given: dict[str, Any],
+    tick: Callable[[str], None],
+    note: Callable[[str], object],
 ) -> dict[Path, Costs]:
     """Load the target, and beside it each draft in its turn, and measure what was not measured yet: it is
     kept for whatever loads these models next. given: what `assemble.load` takes besides. tick: told the path
-    of each."""
+    of each. note: told of drafts that cannot be loaded, which end nothing."""
     from paceline.assemble import load
     from paceline.costing import costs_of
 
@@ -125,8 +129,11 @@ def measure(
         found[target] = costs_of(large.target, quiet=True)
         tick(str(target))
         for path in drafts:
-            with load(path, drafters="none", **given | {"n_ctx": large.target.caps.n_ctx}) as small:
-                found[path] = costs_of(large.target, small.target, quiet=True)
+            try:
+                with load(path, drafters="none", **given | {"n_ctx": large.target.caps.n_ctx}) as small:
+                    found[path] = costs_of(large.target, small.target, quiet=True)
+            except ModelError as error:
+                note(f"not measured: {error}")
             tick(str(path))
     return found
 

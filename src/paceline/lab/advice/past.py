@@ -91,6 +91,7 @@ def _acceptance(result: Mapping[str, Any], drafting: Any) -> Range | None:
         a = None
     if a is None:
         return None
+    a = min(MOST, max(LEAST, a))
     spread = HALF_OF_95 * (a * (1.0 - a) * ALIKE / max(ALIKE, result["n_tokens"])) ** 0.5
     return Range(max(LEAST, a - spread), a, min(MOST, a + spread))
 

@@ -54,7 +54,9 @@ def advise(
             f"nothing can be drafted for it yet: it is {target.memory}, and its state cannot be rolled back"
         )
     else:
-        rows = [_model(target, one, question, known, passes) for one in candidates if one.verdict in USABLE]
+        # Of drafts, too, the state has to be rolled back.
+        able = [one for one in candidates if one.verdict in USABLE and one.facts.memory == ATTENTION]
+        rows = [_model(target, one, question, known, passes) for one in able]
         rows.append(_copier(target, question, known, passes))
         rows.sort(key=_order)
         downloads = _downloads(target, rows, question, known, passes, pairs)

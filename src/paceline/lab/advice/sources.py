@@ -60,7 +60,7 @@ def known(
         draft = fingerprint(facts.path)
         return of_drafters(runs, fingerprint(target.path), draft, names, question.task, machine)
 
-    return Known(passes, past, available())
+    return Known(passes, past, available(gpus=bool(way["gpu_layers"])))
 
 
 def _runs(path: Path) -> list[Any]:

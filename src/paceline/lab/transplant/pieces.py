@@ -45,6 +45,7 @@ def match(
     speaker: dict[int, int] = {}
     for token in sorted(special, key=lambda token: (token not in target.vocab.eos, token)):
         speaker.setdefault(special[token], token)
+    width = min(64, max(1, *map(len, draft.pieces)))
     counts = dict.fromkeys((SAME, SPELLED, SPECIAL, SILENT), 0)
     quiet = np.zeros(target.vocab.size, bool)
     all_ids: list[int] = []
@@ -55,15 +56,17 @@ def match(
         if said and said in draft.by_piece:
             ids, how = [draft.by_piece[said]], SAME
         elif said:
-            ids, how = _spelled(draft, said), SPELLED
-            quiet[token] = not ids
+            ids, how = _spelled(draft, said, width), SPELLED
         elif token in special:
             ids, how = [special[token]], SPECIAL
             quiet[token] = speaker[special[token]] != token
         else:
             # Read as the text that it looks like; written never.
-            ids, how = _spelled(draft, target.names[token]), SILENT
+            ids, how = _spelled(draft, target.names[token], width), SILENT
             quiet[token] = True
+        if said:
+            # Of several that say the same (a letter and a byte of its own) the tokenizer writes one.
+            quiet[token] = not ids or target.by_piece[said] != token
         counts[how] += 1
         all_ids += ids
         starts.append(len(all_ids))
@@ -89,18 +92,14 @@ def counterparts(
     return out
 
 
-def _spelled(draft: Lexicon, text: bytes) -> list[int]:
-    """Only tokens that say something: what no token says is left out."""
-    if len(text) > 2 * MOST_PIECES * _width(draft):
-        half = MOST_PIECES * _width(draft)
+def _spelled(draft: Lexicon, text: bytes, width: int) -> list[int]:
+    """Only tokens that say something: what no token says is left out. width: bytes of the draft's longest
+    token, within reason."""
+    half = MOST_PIECES * width
+    if len(text) > 2 * half:
         text = text[:half] + text[-half:]
     ids = draft.spell(text)
     if draft.say(ids) != text:
         ids = [token for token in ids if token != draft.filler]
     ids = [token for token in ids if draft.pieces[token]]
     return ids if len(ids) <= 2 * MOST_PIECES else ids[:MOST_PIECES] + ids[-MOST_PIECES:]
-
-
-def _width(draft: Lexicon) -> int:
-    """Bytes of the draft's longest token, within reason."""
-    return min(64, max(map(len, draft.pieces[:STEP]), default=1))

@@ -170,10 +170,6 @@ class Transplant:
     def _find_tables(self) -> dict[str, Table]:
         """The draft's tensors that have a row for each token."""
         path, size = self.file.path, self._draft.vocab.size
-        if self.file.values.get("split.count", 1) not in (0, 1):
-            raise UsageError(
-                f"{path}: is one of several parts; join them with llama-gguf-split --merge first"
-            )
         tables = {}
         for name, tensor in self.file.tensors.items():
             if READ.fullmatch(name) or WRITTEN.fullmatch(name):

@@ -7,7 +7,7 @@ gets from is the tokens that core/intersection.py would pair. Here is told why, 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from paceline.core.vocab import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE, Vocab
 from paceline.machine.fit import fitness
 from paceline.machine.fit.reason import FATAL, MAPPING, NOTE, Reason
 from paceline.machine.models.facts import Facts, TokenizerFacts
-from paceline.machine.models.vocabulary import size_of, vocabulary
+from paceline.machine.models.vocabulary import vocabulary
 
 SAME, COMPATIBLE, MAPPABLE, INCOMPATIBLE = "same", "compatible", "mappable", "incompatible"
 SHOWN = 5  # token texts that differ
@@ -60,9 +60,14 @@ class Side:
     facts: Facts
     tokenizer: TokenizerFacts
 
+    @classmethod
+    def of(cls, facts: Facts) -> Side | None:
+        """None without a token."""
+        return cls(facts, facts.tokenizer) if facts.tokenizer and facts.tokenizer.texts else None
+
     @cached_property
     def vocab(self) -> Vocab:
-        return vocabulary(self.tokenizer, size_of(self.facts, self.tokenizer))
+        return vocabulary(self.tokenizer)
 
     @cached_property
     def texts(self) -> list[bytes]:
@@ -80,10 +85,20 @@ class Side:
 
 def compare(target: Facts, draft: Facts) -> Compatibility:
     """Facts with their tokenizers (machine/models/header.py): a model without one cannot be drafted with."""
+    return next(compare_all(target, [draft]))
+
+
+def compare_all(target: Facts, drafts: Iterable[Facts]) -> Iterator[Compatibility]:
+    """As compare for each, with the target's side, slow to make of many tokens, made once."""
+    ours = Side.of(target)
+    for draft in drafts:
+        yield _compatibility(target, ours, draft)
+
+
+def _compatibility(target: Facts, ours: Side | None, draft: Facts) -> Compatibility:
     found = list(fitness.reasons(target, draft))
     same = False
-    if target.tokenizer and target.tokenizer.texts and draft.tokenizer and draft.tokenizer.texts:
-        ours, theirs = Side(target, target.tokenizer), Side(draft, draft.tokenizer)
+    if ours and (theirs := Side.of(draft)):
         about_tokens = list(_vocabularies(ours, theirs))
         same = _same(ours, theirs)
         fatal = any(reason.weight == FATAL for reason in found)
@@ -103,10 +118,7 @@ def compare(target: Facts, draft: Facts) -> Compatibility:
 
 
 def _no_tokenizer(target: Facts, draft: Facts) -> Reason:
-    kinds = [
-        facts.tokenizer.kind if facts.tokenizer and facts.tokenizer.texts else None
-        for facts in (target, draft)
-    ]
+    kinds = [side.tokenizer.kind if (side := Side.of(facts)) else None for facts in (target, draft)]
     without = [role for role, kind in zip(("target", "draft"), kinds, strict=True) if kind is None]
     return Reason(
         "tokenizer",
@@ -120,7 +132,8 @@ def _no_tokenizer(target: Facts, draft: Facts) -> Reason:
 
 def _vocabularies(ours: Side, theirs: Side) -> Iterator[Reason]:
     a, b = ours.vocab, theirs.vocab
-    yield _compared("tokenizer", a.kind, b.kind, "another type: no token id means the same to both")
+    text = "another type: no token id means the same to both"
+    yield _compared("tokenizer", (a.kind, b.kind), a.kind == b.kind, text)
     yield from _pre_tokenizers(ours, theirs)
     yield _bos(ours, theirs)
     yield _ends(ours, theirs)
@@ -129,10 +142,9 @@ def _vocabularies(ours: Side, theirs: Side) -> Iterator[Reason]:
     yield _texts(ours, theirs)
 
 
-def _compared(field: str, target: Any, draft: Any, text: str) -> Reason:
-    """Has to be the same."""
-    same = target == draft
-    return Reason(field, target, draft, NOTE if same else MAPPING, "" if same else text)
+def _compared(field: str, said: Sequence[Any], same: bool, text: str) -> Reason:
+    """Has to be the same. said: what is shown, which may yet differ: texts of the first ids do not count."""
+    return Reason(field, said[0], said[1], NOTE if same else MAPPING, "" if same else text)
 
 
 def _pre_tokenizers(ours: Side, theirs: Side) -> Iterator[Reason]:
@@ -163,7 +175,7 @@ def _bos(ours: Side, theirs: Side) -> Reason:
         text = "another token begins a text" if a.add_bos or b.add_bos else "another one, if not in use"
     if a.kind == "BPE" and {a.bos, b.bos} & {11} and a.bos != b.bos:
         text += "; 11 is what llama.cpp assumes where a file names none"
-    return _compared("BOS", said[0], said[1], text)
+    return _compared("BOS", said, (a.add_bos, a.bos) == (b.add_bos, b.bos), text)
 
 
 def _ends(ours: Side, theirs: Side) -> Reason:
@@ -180,7 +192,7 @@ def _ends(ours: Side, theirs: Side) -> Reason:
         text = f"{_first_end(ours, a - b)} ends the target's answers, not the draft's"
     else:
         text = f"{_first_end(theirs, b - a)} ends the draft's answers, not the target's"
-    return _compared("EOS", said[0], said[1], text)
+    return _compared("EOS", said, a == b and ours.vocab.add_eos == theirs.vocab.add_eos, text)
 
 
 def _first_end(side: Side, ends: frozenset[int]) -> str:
@@ -235,7 +247,6 @@ def _same(ours: Side, theirs: Side) -> bool:
 
 def _translation(ours: Side, theirs: Side) -> Iterator[Reason]:
     """How far --cross-vocab gets: with the tokens that say the same in both."""
-
     a, b = ours.says, theirs.says
     n, all_ = len(set(a) & set(b)), len(a)
     said = {"texts": all_, "common": n}, {"texts": len(b), "common": n}
@@ -249,22 +260,22 @@ def _translation(ours: Side, theirs: Side) -> Iterator[Reason]:
             f"take a draft of the target's family{_family(ours.facts)}, or --draft lookup, which needs none",
         )
         return
-    yield Reason(
-        "tokens in common",
-        said[0],
-        said[1],
-        NOTE,
-        f"{n / all_:.1%} of the target's translate one to one",
-        f"draft with it as it is: paceline run -m {_file(ours)} -md {_file(theirs)} --cross-vocab auto",
-    )
+    as_it_is, better = "", f"better take a draft of the target's family{_family(ours.facts)} and vocabulary"
+    if ours.facts.format == theirs.facts.format == "gguf":  # the commands read nothing else
+        target, draft = _file(ours), _file(theirs)
+        as_it_is = f"draft with it as it is: paceline run -m {target} -md {draft} --cross-vocab auto"
+        better += (
+            f"; or give this one the target's: paceline transplant {draft} --vocab-of {target} -o OUT.gguf"
+        )
+    share = f"{n / all_:.1%} of the target's translate one to one"
+    yield Reason("tokens in common", said[0], said[1], NOTE, share, as_it_is)
     yield Reason(
         "family",
         ours.facts.family or None,
         theirs.facts.family or None,
         NOTE,
         "" if ours.facts.family == theirs.facts.family else "another one",
-        f"better take a draft of the target's family{_family(ours.facts)} and vocabulary; or give this one "
-        f"the target's: paceline transplant {_file(theirs)} --vocab-of {_file(ours)} -o OUT.gguf",
+        better,
     )
 
 

@@ -35,8 +35,8 @@ def reasons(target: Facts, draft: Facts) -> Iterator[Reason]:
 
 def architecture(target: Facts, draft: Facts) -> Iterator[Reason]:
     said = []
-    for role, arch in (("target", target.arch), ("draft", draft.arch)):
-        if kind := KINDS.get(arch):
+    for role, facts in (("target", target), ("draft", draft)):
+        if kind := KINDS.get(facts.arch) or ("an embedding model" if facts.pooling else ""):
             said.append(f"the {role} is {kind}: it writes no text")
     if said:
         yield Reason(
@@ -92,7 +92,9 @@ def experts(target: Facts, draft: Facts) -> Iterator[Reason]:
             WARNING,
             f"{ROWS} tokens of a pass read about {touched:.0f} of the target's {target.experts} experts, "
             f"{touched / target.experts_used:.1f}x what one does: only short or sure drafts pay",
-            f"measure what a pass costs by its tokens: paceline doctor -m {shlex.quote(str(target.path))}",
+            f"measure what a pass costs by its tokens: paceline doctor -m {shlex.quote(str(target.path))}"
+            if target.format == "gguf"
+            else "",
         )
     else:
         yield Reason("experts", *values, NOTE, "a draft computes one token at a time: few experts each")

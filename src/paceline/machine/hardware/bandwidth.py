@@ -37,7 +37,7 @@ Key = dict[str, Any]
 def measured(threads: int | None = None, *, warn: Warn | None = None, again: bool = False) -> float:
     """Bytes a second that so many threads read together (None: as many as decoding uses). From the disk where
     it was measured before; warn: told where it cannot be kept. Raises PacelineError where too little memory
-    is free to tell."""
+    is free to tell, or the system gives too little of it or of threads."""
     from paceline.machine.hardware.threads import choose_threads, logical_cores
 
     threads = threads or choose_threads(None)
@@ -94,12 +94,18 @@ def measure(threads: int, size: int, clock: Callable[[], float] = perf_counter) 
     several nodes it lies near the thread then."""
     reading = Reading(threads, size // threads, clock)
     workers = [threading.Thread(target=reading.work, args=(i,), daemon=True) for i in range(threads)]
+    try:
+        for worker in workers:
+            worker.start()
+    except RuntimeError as error:  # a limit of processes
+        reading.stop(error)
     for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    if reading.error is not None:
-        raise reading.error
+        if worker.ident is not None:
+            worker.join()
+    if isinstance(why := reading.error, (MemoryError, RuntimeError)):
+        raise PacelineError(f"could not be measured ({str(why) or 'out of memory'})") from why
+    if why is not None:
+        raise why
     return max(reading.rates)
 
 
@@ -127,9 +133,13 @@ class Reading:
         except threading.BrokenBarrierError:
             pass  # another one says why
         except BaseException as error:
-            self.error = error
-            self._start.abort()
-            self._finish.abort()
+            self.stop(error)
+
+    def stop(self, error: BaseException) -> None:
+        """For all threads; those that wait for each other, too."""
+        self.error = error
+        self._start.abort()
+        self._finish.abort()
 
     def _begin(self) -> None:
         self._began = self._clock()
@@ -139,12 +149,19 @@ class Reading:
         self.rates.append(sum(self._done) / max(1e-9, self._clock() - self._began))
 
     def _filled(self) -> Sequence[NDArray[np.int64]]:
-        """Written, so that there is memory behind it, until the time for it is over."""
+        """Written, so that there is memory behind it, until the time for it is over. Raises PacelineError
+        where that is too early: what was written would be read from a cache."""
         until, pieces = self._clock() + SECONDS / 2, []
-        for _ in range(max(1, self._size // PIECE)):
+        wanted = max(1, self._size // PIECE)
+        for _ in range(wanted):
             pieces.append(np.ones(PIECE // 8, np.int64))
             if self._clock() > until:
                 break
+        if 2 * len(pieces) < wanted:
+            raise PacelineError(
+                f"could not be measured ({len(pieces):,} of {wanted:,} MB were written in the time for it): "
+                "try again when the machine is less busy"
+            )
         return pieces
 
     def _read(self, memory: Sequence[NDArray[np.int64]]) -> int:

@@ -16,7 +16,8 @@ MARKS = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 class Limits:
     """version: of the control groups, 0 where there are none. cpus: processors' worth of time (a quota of 1.5
     is 150 ms in every 100 ms); period: seconds; cpuset: processors it may run on; memory: bytes. None: no
-    limit. container: what it is called, "" where nothing tells. stat: the file that tells of throttling."""
+    limit. container: what it is called, "" where nothing tells. stat: the file that tells of throttling by
+    that quota."""
 
     version: int = 0
     cpus: float | None = None
@@ -35,32 +36,30 @@ def read(files: Files) -> Limits:
         files.miss("container limits", GROUPS)
         return Limits(container=name)
     folders = {kind: _folders(mounts.get(kind), groups[kind]) for kind in groups if kind in mounts}
-    quotas, sets, memories, stat = [], [], [], ""
+    quotas: list[tuple[tuple[float, float], str]] = []
+    sets, memories = [], []
     for folder in folders.get("", ()):
-        quotas.append(_quota2(files, folder))
+        quotas += [(quota, folder)] if (quota := _quota2(files, folder)) else []
         sets.append(files.cpus(f"{folder}/cpuset.cpus.effective"))
         memories += [files.number(f"{folder}/{name}") for name in ("memory.max", "memory.high")]
     for folder in folders.get("cpu", ()):
-        quotas.append(_quota1(files, folder))
+        quotas += [(quota, folder)] if (quota := _quota1(files, folder)) else []
     for folder in folders.get("cpuset", ()):
         sets.append(files.cpus(f"{folder}/cpuset.effective_cpus") or files.cpus(f"{folder}/cpuset.cpus"))
     for folder in folders.get("memory", ()):
         memories.append(files.number(f"{folder}/memory.limit_in_bytes"))
-    for folder in (*folders.get("cpu", ()), *folders.get("", ())):
-        if files.text(f"{folder}/cpu.stat") is not None:
-            stat = f"{folder}/cpu.stat"
-            break
-    quota = min((quota for quota in quotas if quota is not None), default=None)
+    (cpus, period), holder = min(quotas, default=((None, None), ""))
     if not folders:
         files.miss("container limits", MOUNTS)
     return Limits(
         version=0 if not folders else 1 if {"cpu", "memory", "cpuset"} & set(folders) else 2,
-        cpus=None if quota is None else quota[0],
-        period=None if quota is None else quota[1],
+        cpus=cpus,
+        period=period,
         cpuset=min((cpus for cpus in sets if cpus), key=len, default=None),
         memory=min((m for m in memories if m is not None and 0 < m < UNLIMITED), default=None),
         container=name,
-        stat=stat,
+        # A group is told of its own quota's throttling, and of no other's.
+        stat=f"{holder}/cpu.stat" if holder else "",
     )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -111,6 +110,10 @@ def _linux(files: Files, allowed: frozenset[int] | None) -> Cores | None:
     if not numbers:
         files.miss("cores", f"{CPU}/online")
         return None
+    usable = frozenset(numbers) if allowed is None else frozenset(numbers) & allowed
+    if not usable:  # a sandbox that shows another machine's
+        files.unread.append(f"cores: {CPU} has none of those that this process may use")
+        return None
     ids = {n: _core(files, n, numbers) for n in numbers}
     if None in ids.values():
         files.miss("which processors share a core", f"{CPU}/cpu{numbers[0]}/topology/thread_siblings_list")
@@ -125,7 +128,7 @@ def _linux(files: Files, allowed: frozenset[int] | None) -> Cores | None:
         )
         for n in numbers
     ]
-    return Cores(tuple(cpus), frozenset(numbers) & (allowed if allowed is not None else frozenset(numbers)))
+    return Cores(tuple(cpus), usable)
 
 
 def _core(files: Files, n: int, numbers: list[int]) -> int | None:
@@ -192,13 +195,6 @@ def _counted(allowed: frozenset[int] | None) -> Cores:
         physical = psutil.cpu_count(logical=False) or logical
     except OSError:
         physical = logical
-    share = max(1, logical // max(1, physical))
-    cpus = tuple(Cpu(n, n // share) for n in range(max(logical, numbers[-1] + 1)))
+    physical = min(physical, logical)
+    cpus = tuple(Cpu(n, n * physical // logical) for n in range(max(logical, numbers[-1] + 1)))
     return Cores(cpus, frozenset(numbers), known=False)
-
-
-def packages(cores: Cores) -> str:
-    """For a person: "2 sockets of 64 physical cores"."""
-    held = Counter({cpu.core: cpu.package for cpu in cores.usable}.values())
-    sizes = sorted(held.values())
-    return f"{len(held)} sockets of {' and '.join(map(str, sorted(set(sizes))))} physical cores"

@@ -59,7 +59,7 @@ def flags(files: Files) -> frozenset[str] | None:
 
 def compared(has: frozenset[str], engine: str | None) -> Features:
     """has: see `flags`. engine: what `llama_print_system_info` says; None without one."""
-    names = ARM if has & set(ARM.values()) else X86
+    names = ARM if "asimd" in has else X86  # x86 has an "sme", too
     there = tuple(name for name, flag in names.items() if flag in has)
     if engine is None:
         return Features(there)

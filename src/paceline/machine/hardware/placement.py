@@ -9,13 +9,16 @@ import platform
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from paceline.core.errors import PacelineError
 
-# set_mempolicy(2): libc has no function for it, and libnuma need not be installed.
-SYSCALLS = {"x86_64": 238, "aarch64": 237}
-DEFAULT, INTERLEAVE = 0, 3
-BITS = 64  # of a word of the mask
+# set_mempolicy(2) and get_mempolicy(2): libc has no functions for them, and libnuma need not be installed.
+SYSCALLS = {"x86_64": (238, 239), "aarch64": (237, 236)}
+INTERLEAVE = 3
+BITS, WORDS = 64, 16  # of a mask of nodes: as many as a kernel is built for
+
+Policy = tuple[int, Sequence[int]]  # a mode, and the nodes that it is about
 
 
 def placeable() -> bool:
@@ -27,22 +30,32 @@ def placeable() -> bool:
 def spread(nodes: Sequence[int]) -> Iterator[None]:
     """What this thread touches first meanwhile lies on these nodes in turns. What is mapped from a file and
     in the page cache already stays where it is. Raises PacelineError where the system forbids it."""
-    _set(INTERLEAVE, nodes)
+    before = policy()
+    set_policy((INTERLEAVE, nodes))
     try:
         yield
     finally:
-        _set(DEFAULT, ())
+        set_policy(before)  # numactl may have given it one
 
 
-def _set(mode: int, nodes: Sequence[int]) -> None:
-    if not placeable():
-        raise PacelineError("memory cannot be spread over nodes on this system")
-    words = (max(nodes, default=0) // BITS) + 1
-    mask = (ctypes.c_ulong * words)()
+def policy() -> Policy:
+    """Of this thread. Raises PacelineError."""
+    mode, mask = ctypes.c_int(), (ctypes.c_ulong * WORDS)()
+    _call(1, ctypes.byref(mode), mask, WORDS * BITS + 1, None, 0)
+    return mode.value, [node for node in range(WORDS * BITS) if mask[node // BITS] >> node % BITS & 1]
+
+
+def set_policy(policy: Policy) -> None:
+    mode, nodes = policy
+    mask = (ctypes.c_ulong * WORDS)()
     for node in nodes:
         mask[node // BITS] |= 1 << (node % BITS)
+    _call(0, mode, mask, WORDS * BITS + 1)  # the kernel reads one bit less than it is told of
+
+
+def _call(which: int, *args: Any) -> None:
+    if not placeable():
+        raise PacelineError("memory cannot be spread over nodes on this system")
     libc = ctypes.CDLL(None, use_errno=True)
-    # The kernel reads one bit less than it is told of.
-    code = libc.syscall(SYSCALLS[platform.machine()], mode, mask if nodes else None, words * BITS + 1)
-    if code != 0:
+    if libc.syscall(SYSCALLS[platform.machine()][which], *args) != 0:
         raise PacelineError(f"memory cannot be spread over nodes: {os.strerror(ctypes.get_errno())}")

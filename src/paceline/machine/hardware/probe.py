@@ -130,6 +130,8 @@ def probe(
     found = cores.read(files, allowed, system)
     memory = _memory(files, limits)
     flags = features.flags(files) if linux else None
+    if not linux:
+        files.unread.append(f"what the processor can do: not read on {system}")
     pages, governors = (_pages(files), _governors(files)) if linux else (Pages(), {})
     graphics = gpus.read(files, system=system, memory=None if memory is None else memory.total)
     return Hardware(

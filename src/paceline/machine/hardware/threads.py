@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from functools import cache
 
 from paceline.core.errors import UsageError
 from paceline.machine.hardware import containers, cores
@@ -50,13 +51,18 @@ def advise(cores: Cores, limits: Limits) -> Advice:
 
 def advised() -> Advice:
     """For this process on this machine."""
-    files = Files()
-    return advise(cores.read(files, cores.allowed_here()), containers.read(files))
+    return advise(_cores(cores.allowed_here()), containers.read(Files()))
+
+
+@cache
+def _cores(allowed: frozenset[int] | None) -> Cores:
+    """Of this machine: hundreds of small files, which say the same every time."""
+    return cores.read(Files(), allowed)
 
 
 def physical_cores() -> int:
     """Of those this process may run on."""
-    return max(1, cores.read(Files(), cores.allowed_here()).physical)
+    return max(1, _cores(cores.allowed_here()).physical)
 
 
 def logical_cores() -> int:

@@ -37,8 +37,8 @@ class Facts:
     quantisation: the file type (Q4_K_M, BF16, ...). size: bytes on disk, of an hf folder its weights. n_ctx:
     trained context. experts, experts_used: 0 without. memory: how it remembers (ATTENTION, HYBRID,
     RECURRENT). sliding_window: 0 without. kv_bytes: of one token of context at F16 in the cache, with those
-    layers that stop growing at a window; 0 where unknown. tokenizer: None where it was not read, or there is
-    none."""
+    layers that stop growing at a window; 0 where unknown. pooling: not 0: its states are pooled, or it is not
+    causal: no language model. tokenizer: None where it was not read, or there is none."""
 
     files: tuple[Path, ...]
     format: str
@@ -57,6 +57,7 @@ class Facts:
     memory: str = ATTENTION
     sliding_window: int = 0
     kv_bytes: int = 0
+    pooling: int = 0
     chat_template: str | None = None
     tokenizer: TokenizerFacts | None = None
 

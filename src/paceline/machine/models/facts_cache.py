@@ -21,7 +21,7 @@ from paceline.machine.models.header import read
 from paceline.machine.models.plain_file import read_json
 
 # Another number where the same files would be told otherwise.
-FORMAT = 1
+FORMAT = 2
 MAX_SIZE = 64 << 20
 MAX_ENTRIES = 16_384
 MAX_TEMPLATE = 1 << 16  # of characters; a model with a longer one is read each time
@@ -32,7 +32,7 @@ Entry = Mapping[str, Any]
 _TEXTS = ("format", "name", "arch", "family", "quantisation", "memory")
 _NUMBERS = (
     *("size", "n_ctx", "n_layers", "n_embd", "n_vocab", "experts", "experts_used"),
-    *("sliding_window", "kv_bytes"),
+    *("sliding_window", "kv_bytes", "pooling"),
 )
 
 
@@ -76,8 +76,10 @@ class FactsCache:
         entries = {key: entry for key, entry in _load(self._path).items() if _facts(entry)}
         entries |= self._new
         kept = dict(list(entries.items())[-MAX_ENTRIES:])
+        while len(text := json.dumps({"format": FORMAT, "models": kept})) > MAX_SIZE:
+            kept = dict(list(kept.items())[(len(kept) + 1) // 2 :])
         with contextlib.suppress(OSError):  # a disk that is full, or not ours: read again next time
-            _write(self._path, json.dumps({"format": FORMAT, "models": kept}))
+            _write(self._path, text)
         self._known, self._new = self._known | self._new, {}
 
 
@@ -122,8 +124,6 @@ def _stamps(paths: Sequence[Path]) -> list[Stamp]:
 
 
 def _write(path: Path, text: str) -> None:
-    if len(text) > MAX_SIZE:
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

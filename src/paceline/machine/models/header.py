@@ -11,33 +11,17 @@ from typing import NoReturn
 import numpy as np
 
 from paceline.core.errors import ModelError
+from paceline.machine.models.cursor import MAX_STRINGS
 from paceline.machine.models.end_tokens import end_tokens
-from paceline.machine.models.facts import ATTENTION, HYBRID, RECURRENT, Facts, TokenizerFacts
+from paceline.machine.models.facts import RECURRENT, Facts, TokenizerFacts
 from paceline.machine.models.family import family_of, printable
 from paceline.machine.models.gguf_header import NEWER_NAMES, Header, Unread, read_header
 from paceline.machine.models.kv_bytes import Layers, kv_bytes
+from paceline.machine.models.memory import memory_of
 from paceline.machine.models.plain_file import exists
 
 __all__ = ["read", "read_gguf", "read_header"]
 
-# llama.cpp 0.3.36's, src/llama-arch.cpp.
-_RECURRENT = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
-_HYBRID = frozenset(
-    {
-        *("jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"),
-        *(
-            "qwen3next",
-            "qwen35",
-            "qwen35moe",
-            "qwen4exp",
-            "kimi-linear",
-            "kimi-k3",
-            "bailingmoe3",
-            "glm5-next",
-        ),
-        *("deepseek4", "minimax-01"),
-    }
-)
 _KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
 _KINDS |= dict.fromkeys(("gpt2", "hybriddna", "whitespace", "gemma4"), "BPE")
 _SAME = (
@@ -84,7 +68,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> Facts:
     arch = first.text("general.architecture")
     if not arch or len(arch) > _LONGEST or not arch.isprintable():
         raise ModelError(f"{path}: names no architecture: it is no language model")
-    layers = _layers(first, arch)
+    memory = memory_of(arch)
     n_vocab = first.length(_TOKENS) or first.number(f"{arch}.vocab_size")
     name, file = first.text("general.name"), parts[0].path
     return Facts(
@@ -103,16 +87,17 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> Facts:
         n_vocab=n_vocab or _rows(parts),
         experts=first.number(f"{arch}.expert_count"),
         experts_used=first.number(f"{arch}.expert_used_count"),
-        memory=RECURRENT if arch in _RECURRENT else HYBRID if arch in _HYBRID else ATTENTION,
+        memory=memory,
         sliding_window=first.number(f"{arch}.attention.sliding_window"),
-        kv_bytes=0 if arch in _RECURRENT else kv_bytes(layers),
+        kv_bytes=0 if memory == RECURRENT else kv_bytes(_layers(first, arch)),
+        pooling=first.number(f"{arch}.pooling_type") or int(first.flag(f"{arch}.attention.causal") is False),
         chat_template=first.text("tokenizer.chat_template") or None,
         tokenizer=_tokenizer(first) if tokens else None,
     )
 
 
 def _with_tokens(key: str, count: int) -> bool:
-    return key in (_TOKENS, _TYPES) or _without_tokens(key, count)
+    return (key in (_TOKENS, _TYPES) and count <= MAX_STRINGS) or _without_tokens(key, count)
 
 
 def _without_tokens(key: str, count: int) -> bool:
@@ -209,10 +194,9 @@ def _tokenizer(said: Metadata) -> TokenizerFacts | None:
     if model in ("", "no_vocab", "none"):
         return None
     texts, types = said.texts(_TOKENS), said.numbers(_TYPES)
-    if types and len(types) < len(texts):
-        raise ModelError(
-            f"{said.path}: has {len(texts):,} tokens and types of {len(types):,}: fetch it again"
-        )
+    count = said.length(_TYPES)
+    if count and not len(texts) <= count <= MAX_STRINGS:
+        raise ModelError(f"{said.path}: has {len(texts):,} tokens and types of {count:,}: fetch it again")
     special: dict[str, int] = {}
     for word, role in _ROLES.items():
         key = f"tokenizer.ggml.{word}_token_id"

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import ModelError
-from paceline.machine.models.facts import ATTENTION, HYBRID, RECURRENT, Facts
+from paceline.machine.models.facts import HYBRID, RECURRENT, Facts
 from paceline.machine.models.family import family_of, printable
 from paceline.machine.models.hub_tokenizer import numbers, optional, read_tokenizer
 from paceline.machine.models.kv_bytes import Layers, kv_bytes
+from paceline.machine.models.memory import HYBRID_ARCHS, RECURRENT_ARCHS, memory_of
 from paceline.machine.models.plain_file import exists, read_json, read_text, reason
 from paceline.machine.models.safetensors_header import Weights, read_weights
 
@@ -33,15 +34,12 @@ _ARCHS = {
     "qwen3_5": "qwen35",
     "qwen3_5_moe": "qwen35moe",
     "falcon_mamba": "mamba",
+    "minimax": "minimax-01",
     "olmo": "olmo",
 }
-_RECURRENT = frozenset({"mamba", "mamba2", "rwkv", "rwkv5", "rwkv6", "rwkv7", "falcon_mamba", "xlstm"})
-_HYBRID = frozenset(
-    {
-        *("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "plamo2", "granitemoehybrid", "lfm2", "lfm2_moe"),
-        *("nemotron_h", "qwen3_next", "qwen3_5", "qwen3_5_moe", "kimi_linear", "minimax", "recurrent_gemma"),
-    }
-)
+# Those that llama.cpp does not know.
+_RECURRENT = frozenset({"rwkv", "rwkv5", "xlstm"})
+_HYBRID = frozenset({"bamba", "zamba", "zamba2", "recurrent_gemma"})
 # Layers that keep a state, as layer_types or layers_block_type name them.
 _STATES = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv", "short_conv"})
 
@@ -56,7 +54,7 @@ def read_folder(path: str | Path, *, tokens: bool = True) -> Facts:
     if not model_type:
         raise ModelError(f"{folder / 'config.json'}: names no model_type: it is no model of transformers")
     arch = arch_of(model_type)
-    memory = _memory(model_type, config)
+    memory = _memory(arch, config)
     weights = read_weights(folder)
     tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
     name = _word(whole, "_name_or_path")
@@ -91,7 +89,7 @@ def arch_of(model_type: str) -> str:
     """llama.cpp's name for it; the same word where llama.cpp has none."""
     from gguf.constants import MODEL_ARCH_NAMES
 
-    known = set(MODEL_ARCH_NAMES.values())
+    known = {*MODEL_ARCH_NAMES.values(), *RECURRENT_ARCHS, *HYBRID_ARCHS}
     word = model_type.removesuffix("_text")
     for name in (_ARCHS.get(word, word), word.replace("_", ""), word.replace("_", "-")):
         if name in known:
@@ -132,11 +130,11 @@ def _first(config: Json, *keys: str) -> int:
     return 0
 
 
-def _memory(model_type: str, config: Json) -> str:
+def _memory(arch: str, config: Json) -> str:
     states = _states(config)
-    if model_type in _RECURRENT or (states and all(states)):
+    if arch in _RECURRENT or (states and all(states)):
         return RECURRENT
-    return HYBRID if model_type in _HYBRID or any(states) else ATTENTION
+    return HYBRID if arch in _HYBRID or any(states) else memory_of(arch)
 
 
 def _states(config: Json) -> list[int]:

@@ -17,6 +17,7 @@ from paceline.machine.models.plain_file import exists, read_json
 Json = Mapping[str, Any]
 MAX_SIZE = 64 << 20  # bytes; Gemma 3's has 33 MB
 MAX_TOKENS = 1 << 22
+MAX_NUMBER = 1 << 48  # no size or count in a config is larger; JSON's may have 4,300 digits
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _LOOKS_SPECIAL = re.compile(r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<｜.*｜>|<unused.*>", re.DOTALL)
@@ -40,21 +41,23 @@ def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
     kind = _kind(said, model, arch)
     size = config.get("vocab_size")
     texts, types = _tokens(path, _vocab(path, model), _added(path, said, settings), kind, model)
-    if type(size) is int and len(texts) < size <= MAX_TOKENS:
+    if type(size) is int and size > MAX_TOKENS:
+        raise ModelError(
+            f"{folder / 'config.json'}: its vocab_size is more than {MAX_TOKENS:,}: no model has so many"
+        )
+    if type(size) is int and len(texts) < size:
         texts += [b"[PAD%d]" % token for token in range(len(texts), size)]
         types += [UNUSED] * (size - len(types))
     ids = {text: token for token, text in reversed(list(enumerate(texts)))}
     special = _special(settings, config, ids, len(texts))
     add_bos, add_eos = _added_around(said, settings)
-    listed = [numbers(it.get("eos_token_id")) for it in (optional(folder / "generation_config.json"), config)]
-    ends = {token for found in listed for token in found if token < len(texts)}
     return TokenizerFacts(
         kind=kind,
         pre="gemma4" if arch == "gemma4" else "",
         texts=texts,
         types=types,
         special=special,
-        ends=end_tokens(texts, special) | ends,
+        ends=end_tokens(texts, special),
         add_bos=add_bos,
         add_eos=add_eos,
     )
@@ -66,9 +69,9 @@ def optional(path: Path) -> dict[str, Any]:
 
 
 def numbers(value: Any) -> list[int]:
-    """Of one or a list; what is no token id is left out."""
+    """Of one or a list; what is no size, count or id is left out."""
     values = value if isinstance(value, list) else [value]
-    return [number for number in values if type(number) is int and number >= 0]
+    return [number for number in values if type(number) is int and 0 <= number < MAX_NUMBER]
 
 
 def _kind(said: Json, model: Json, arch: str) -> str:
@@ -114,7 +117,11 @@ def _added(path: Path, said: Json, settings: Json) -> dict[int, tuple[str, bool]
     if not isinstance(listed, list) or not isinstance(decoder, dict):
         raise ModelError(f"{path}: its added tokens are no list")
     found: dict[int, tuple[str, bool]] = {}
-    more = [{**it, "id": int(id_)} for id_, it in decoder.items() if id_.isdecimal() and isinstance(it, dict)]
+    more = [
+        {**it, "id": int(id_)}
+        for id_, it in decoder.items()
+        if id_.isdecimal() and len(id_) < 10 and isinstance(it, dict)
+    ]
     for it in (*more, *listed):
         token, text = (it.get("id"), it.get("content")) if isinstance(it, dict) else (None, None)
         if not isinstance(text, str) or type(token) is not int or not 0 <= token < MAX_TOKENS:
@@ -157,14 +164,16 @@ def _tokens(
 
 
 def _special(settings: Json, config: Json, ids: Mapping[bytes, int], size: int) -> dict[str, int]:
-    """tokenizer_config.json names them by text, config.json by id; the first counts."""
+    """tokenizer_config.json names them by text, config.json by id; the first counts. A list of ids the
+    converter passes over, and generation_config.json it does not read."""
     found: dict[str, int] = {}
     for role in _ROLES:
         it = settings.get(f"{role}_token")
         text = it.get("content") if isinstance(it, dict) else it
         token = ids.get(_encoded(text)) if isinstance(text, str) else None
         if token is None:
-            token = next((n for n in numbers(config.get(f"{role}_token_id")) if n < size), None)
+            id_ = config.get(f"{role}_token_id")
+            token = id_ if type(id_) is int and 0 <= id_ < size else None
         if token is not None:
             found[role] = token
     return found

@@ -19,7 +19,7 @@ def open_plain(path: Path) -> BinaryIO:
     try:
         # A named pipe without a writer would hold its reader for ever.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        file = os.fdopen(os.open(path, flags), "rb")
+        file = open(path, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise ModelError(f"{path}: {reason(error)}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

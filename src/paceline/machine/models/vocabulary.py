@@ -12,7 +12,7 @@ from itertools import islice
 from types import MappingProxyType
 
 from paceline.core.vocab import Vocab
-from paceline.machine.models.facts import Facts, TokenizerFacts
+from paceline.machine.models.facts import TokenizerFacts
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 COMMA = 11
@@ -68,16 +68,8 @@ def _byte_level() -> dict[str, int]:
 BYTE_LEVEL = _byte_level()
 
 
-def size_of(facts: Facts, tokenizer: TokenizerFacts) -> int:
-    """Rows of the output layer. A GGUF file lists padding as tokens; a folder for transformers says only how
-    many there are, and conversion adds them."""
-    listed = len(tokenizer.texts)
-    return listed if facts.format == "gguf" else max(listed, facts.n_vocab)
-
-
-def vocabulary(tokenizer: TokenizerFacts, size: int | None = None) -> Vocab:
-    """size: with padding beyond what the tokenizer lists (None: without)."""
-    n = len(tokenizer.texts) if size is None else size
+def vocabulary(tokenizer: TokenizerFacts) -> Vocab:
+    n = len(tokenizer.texts)
     bos, eos = (_special(tokenizer, role, n) for role in ("bos", "eos"))
     roles = {tokenizer.special.get(role) for role in ("eot", "eom")} | {eos}
     ends = frozenset(id_ for id_ in tokenizer.ends | roles if id_ is not None and 0 <= id_ < n)
@@ -113,14 +105,10 @@ def _add_bos(tokenizer: TokenizerFacts) -> bool:
 
 
 def _text(tokenizer: TokenizerFacts, token: int) -> bytes:
-    if token >= len(tokenizer.texts):
-        return b"[PAD%d]" % token
     return tokenizer.texts[token] or b"[EMPTY_%d]" % token
 
 
 def _type(tokenizer: TokenizerFacts, token: int) -> int:
-    if token >= len(tokenizer.texts):
-        return UNUSED
     return tokenizer.types[token] if token < len(tokenizer.types) else NORMAL
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core.errors import ModelError, PacelineError, UsageError
+from paceline.machine.stores.places import hub_folder
 from paceline.machine.stores.reference import Held, Reference, asked_for, pick, variants
 from paceline.machine.stores.transfer import Partial, amount, fill
 
@@ -29,7 +30,7 @@ BUSY = 0.2  # seconds to wait for another process that downloads the same file
 Watch = Callable[[str, int, int], None]  # a file's name, bytes of it that are here, bytes of all of it
 
 _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # git's hash of a small file, the SHA-256 of a large one
-_SHA256 = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
+_SHA256 = re.compile(r"(?:sha256[:-])?([0-9a-f]{64})")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -59,12 +60,8 @@ def is_set(*names: str) -> bool:
 
 
 def cache_folder() -> Path:
-    """By the rules of huggingface_hub, which reads the environment only once."""
-    if given := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(os.path.expandvars(given)).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or str(Path(base) / "huggingface")
-    return Path(os.path.expandvars(home)).expanduser() / "hub"
+    """Of now: huggingface_hub reads the environment only once."""
+    return hub_folder(os.environ)
 
 
 def repo_folder(name: str) -> Path:
@@ -199,7 +196,7 @@ def _get(name: str, commit: str, remote: Remote, watch: Watch) -> Held:
     got, checked = 0, False
     if not (folder / "blobs" / remote.blob).exists():
         if remote.size <= LARGEST:
-            got, checked = _fetch(name, commit, remote, watch), bool(remote.sha256)
+            got, checked = _fetch(name, commit, remote, watch)
         else:
             got = remote.size  # by huggingface_hub itself, over Xet
     # Where the blob is there, this only gives it its name among the snapshots.
@@ -209,13 +206,14 @@ def _get(name: str, commit: str, remote: Remote, watch: Watch) -> Held:
     return Held(path, path.stat().st_size, remote.sha256, got, checked)
 
 
-def _fetch(name: str, commit: str, remote: Remote, watch: Watch) -> int:
-    """Make the cache's blob, complete and checked; how many bytes that took."""
+def _fetch(name: str, commit: str, remote: Remote, watch: Watch) -> tuple[int, bool]:
+    """Make the cache's blob, complete; how many bytes came for it, and whether its hash was compared."""
     from filelock import Timeout
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock, build_hf_headers
 
     folder = repo_folder(name)
+    blob = folder / "blobs" / remote.blob
     lock = cache_folder() / ".locks" / folder.name / f"{remote.blob}.lock"  # huggingface_hub's own
     lock.parent.mkdir(parents=True, exist_ok=True)
     url = hf_hub_url(name, remote.name, revision=commit, endpoint=endpoint())
@@ -226,15 +224,16 @@ def _fetch(name: str, commit: str, remote: Remote, watch: Watch) -> int:
 
     try:
         with WeakFileLock(lock, timeout=BUSY):
+            if blob.exists():  # by now: another process had the lock, and is done
+                return 0, False
             with Partial(_partial(folder, remote)) as partial:
                 partial.read(tick)
                 if partial.done > remote.size:
                     partial.clear()
-                resumed = partial.done
+                resumed = partial.done > 0
                 fill(partial, url, headers, remote.size, tick)
                 if resumed and remote.sha256 not in ("", partial.sha256):
-                    resumed = 0  # what was there is damaged, as a crash of the system leaves it
-                    partial.clear()
+                    partial.clear()  # what was there is damaged, as a crash of the system leaves it
                     fill(partial, url, headers, remote.size, tick)
                 partial.settle()
             if remote.sha256 not in ("", partial.sha256):
@@ -243,8 +242,8 @@ def _fetch(name: str, commit: str, remote: Remote, watch: Watch) -> int:
                     f"{remote.name}: the hub states the SHA-256 {remote.sha256}, what came has "
                     f"{partial.sha256}: it was thrown away; try again, and do not trust it if this stays so"
                 )
-            partial.path.replace(folder / "blobs" / remote.blob)
-            return remote.size - resumed
+            partial.path.replace(blob)
+            return partial.came, bool(remote.sha256)
     except Timeout as error:
         raise PacelineError(
             f"{remote.name}: is being downloaded by another process; wait for that"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from paceline.core.errors import ModelError
 from paceline.core.printable import printable
+from paceline.machine.home import expanded
 from paceline.machine.models.facts import Facts
 from paceline.machine.models.facts_cache import FactsCache
 from paceline.machine.models.gguf_header import read_header
@@ -96,7 +97,7 @@ def find(
     search = Search(tick)
     stores = places(environ)
     given = [*folders, *(Path(part) for part in _parts(environ.get("PACELINE_MODELS", "")))]
-    for folder in (folder.expanduser() for folder in given):
+    for folder in map(expanded, given):
         if not os.path.exists(folder):  # noqa: PTH110  # Path's may raise
             search.note(folder, "no such folder")
         stores.append((FOLDER, folder.absolute()))

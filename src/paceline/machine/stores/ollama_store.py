@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.machine.models.plain_file import exists
 from paceline.machine.stores.model_folder import MANIFESTS
 from paceline.machine.stores.reference import parse
 from paceline.machine.stores.search import Candidate, Search
@@ -32,14 +33,16 @@ PART = {
 }
 DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 LAYER = "application/vnd.ollama.image."
-LIST = "application/vnd.ollama.manifest.list.v2+json"
+MOST = 64  # manifests in a list
 
 
 def candidates(root: Path, search: Search, *, named: bool) -> Iterator[Candidate]:
     """The models of the store. named: whether `ollama:NAME` leads to this one."""
     known = set()
     for folder in MANIFESTS:
-        for path in _manifests(root / folder, search):
+        # In the order in which manifests_of has them.
+        paths = sorted(_manifests(root / folder, search), key=lambda path: path.parts[-4] != USUAL_HOSTS[0])
+        for path in paths:
             parts = path.relative_to(root / folder).parts
             if not all(PART[kind].fullmatch(part) for kind, part in zip(PART, parts, strict=True)):
                 search.note(path, "is no name that Ollama gives")
@@ -48,7 +51,7 @@ def candidates(root: Path, search: Search, *, named: bool) -> Iterator[Candidate
             if name in known:
                 continue
             known.add(name)
-            if (blob := _blob(root, path, name, search)) is not None:
+            if (blob := weights(root, path, name, search)) is not None:
                 yield Candidate(blob, f"ollama:{name}" if named and _typeable(name) else str(blob))
 
 
@@ -83,8 +86,9 @@ def _manifests(folder: Path, search: Search, depth: int = len(PART)) -> Iterator
                 yield entry.path
 
 
-def _blob(root: Path, path: Path, name: str, search: Search) -> Path | None:
-    """The file that holds the model's weights; None, and a note, where there is none."""
+def weights(root: Path, path: Path, name: str, search: Search) -> Path | None:
+    """The file that holds the weights of the model whose manifest is at `path`; None, and a note, where there
+    is none. name: as `ollama list` shows it."""
     reference = f"ollama:{name}"
     # Any of these may be a link to another disk.
     inside = [os.path.realpath(top) for top in (root, root / "blobs", *(root / name for name in MANIFESTS))]
@@ -95,11 +99,12 @@ def _blob(root: Path, path: Path, name: str, search: Search) -> Path | None:
         return None
     try:
         layers = _layers(root, manifest, search)
-        chosen = layers.get("model")
-        if chosen is None:
-            search.note(reference, f"has no model on this machine; {_why(layers)}")
+        models = layers.get("model", [])
+        if len(models) != 1:
+            why = f"is in {len(models)} parts; only Ollama can run it" if models else _why(layers)
+            search.note(reference, why)
             return None
-        digest, size = chosen
+        digest, size = models[0]
     except (ValueError, TypeError, KeyError, AttributeError):
         search.note(path, "is damaged; pull it again with Ollama")
         return None
@@ -108,22 +113,25 @@ def _blob(root: Path, path: Path, name: str, search: Search) -> Path | None:
     return _complete(root / "blobs", digest, size, name, search)
 
 
-def _layers(root: Path, manifest: dict[str, Any], search: Search) -> dict[str, tuple[str, int]]:
-    """Digest and size of the first layer of each type. Raises what comes of a manifest that is none."""
-    if manifest.get("mediaType") == LIST:
-        found: dict[str, tuple[str, int]] = {}
-        for one in manifest["manifests"]:
+def _layers(root: Path, manifest: dict[str, Any], search: Search) -> dict[str, list[tuple[str, int]]]:
+    """Digest and size of the layers of each type; of a list of manifests those of the first that has a model.
+    Raises what comes of a manifest that is none."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    if "manifests" in manifest:
+        for one in manifest["manifests"][:MOST]:
             if "layers" not in one:
-                one = search.json(root / "blobs" / f"sha256-{_hex(one['digest'])}") or {"layers": []}
-            if "model" in (found := _layers(root, one | {"mediaType": ""}, search)):
+                path = root / "blobs" / f"sha256-{_hex(one['digest'])}"
+                if not exists(path):  # not every engine's is on every machine
+                    continue
+                one = search.json(path) or {"layers": []}
+            if "model" in (found := _layers(root, {"layers": one["layers"]}, search)):
                 break
         return found
-    found = {}
     for layer in manifest["layers"] or ():
         kind, digest, size = layer["mediaType"], layer["digest"], layer["size"]
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise ValueError("no size")
-        found.setdefault(kind.removeprefix(LAYER), (_hex(digest), size))
+        found.setdefault(kind.removeprefix(LAYER), []).append((_hex(digest), size))
     return found
 
 
@@ -133,8 +141,10 @@ def _hex(digest: str) -> str:
     return match[1].lower()
 
 
-def _why(layers: dict[str, tuple[str, int]]) -> str:
-    return "it holds safetensors for Ollama's MLX engine" if "tensor" in layers else "it may run in the cloud"
+def _why(layers: dict[str, list[tuple[str, int]]]) -> str:
+    mlx = "tensor" in layers
+    why = "it holds safetensors for Ollama's MLX engine" if mlx else "it may run in the cloud"
+    return f"has no model on this machine; {why}"
 
 
 def _complete(blobs: Path, digest: str, size: int, name: str, search: Search) -> Path | None:
@@ -151,7 +161,7 @@ def _complete(blobs: Path, digest: str, size: int, name: str, search: Search) ->
             return path
         search.note(reference, f"{path} has {there:,} bytes, its manifest says {size:,}; {pull}")
         return None
-    began = os.path.exists(blobs / f"sha256-{digest}-partial")  # noqa: PTH110  # Path's may raise
+    began = exists(blobs / f"sha256-{digest}-partial")
     why = "is being downloaded, or was left half-way" if began else "its file is missing"
     search.note(reference, f"{why}; {pull}")
     return None

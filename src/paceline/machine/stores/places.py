@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.core.errors import ModelError
+from paceline.machine.home import expanded
 from paceline.machine.models.plain_file import read_text
 from paceline.machine.stores.search import Search
 
@@ -18,32 +20,43 @@ MAX_PATH = 4096
 
 def places(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
     """Where other programs keep their models: the name of each, and a folder that need not exist."""
-    home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
+    home = home_of(environ)
 
     def first(*given: tuple[str, str]) -> Path | None:
-        return next(
-            (Path(environ[name]).expanduser() / below for name, below in given if environ.get(name)), None
-        )
+        return next((expanded(environ[name]) / below for name, below in given if environ.get(name)), None)
 
-    hub = first(
-        ("HF_HUB_CACHE", ""),
-        ("HUGGINGFACE_HUB_CACHE", ""),
-        ("HF_HOME", "hub"),
-        ("XDG_CACHE_HOME", "huggingface/hub"),
-    )
     llama = first(("LLAMA_CACHE", ""), ("XDG_CACHE_HOME", "llama.cpp"))
     if llama is None and sys.platform == "darwin":
         llama = home / "Library" / "Caches" / "llama.cpp"
     if llama is None and sys.platform == "win32":
         llama = first(("LOCALAPPDATA", "llama.cpp"))
-    ollama = first(("OLLAMA_MODELS", ""))
     found = [
-        *((OLLAMA, one) for one in ([ollama] if ollama else [home / ".ollama" / "models", OLLAMA_SERVICE])),
-        (HUB, hub or home / ".cache" / "huggingface" / "hub"),
+        *((OLLAMA, folder) for folder in ollama_folders(environ)),
+        (HUB, hub_folder(environ)),
         *((LM_STUDIO, folder) for folder in lm_studio(home)),
         (LLAMA_CPP, llama or home / ".cache" / "llama.cpp"),
     ]
     return list(dict.fromkeys(found))
+
+
+def home_of(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
+
+
+def ollama_folders(environ: Mapping[str, str]) -> list[Path]:
+    """OLLAMA_MODELS, or where it keeps models for one user and, as a service of Linux, for all."""
+    if given := environ.get("OLLAMA_MODELS"):
+        return [expanded(given)]
+    return [home_of(environ) / ".ollama" / "models", OLLAMA_SERVICE]
+
+
+def hub_folder(environ: Mapping[str, str]) -> Path:
+    """The Hugging Face cache, by the rules of huggingface_hub."""
+    if given := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
+        return expanded(os.path.expandvars(given))
+    base = environ.get("XDG_CACHE_HOME") or home_of(environ) / ".cache"
+    home = environ.get("HF_HOME") or str(Path(base) / "huggingface")
+    return expanded(os.path.expandvars(home)) / "hub"
 
 
 def lm_studio(home: Path) -> list[Path]:

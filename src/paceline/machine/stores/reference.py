@@ -143,6 +143,7 @@ def _hub(text: str, rest: str) -> Reference:
     if (page := _PAGE.fullmatch(rest)) is not None:
         rest, file = page[1], page[2] or ""
     name, _, tag = rest.strip("/").partition(":") if rest[:1] != "/" else (rest, "", "")
+    name = name.removesuffix(".git")  # as git clones it
     parts = name.split("/")
     if len(parts) != 2:
         raise UsageError(

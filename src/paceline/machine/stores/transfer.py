@@ -15,11 +15,11 @@ BLOCK = 1 << 20
 
 class Partial:
     """What is here of a file. Nothing is held back in memory: whenever the process ends, what came is kept.
-    sha256: of what there is."""
+    sha256: of what there is. came: bytes that this process has added, whatever became of them."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.done = path, 0
+        self.path, self.done, self.came = path, 0, 0
         self._digest = hashlib.sha256()
 
     def __enter__(self) -> Partial:
@@ -42,9 +42,13 @@ class Partial:
             tick(self.done)
 
     def append(self, piece: bytes) -> None:
-        self._file.write(piece)
-        self._digest.update(piece)
-        self.done += len(piece)
+        left = memoryview(piece)
+        while left:  # unbuffered, a disk may take less than it is given
+            taken = self._file.write(left)
+            self._digest.update(left[:taken])
+            self.done += taken
+            self.came += taken
+            left = left[taken:]
 
     def settle(self) -> None:
         """On the disk, not only on its way: a name that says it is complete must not outlive its bytes."""
@@ -93,7 +97,10 @@ def _stream(
         hf_raise_for_status(response)
         begins = f"bytes {partial.done}-"
         if partial.done and not response.headers.get("Content-Range", "").startswith(begins):
-            partial.clear()  # a server that knows no ranges begins anew
+            # A server that knows no ranges begins anew; a page of somebody in between is no reason to.
+            if response.headers.get("Content-Length", str(size)) != str(size):
+                raise PacelineError(f"{_host(url)} answers with something else than the file; try again")
+            partial.clear()
         for piece in response.iter_bytes():
             if partial.done + len(piece) > size:
                 raise PacelineError(
