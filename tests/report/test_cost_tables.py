@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import sys
 from pathlib import Path
@@ -104,6 +105,8 @@ def test_an_unsteady_machine_is_said() -> None:
     assert not any("busy" in line for line in notes(a_record()))
     (line,) = [line for line in notes(a_record(noise={"draft": 2.31})) if "busy" in line]
     assert line.startswith("draft: times of one and the same pass lie 2.3x apart")
+    (line,) = [line for line in notes(a_record(noise={"target": math.inf})) if "busy" in line]
+    assert line.startswith("target: times of one and the same pass are too few to compare")
 
 
 def test_a_terminal_of_80_columns_holds_it_all() -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -274,7 +275,8 @@ def _measured(
         if cost.noise < NOISY:
             steady[path] = costs
         else:
-            note(f"{path}: times of one and the same pass lie {cost.noise:.1f}x apart; measure again later")
+            apart = f"lie {cost.noise:.1f}x apart" if isfinite(cost.noise) else "are too few to compare"
+            note(f"{path}: times of one and the same pass {apart}; measure again later")
     return steady
 
 

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 from paceline.core.account import FEW, Account, reason
 from paceline.core.belief import Belief, Mood
 from paceline.core.cost import Costs
-from paceline.core.policy import fitting
+from paceline.core.policy import fits, fitting
 from paceline.core.ports import NO_BUDGET, Budget
 from paceline.core.proposal import Proposal, RateBudget
 from paceline.core.record import Step
@@ -141,6 +141,8 @@ class Rate:
         if self._nap:
             return list(drafts)
         now = self._clock()
+        if len(drafts) == 1 and drafts[0].q is None and fits(drafts[0], budgets[0]):
+            return [self._chosen(requests[0], budgets[0], drafts[0], now)]
         survivals = [
             self.belief.survivals(self._mood(request), draft)
             for request, draft in zip(requests, drafts, strict=True)
@@ -155,20 +157,27 @@ class Rate:
         queue.sort()
         kept = fitting(queue, drafts, budgets)
         rows = min(rows, len(self._curve) - 1)  # many requests may have drawn more than the curve shows
-        n, most = self._best([entry[0] for entry in kept], rows)
+        n, _ = self._best([entry[0] for entry in kept], rows)
         taken: list[list[int]] = [[] for _ in drafts]
         for _, at, node in kept[:n]:
             taken[at].append(node)
         for budget, survival in zip(budgets, survivals, strict=True):
             if isinstance(budget, RateBudget) and budget.proposal.name:
-                # A request by itself, none of whose nodes was left out, has just been judged.
-                alone = len(kept) == len(survival) and rows == self._rows == 1
-                worth = most if alone else self._best(descending(survival), self._rows)[1]
-                self._settle(budget.proposal, now, worth)
+                self._settle(budget.proposal, now, self._best(descending(survival), self._rows)[1])
         return [
             draft if draft.q is not None else draft.chosen(sorted(nodes), survival)
             for draft, nodes, survival in zip(drafts, taken, survivals, strict=True)
         ]
+
+    def _chosen(self, request: Request, budget: Budget, draft: DraftTree, now: float) -> DraftTree:
+        """What `choose` comes to for one request, whose draft is within its budget: as nearly always, and in
+        two thirds of the time."""
+        survival = self.belief.survivals(self._mood(request), draft)
+        order = sorted(range(len(survival)), key=survival.__getitem__, reverse=True)
+        n, worth = self._best([-survival[node] for node in order], self._rows)
+        if isinstance(budget, RateBudget) and budget.proposal.name:
+            self._settle(budget.proposal, now, worth)
+        return draft.chosen(sorted(order[:n]), survival)
 
     def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
         cost = self.costs.target

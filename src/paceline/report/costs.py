@@ -58,8 +58,9 @@ def notes(record: Record) -> list[str]:
         )
     for role, noise in record["noise"].items():
         if noise > UNSTEADY:
+            apart = f"lie {noise:.1f}x apart" if math.isfinite(noise) else "are too few to compare"
             out.append(
-                f"{role}: times of one and the same pass lie {noise:.1f}x apart; the machine is busy: "
+                f"{role}: times of one and the same pass {apart}; the machine is busy: "
                 "measure again later (--again)"
             )
     return out
