@@ -180,3 +180,27 @@ def test_siblings_of_one_drafter_share_its_luck() -> None:
     for _ in range(4):
         belief.learn(mood, fork, [2])
     assert mood["a"] > 0
+
+
+@given(seed=st.integers(0, 2**16), n=st.integers(1, 12))
+def test_a_chain_is_believed_as_much_as_the_same_nodes_in_a_tree(seed: int, n: int) -> None:
+    """Chains are weighed by themselves, for speed."""
+    r, belief, mood = random.Random(seed), Belief(), Mood()
+
+    def guesses() -> DraftTree:
+        said = tuple(
+            tuple((name, r.random()) for name in "abc" if r.random() < 0.7) or (("a", 0.5),) for _ in range(n)
+        )
+        return DraftTree(tuple(range(n)), tuple(range(ROOT, n - 1)), (0.5,) * n, ("a",) * n, said=said)
+
+    for name in "abc":
+        belief.of(name)
+    for _ in range(20):
+        right = r.randrange(n)
+        belief.learn(mood, guesses(), [*range(right), 99])
+    tree = guesses()
+    product, expected = 1.0, []
+    for p in belief._mixed(mood, tree):
+        product *= p
+        expected.append(product)
+    assert belief.survivals(mood, tree) == pytest.approx(expected, abs=1e-12)

@@ -129,7 +129,7 @@ def test_a_full_disk_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> No
 
     said = Said()
     with monkeypatch.context() as patch:
-        patch.setattr(json, "dump", full)
+        patch.setattr(Path, "replace", full)
         assert not keep(KEY, Kept(Cost.flat(3.0)), said)
     assert "No space left on device" in said[0]
     found = recall(KEY, said)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +11,7 @@ from typing import Any
 
 from paceline.core.cost import Cost, Costs
 from paceline.core.errors import UsageError
-from paceline.machine.home import home
+from paceline.machine.home import home, write_whole
 
 FORMAT = 1
 
@@ -80,8 +77,7 @@ def recall(key: Key, warn: Warn) -> Kept | None:
 
 
 def keep(key: Key, kept: Kept, warn: Warn) -> bool:
-    """Whole or not at all: a reader never sees half a file, and of several writers the last one stays. Where
-    the disk refuses, `warn` is told, and it is False."""
+    """Where the disk refuses, `warn` is told, and it is False."""
     path = path_of(key)
     said = {
         "format": FORMAT,
@@ -91,16 +87,7 @@ def keep(key: Key, kept: Kept, warn: Warn) -> bool:
         "effort": asdict(kept.effort),
     }
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(said, file, allow_nan=False)
-            Path(name).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        write_whole(path, json.dumps(said, allow_nan=False))
     except OSError as error:
         warn(f"{path}: cannot be written ({error.strerror}); costs are measured again next time")
         return False

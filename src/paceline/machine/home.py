@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 from pathlib import Path
 
 from paceline.core.errors import UsageError
@@ -23,3 +25,18 @@ def home() -> Path:
 def expanded(path: str | os.PathLike[str]) -> Path:
     """With ~ and ~USER written out; as it is where there is no such user, for which Path's own raises."""
     return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Whole or not at all: a reader never sees half a file, and of several writers the last one stays. Makes
+    the folder. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise

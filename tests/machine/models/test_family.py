@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.machine.models.family import family_of, printable
+from paceline.machine.models.family import cleaned, family_of
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_a_name_that_tells_nothing_is_passed_over(nothing: str) -> None:
 @given(st.text(max_size=400))
 def test_any_name_gives_a_family_that_can_be_shown(name: str) -> None:
     family = family_of([name])
-    assert family == printable(family)
+    assert family == cleaned(family)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +16,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import PacelineError
 from paceline.machine.hardware.cores import CPU
 from paceline.machine.hardware.files import Files, whole
-from paceline.machine.home import home
+from paceline.machine.home import home, write_whole
 from paceline.machine.identity import cpu_name
 
 FORMAT = 1
@@ -195,16 +192,7 @@ def keep(key: Key, rate: float, warn: Warn | None = None) -> None:
     """Whole or not at all; where the disk refuses, `warn` is told."""
     path = path_of(key)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump({"format": FORMAT, "key": key, "bytes_per_second": rate}, file)
-            Path(name).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        write_whole(path, json.dumps({"format": FORMAT, "key": key, "bytes_per_second": rate}))
     except OSError as error:
         if warn is not None:
             warn(f"{path}: cannot be written ({error.strerror}); memory is measured again next time")

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from paceline.core.errors import ModelError
-from paceline.machine.home import home
+from paceline.machine.home import home, write_whole
 from paceline.machine.models.facts import Facts
 from paceline.machine.models.header import read
 from paceline.machine.models.plain_file import read_json
@@ -79,7 +77,7 @@ class FactsCache:
         while len(text := json.dumps({"format": FORMAT, "models": kept})) > MAX_SIZE:
             kept = dict(list(kept.items())[(len(kept) + 1) // 2 :])
         with contextlib.suppress(OSError):  # a disk that is full, or not ours: read again next time
-            _write(self._path, text)
+            write_whole(self._path, text)
         self._known, self._new = self._known | self._new, {}
 
 
@@ -121,16 +119,3 @@ def _stamps(paths: Sequence[Path]) -> list[Stamp]:
     except (OSError, ValueError):
         return []
     return [[stat.st_size, stat.st_mtime_ns, stat.st_ino] for stat in stats]
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise

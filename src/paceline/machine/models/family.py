@@ -51,9 +51,9 @@ def _family(name: str) -> str:
             continue
         elif not (sized and _RELEASE.fullmatch(word)):
             kept.append(word)
-    return printable("-".join(kept))
+    return cleaned("-".join(kept))
 
 
-def printable(text: str) -> str:
+def cleaned(text: str) -> str:
     """A name from a file, fit to be shown."""
     return "".join(c for c in text[:512] if c.isprintable()).strip()

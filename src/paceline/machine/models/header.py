@@ -14,7 +14,7 @@ from paceline.core.errors import ModelError
 from paceline.machine.models.cursor import MAX_STRINGS
 from paceline.machine.models.end_tokens import end_tokens
 from paceline.machine.models.facts import RECURRENT, Facts, TokenizerFacts
-from paceline.machine.models.family import family_of, printable
+from paceline.machine.models.family import cleaned, family_of
 from paceline.machine.models.gguf_header import NEWER_NAMES, Header, Unread, read_header
 from paceline.machine.models.kv_bytes import Layers, kv_bytes
 from paceline.machine.models.memory import memory_of
@@ -75,7 +75,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> Facts:
         files=tuple(part.path for part in parts),
         format="gguf",
         # Files say "models", or a hash, where a converter knew no better.
-        name=printable(name) if family_of([name]) else file.stem,
+        name=cleaned(name) if family_of([name]) else file.stem,
         arch=arch,
         family=family_of([first.text("general.basename"), name, file.name]),
         parameters=sum(tensor.elements for part in parts for tensor in part.tensors) or None,
@@ -205,8 +205,8 @@ def _tokenizer(said: Metadata) -> TokenizerFacts | None:
             # llama.cpp keeps to its default where the number is no token's.
             special |= {role: token[0]} if token and token[0] < len(texts) else {}
     return TokenizerFacts(
-        kind=_KINDS.get(model, printable(model)),
-        pre=printable(said.text("tokenizer.ggml.pre")) or ("gemma4" if model == "gemma4" else ""),
+        kind=_KINDS.get(model, cleaned(model)),
+        pre=cleaned(said.text("tokenizer.ggml.pre")) or ("gemma4" if model == "gemma4" else ""),
         texts=texts,
         types=types[: len(texts)],
         special=special,

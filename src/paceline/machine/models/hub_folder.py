@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.core.errors import ModelError
 from paceline.machine.models.facts import HYBRID, RECURRENT, Facts
-from paceline.machine.models.family import family_of, printable
+from paceline.machine.models.family import cleaned, family_of
 from paceline.machine.models.hub_tokenizer import numbers, optional, read_tokenizer
 from paceline.machine.models.kv_bytes import Layers, kv_bytes
 from paceline.machine.models.memory import HYBRID_ARCHS, RECURRENT_ARCHS, memory_of
@@ -119,7 +119,7 @@ def _text_model(config: dict[str, Any]) -> dict[str, Any]:
 
 def _word(config: Json, key: str) -> str:
     value = config.get(key)
-    return printable(value) if isinstance(value, str) else ""
+    return cleaned(value) if isinstance(value, str) else ""
 
 
 def _first(config: Json, *keys: str) -> int:
@@ -200,7 +200,7 @@ def _named(folder: Path) -> Iterable[str]:
 
 def _name(folder: Path, said: str) -> str:
     names = [*_named(folder), said]
-    return printable(next((name for name in names if family_of([name])), names[0]))
+    return cleaned(next((name for name in names if family_of([name])), names[0]))
 
 
 def _files(folder: Path, weights: Weights) -> Iterable[Path]:
