@@ -31,7 +31,8 @@ SCHEMA = {
     "required": ["name", "n", "tags"],
     "additionalProperties": False,
 }
-PHONE = r"\(\d{3}\) \d{3}-\d{4}(, ext\. \d{2})?"
+# Not \d: the grammar takes every digit of Unicode for one, and Python's tables may be older.
+PHONE = r"\([0-9]{3}\) [0-9]{3}-[0-9]{4}(, ext\. [0-9]{2})?"
 PROMPT = '{"name": "addition", "n": 12, "tags": ["red"]}\n'
 WAYS: dict[str, dict[str, Any]] = {
     "lookup": {"drafters": "lookup", "ngram_min": 1},

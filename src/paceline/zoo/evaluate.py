@@ -10,7 +10,6 @@ import argparse
 import codeop
 import math
 import re
-import textwrap
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,13 +186,15 @@ def functions(each: int = 5) -> list[tuple[str, str]]:
 
 
 def is_python(first_line: str, body: str) -> bool:
-    """Whether a function may begin like that: its whole lines compile, or would if they went on."""
-    text = textwrap.dedent(f"{first_line}\n{body.strip(chr(10)).rpartition(chr(10))[0]}\n")
+    """Whether a function and what follows may begin so: its whole lines compile, or would with more."""
+    indent = len(first_line) - len(first_line.lstrip())
+    # what a method stands in, so that what follows it may stand beside it, or further out
+    outside = "".join(f"{' ' * depth}if True:\n" for depth in range(0, indent, 4))
+    text = f"{outside}{first_line}\n{body.strip(chr(10)).rpartition(chr(10))[0]}\n"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Not exec: a function that is not complete yet is no error to it.
-            codeop.compile_command(text.rstrip("\n"), symbol="single")
+            codeop.compile_command(text, symbol="exec")  # None: Python, but not to its end
     except (SyntaxError, ValueError, OverflowError):
         return False
     return True
@@ -208,14 +209,16 @@ def loops(ids: list[int], longest: int = 24, end: int = 30) -> bool:
 
 
 def completions(target_file: Path, count: int = 80) -> str:
-    """How many greedy completions of held-out functions are Python, and how many end in a loop."""
-    model, right, looping, prompts = load(target_file), 0, 0, functions()
+    """How many greedy completions of held-out functions are Python, end in a loop, or do the first only."""
+    model, right, looping, code, prompts = load(target_file), 0, 0, 0, functions()
     for prompt, line in prompts:
         ids = greedy(model, model.tokenize(prompt.encode(), add_bos=False, special=False), count)
-        right += is_python(line, model.detokenize(ids).decode("utf-8", "replace"))
-        looping += loops(ids)
-    n = len(prompts)
-    return f"of {n} held-out functions, {count} greedy tokens each: {right} go on as Python, {looping} loop"
+        python, loop = is_python(line, model.detokenize(ids).decode("utf-8", "replace")), loops(ids)
+        right, looping, code = right + python, looping + loop, code + (python and not loop)
+    return (
+        f"of {len(prompts)} held-out functions, {count} greedy tokens each: {right} go on as Python, "
+        f"{looping} loop, {code} do the one and not the other"
+    )
 
 
 def main() -> None:

@@ -51,6 +51,22 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
+class Past:
+    """Keys and values of one block for the tokens so far, with room for `room` of them."""
+
+    def __init__(self, rows: int, shape: Shape, room: int, dtype: torch.dtype) -> None:
+        size = (rows, shape.kv_heads, room, shape.head_dim)
+        self.keys, self.values = torch.empty(size, dtype=dtype), torch.empty(size, dtype=dtype)
+        self.tokens = 0
+
+    def add(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of all tokens, the new ones last; each (rows, heads, tokens, head dimension)."""
+        end = self.tokens + keys.shape[2]
+        self.keys[:, :, self.tokens : end], self.values[:, :, self.tokens : end] = keys, values
+        self.tokens = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
 class Block(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """Grouped-query attention and SwiGLU, each added to the residual stream."""
 
@@ -68,16 +84,22 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.ffn_up = nn.Linear(shape.width, shape.feed_forward, bias=False)
         self.ffn_down = nn.Linear(shape.feed_forward, shape.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: Past | None = None) -> Tensor:
         batch, length, _ = x.shape
         h = self.attn_norm(x)
         q, k, v = (part(h).view(batch, length, -1, self.shape.head_dim).transpose(1, 2)
                    for part in (self.attn_q, self.attn_k, self.attn_v))  # fmt: skip
         q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
+        if past:
+            k, v = past.add(k, v)
         group = self.shape.heads // self.shape.kv_heads
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.attn_output(mixed.transpose(1, 2).reshape(batch, length, -1))
+        if length == 1:  # the heads of a group side by side over the keys they share
+            q = q.reshape(batch, self.shape.kv_heads, group, -1)
+        else:
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
+        mixed = mixed.reshape(batch, self.shape.heads, length, -1).transpose(1, 2)
+        x = x + self.attn_output(mixed.reshape(batch, length, -1))
         h = self.ffn_norm(x)
         return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
 
@@ -103,10 +125,17 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is untyped here
             if name.endswith(("attn_output.weight", "ffn_down.weight")):
                 nn.init.zeros_(weight)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        length = ids.shape[1]
-        cos, sin = self.cos[:length], self.sin[:length]
+    def hidden(self, ids: Tensor, past: list[Past] | None = None) -> Tensor:
+        """States (batch, length, width) before the output matrix.
+
+        With `past` (one a block) the ids come after its tokens: any number of the first, then one at a time.
+        """
+        begin = past[0].tokens if past else 0
+        cos, sin = (table[begin : begin + ids.shape[1]] for table in (self.cos, self.sin))
         x = self.token_embd(ids)
-        for block in self.blk:
-            x = block(x, cos, sin)
-        return F.linear(self.output_norm(x), self.token_embd.weight)
+        for i, block in enumerate(self.blk):
+            x = block(x, cos, sin, past[i] if past else None)
+        return self.output_norm(x)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.linear(self.hidden(ids), self.token_embd.weight)

@@ -3,8 +3,6 @@
 One loop feeds both models the same batch. The target learns from the text; the draft learns from the text
 and from the target's distribution (distillation, as DistillSpec does: Zhou et al. 2023, arXiv:2310.08461),
 and towards the end from the target alone, since its only work is to guess what the target will say.
-In the last quarter the target is also taught to leave loops, which small models otherwise fall into after a
-few greedy lines (DITTO: Xu et al. 2022, arXiv:2206.02369, equation 3).
 The schedule runs on the clock, so a run ends on time on any machine; it resumes from its last checkpoint.
 """
 
@@ -12,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,9 +45,6 @@ class Plan:
     matrix_lr: float = 2.5e-3
     other_lr: float = 2.5e-3
     distil: float = 0.6
-    unloop_from: float = 0.75
-    unloop_rows: int = 4
-    unloop_weight: float = 0.25
     checkpoint_minutes: float = 10.0
 
     def rate(self, done: float) -> float:
@@ -127,35 +123,13 @@ def losses(target: Llama, draft: Llama, ids: Tensor, distil: Tensor) -> tuple[Te
     return big_loss + (1 - distil) * small_loss + distil * soft, big_loss.detach(), small_loss.detach()
 
 
-def loops(ids: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """(rows in which a span repeats itself to the end, how far back each token's last copy is; 0: none).
-
-    Spans have 4 to 96 tokens, short ones as often as long ones by ratio; up to 96 tokens of text come before.
-    """
-    size = ids.shape[1]
-    lengths = np.exp(rng.uniform(np.log(4), np.log(96), len(ids))).astype(int)[:, None]
-    before = rng.integers(1, 96, len(ids))[:, None]
-    place = np.arange(size)[None, :]
-    copied = place >= before + lengths
-    source = np.where(copied, before + (place - before) % lengths, place)
-    return ids.gather(1, torch.from_numpy(source)), torch.from_numpy(np.where(copied, lengths, 0))
-
-
-def unloop(target: Llama, draft: Llama, ids: Tensor, back: Tensor) -> Tensor:
-    """DITTO's loss: a token of a repeated span is to have half the probability it had one copy earlier.
-
-    The draft goes on learning what the target says there.
-    """
-    x, y = ids[:, :-1], ids[:, 1:, None]
-    with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
-        big, small = target(x), draft(x)
-    log_p, log_q = big.float().log_softmax(-1), small.float().log_softmax(-1)
-    p, steps = log_p.gather(-1, y)[..., 0].exp(), back[:, 1:]
-    earlier = p.detach().gather(1, torch.arange(p.shape[1]) - steps)
-    aim = -(1 - (p - 0.5 * earlier).abs()).clamp(min=1e-3).log()
-    soft = -(log_p.detach().exp() * log_q).sum(-1).mean()
-    copied = (steps > 0).float()
-    return (aim * copied).sum() / copied.sum() + soft
+def optimizers_of(plan: Plan, *networks: Llama) -> list[Any]:
+    """[Muon for the matrices inside the blocks, AdamW for embeddings and norms]."""
+    parameters = [pair for network in networks for pair in network.named_parameters()]
+    matrices = [p for name, p in parameters if p.ndim == 2 and "embd" not in name]
+    others = [p for name, p in parameters if p.ndim == 1 or "embd" in name]
+    adam = torch.optim.AdamW(others, plan.other_lr, betas=(0.9, 0.95), weight_decay=0.0)
+    return [Muon(matrices, plan.matrix_lr), adam]
 
 
 class Trainer:
@@ -166,14 +140,9 @@ class Trainer:
         torch.manual_seed(corpus.SEED)
         self.data = prepare(out)
         self.target, self.draft = Llama(TARGET), Llama(DRAFT)
-        parameters = [*self.target.named_parameters(), *self.draft.named_parameters()]
-        matrices = [p for name, p in parameters if p.ndim == 2 and "embd" not in name]
-        others = [p for name, p in parameters if p.ndim == 1 or "embd" in name]
-        adam = torch.optim.AdamW(others, plan.other_lr, betas=(0.9, 0.95), weight_decay=0.0)
-        self.optimizers = [Muon(matrices, plan.matrix_lr), adam]
+        self.optimizers = optimizers_of(plan, self.target, self.draft)
         self.seconds, self.tokens, self.steps = 0.0, 0, 0
         self.step_loss: Any = torch.compile(losses, dynamic=False)
-        self.unloop_loss: Any = torch.compile(unloop, dynamic=False)
         if (out / "checkpoint.pt").exists():
             self.load()
 
@@ -197,18 +166,19 @@ class Trainer:
         (self.out / "checkpoint.tmp").replace(self.out / "checkpoint.pt")
 
     def step(
-        self, ids: Tensor, done: float, repeated: tuple[Tensor, Tensor] | None = None
+        self, ids: Tensor, rate: float, distil: float, more: Callable[[], Tensor] | None = None
     ) -> tuple[float, float]:
-        """One update of both models on a batch, and perhaps on `loops`; returns the batch's losses."""
-        rate = self.plan.rate(done)
+        """One update of both models on a batch, and on `more` to minimise; returns the batch's losses.
+
+        `rate` multiplies the learning rates; `distil` is the target's share of what the draft learns from.
+        """
         for optimizer, lr in zip(self.optimizers, (self.plan.matrix_lr, self.plan.other_lr), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = lr * rate
-        distil = torch.tensor(1.0 if done > self.plan.long_from else self.plan.distil)
-        loss, big, small = self.step_loss(self.target, self.draft, ids, distil)
+        loss, big, small = self.step_loss(self.target, self.draft, ids, torch.tensor(distil))
         loss.backward()
-        if repeated:
-            (self.plan.unloop_weight * self.unloop_loss(self.target, self.draft, *repeated)).backward()
+        if more:
+            more().backward()
         for model in (self.target, self.draft):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in self.optimizers:
@@ -240,10 +210,10 @@ class Trainer:
         mean = np.zeros(2)
         while self.seconds < total:
             began, done = time.monotonic(), self.seconds / total
-            batches = long if done > plan.long_from else short
-            late = done > plan.unloop_from
-            repeated = loops(short.next(plan.unloop_rows), short.rng) if late else None
-            mean += self.step(batches.next(plan.batch_tokens // batches.length), done, repeated)
+            late = done > plan.long_from
+            batches = long if late else short
+            ids = batches.next(plan.batch_tokens // batches.length)
+            mean += self.step(ids, plan.rate(done), 1.0 if late else plan.distil)
             # a step that took longer was a machine asleep, or a run stopped for a while: not the plan's time
             self.seconds += min(time.monotonic() - began, LONGEST_STEP)
             if self.steps % 50 == 0:
