@@ -99,6 +99,7 @@ def export(run: Path, out: Path) -> list[Path]:
     import torch
 
     saved = torch.load(run / "checkpoint.pt", map_location="cpu")
+    out.mkdir(parents=True, exist_ok=True)
     written = []
     for role, shape in (("target", TARGET), ("draft", DRAFT)):
         plain, small = out / f".{role}-f32.tmp", out / f".{role}.tmp"
