@@ -26,22 +26,17 @@ def shapes_of(weights: Weights) -> dict[str, tuple[int, ...]]:
 
 
 def average(runs: tuple[Path, Path], share: float, out: Path) -> None:
-    """Write the folder of a new run that begins at the average; refuses to replace a run.
-
-    It has the first one's tokenizer and the optimisers begin anew.
-    """
+    """Begin a run in `out` at the average; refuses to replace a run."""
     import torch
 
-    if out.exists() and any(out.iterdir()):
-        raise SystemExit(f"{out}: holds files already; name a new folder")
+    from paceline.zoo.restore import begin
+
     first, second = (torch.load(run / "checkpoint.pt") for run in runs)
-    tokenizers = [(run / "tokenizer.json").read_bytes() for run in runs]
+    tokenizers = [(run / "tokenizer.json").read_text("utf-8") for run in runs]
     if tokenizers[0] != tokenizers[1]:
         raise SystemExit(f"{runs[0]} and {runs[1]} have different tokenizers: not two points of one run")
-    state = {role: between(first[role], second[role], share) for role in ("target", "draft")}
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "tokenizer.json").write_bytes(tokenizers[0])
-    torch.save({**state, "optimizers": [], "seconds": 0.0, "tokens": 0, "steps": 0}, out / "checkpoint.pt")
+    weights = {role: between(first[role], second[role], share) for role in ("target", "draft")}
+    begin(out, tokenizers[0], weights)
 
 
 def main() -> None:

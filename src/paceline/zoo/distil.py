@@ -43,11 +43,8 @@ class Untied(Llama):
         super().__init__(shape)
         self.output = nn.Linear(shape.width, shape.vocab, bias=False)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        x, length = self.token_embd(ids), ids.shape[1]
-        for block in self.blk:
-            x = block(x, self.cos[:length], self.sin[:length])
-        return self.output(self.output_norm(x))
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.output(hidden)
 
 
 def load(path: Path) -> Llama:

@@ -137,5 +137,8 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is untyped here
             x = block(x, cos, sin, past[i] if past else None)
         return self.output_norm(x)
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self.token_embd.weight)
+
     def forward(self, ids: Tensor) -> Tensor:
-        return F.linear(self.hidden(ids), self.token_embd.weight)
+        return self.logits(self.hidden(ids))

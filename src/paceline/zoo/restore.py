@@ -53,19 +53,29 @@ def tokenizer_of(file: Path) -> Any:
     return tokenizer
 
 
-def restore(files: Path, out: Path) -> None:
-    """Write `tokenizer.json` and a first `checkpoint.pt` into `out`; refuses to replace a run."""
+def begin(out: Path, tokenizer: str, weights: dict[str, Any]) -> None:
+    """Write a run's `tokenizer.json` and first `checkpoint.pt` into `out`; refuses to replace a run.
+
+    `weights` has a state dict for "target" and one for "draft"; the optimisers begin anew.
+    """
     import torch
 
     if out.exists() and any(out.iterdir()):
         raise SystemExit(f"{out}: holds files already; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
-    tokenizer_of(files / "paceline-target.gguf").save(str(out / "tokenizer.json"))
-    state: dict[str, Any] = {"optimizers": [], "seconds": 0.0, "tokens": 0, "steps": 0}
+    (out / "tokenizer.json").write_text(tokenizer, "utf-8")
+    torch.save({**weights, "optimizers": [], "seconds": 0.0, "tokens": 0, "steps": 0}, out / "checkpoint.pt")
+
+
+def restore(files: Path, out: Path) -> None:
+    """Begin a run in `out` with the weights and the tokenizer of `files`; refuses to replace a run."""
+    import torch
+
+    state: dict[str, Any] = {}
     for role, shape in (("target", TARGET), ("draft", DRAFT)):
         arrays = weights_of(files / f"paceline-{role}.gguf", shape)
         state[role] = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    torch.save(state, out / "checkpoint.pt")
+    begin(out, tokenizer_of(files / "paceline-target.gguf").to_str(pretty=True), state)
 
 
 def main() -> None:

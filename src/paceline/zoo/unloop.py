@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from torch import Tensor
 
 from paceline.zoo import corpus
@@ -74,7 +73,7 @@ def write(model: Llama, prompts: Tensor, count: int) -> tuple[Tensor, Tensor]:
     ids, likely, latest = [prompts], [torch.ones(rows, length)], prompts
     with torch.autocast("cpu", MATMUL, enabled=torch.float32 != MATMUL):
         for _ in range(count):
-            logits = F.linear(model.hidden(latest, past)[:, -1], model.token_embd.weight).float()
+            logits = model.logits(model.hidden(latest, past)[:, -1]).float()
             best, latest = logits.max(-1, keepdim=True)
             ids.append(latest)
             likely.append((best - logits.logsumexp(-1, keepdim=True)).exp())
