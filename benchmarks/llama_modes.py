@@ -9,7 +9,11 @@ round starts them anew, since some remember what they have said. Paceline's plai
 Without -m the embedded target inflated to --size at --type. Every output is compared with plain output.
 --ours: methods of Paceline that take part, as `paceline bench --methods` has them; the last of them is
 compared with the best of all modes, chosen for each category in hindsight. Targets: 0.97 of that best in
-each, 1.10 in the geometric mean. Run it on an idle machine.
+each, 1.10 in the geometric mean.
+--finals 3: one round of all modes with half of the items, and then --rounds of each category's best three
+alone with all of them, of which the comparison is made: of twenty noisy readings the best is lucky, and its
+next reading is not. The rule begins each round, in finals each category of it, without experience.
+Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -49,7 +53,6 @@ from paceline.report import bench as tables
 from paceline.zoo.inflate import inflate
 
 NGRAMS = ("ngram-simple", "ngram-mod", "ngram-cache", "ngram-map-k")
-NONE = "plain"
 LONGEST = 64  # tokens that an n-gram mode drafts at most
 WARM_UP = "def greet(name):\n    return"
 
@@ -62,8 +65,11 @@ class Mode:
     p_min: float | None = None
 
 
+PLAIN = Mode("plain", "plain")
+
+
 def modes() -> Iterator[Mode]:
-    yield Mode(NONE, "plain")
+    yield PLAIN
     for n in (2, 3, 4, 8, 16):
         for p in (0.0, 0.5, 0.75):
             yield Mode(f"draft n={n} p={p:g}", "model", n, p)
@@ -72,7 +78,12 @@ def modes() -> Iterator[Mode]:
 
 
 def one_round(
-    number: int, models: Models, items: list[workload.Item], draft: Path, arguments: argparse.Namespace
+    number: int,
+    models: Models,
+    items: Sequence[workload.Item],
+    some: Sequence[Mode],
+    draft: Path,
+    arguments: argparse.Namespace,
 ) -> tuple[list[Group], list[Row]]:
     plain = Method("paceline", Drafting(drafters=("none",)))
     prompts = Prompts(
@@ -84,7 +95,7 @@ def one_round(
         turns.ask_plainly(items, 1)
         if arguments.ours:
             turns.add(parse_all(arguments.ours, {})[1:], draft)
-        for mode in modes():
+        for mode in some:
             server = LlamaServer(
                 find_server(arguments.server),
                 models.plain.target.path,
@@ -114,7 +125,20 @@ def one_round(
             for group in turns.rounds(1, set(), first=number * len(items)):
                 groups.append(replace(group, round=number))
                 bars.advance(task)
+        for entry in turns.entries:
+            entry.checked = not entry.failed  # every item was asked greedily, and compared
         return groups, [entry.row for entry in turns.entries]
+
+
+def fastest(groups: Sequence[Group], some: Sequence[Mode], n: int) -> dict[str, list[Mode]]:
+    """By category the n that were fastest, without plain decoding, which takes part anyway."""
+    out: dict[str, list[Mode]] = {}
+    for category in sorted({group.category for group in groups}):
+        own = [group for group in groups if group.category == category]
+        speeds = {mode: ratio(own, mode.name, PLAIN.name) for mode in some if mode != PLAIN}
+        known = {mode: one.value for mode, one in speeds.items() if one is not None}
+        out[category] = sorted(known, key=lambda mode: -known[mode])[:n]
+    return out
 
 
 def against_best(groups: Sequence[Group], ours: str) -> Iterator[tuple[str, str, Interval]]:
@@ -126,6 +150,16 @@ def against_best(groups: Sequence[Group], ours: str) -> Iterator[tuple[str, str,
         known = {name: one for name, one in ratios.items() if one is not None}
         best = min(known, key=lambda name: known[name].value)
         yield category, best, known[best]
+
+
+def show(record: dict[str, object], arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print(json.dumps(record))
+    elif arguments.md:
+        print(tables.markdown(record))
+    else:
+        tables.write(record, sys.stdout)
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -141,6 +175,8 @@ def main() -> None:
     parser.add_argument("--suite", default="code,edit,json,agent,quote,prose")
     parser.add_argument("--items", type=int, default=14)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--finals", type=int, default=0, help="modes of each category that are asked again")
+    parser.add_argument("--modes", default="", help="only these, by the beginning of their names")
     parser.add_argument("-n", "--n-predict", type=int, default=96)
     parser.add_argument("-t", "--threads", type=int)
     parser.add_argument("--md", action="store_true", help="the tables as Markdown")
@@ -155,23 +191,34 @@ def main() -> None:
         groups: list[Group] = []
         rows: dict[str, Row] = {}
         with Models({"target": target, "threads": arguments.threads}) as models:
-            for number in range(arguments.rounds):
-                some, told = one_round(number, models, items, draft, arguments)
-                groups += some
+
+            def take(number: int, items: Sequence[workload.Item], some: Sequence[Mode]) -> list[Group]:
+                measured, told = one_round(number, models, items, some, draft, arguments)
                 for row in told:  # what failed in one round has failed
                     if row.system not in rows or rows[row.system].lossless:
                         rows[row.system] = row
-            known = provenance(models.plain, {"n": arguments.n_predict}) | {"suite": arguments.suite}
-    record = {
-        "provenance": known,
-        "results": [asdict(result) for result in summarize({}, list(rows.values()), groups, NONE)],
-    }
-    if arguments.json:
-        print(json.dumps(record))
-    elif arguments.md:
-        print(tables.markdown(record))
-    else:
-        tables.write(record, sys.stdout)
+                return measured
+
+            every = [mode for mode in modes() if mode.name.startswith(tuple(arguments.modes.split(",")))]
+            every = [PLAIN, *(mode for mode in every if mode != PLAIN)]
+
+            def tell() -> None:
+                known = provenance(models.plain, {"n": arguments.n_predict}) | {"suite": arguments.suite}
+                results = summarize({}, list(rows.values()), groups, PLAIN.name)
+                show({"provenance": known, "results": [asdict(result) for result in results]}, arguments)
+
+            asked = workload.sampled(items, arguments.items // 2) if arguments.finals else items
+            for number in range(1 if arguments.finals else arguments.rounds):
+                groups += take(number, asked, every)
+            if arguments.finals:
+                tell()
+                finalists = fastest(groups, every, arguments.finals)
+                groups, rows = [], {}
+                for number in range(1, 1 + arguments.rounds):
+                    for category, some in finalists.items():
+                        own = [item for item in items if item.category == category]
+                        groups += take(number, own, [PLAIN, *some])
+            tell()
     if arguments.ours and not arguments.json:
         ours = parse_all(arguments.ours, {})[-1].name
         found = list(against_best(groups, ours))

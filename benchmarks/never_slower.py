@@ -6,7 +6,8 @@ For each quantisation of the embedded target, inflated, and for each workload:
   1  plain answers are recorded, and what passes cost is measured
   2  a replay of the record scores every fixed setting (one drafter, a fixed length, a fixed p_min) and tells
      what a clairvoyant would reach with the proposals of `auto`
-  3  plain decoding, the best of the fixed settings and `auto` answer anew in turns
+  3  plain decoding, the best of the fixed settings and `auto` decode the same answers in turns: real passes
+     and drafts, what the target says is the record's (rehearsal.py)
   4  the same replay, with the costs as use has refreshed them, predicts the speed of `auto`
 Ratios are of measured speeds within one run; the bound's share is the predicted one. Targets: 0.98 of plain,
 1.05 of the best fixed setting in hindsight, 0.75 of the bound, a prediction within 10%, a calibration error
@@ -19,11 +20,13 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from rehearsal import Rehearsal
 
 from paceline import zoo
 from paceline.assemble import load
@@ -34,11 +37,13 @@ from paceline.core.cost import Costs
 from paceline.core.sampling import Sampling
 from paceline.costing import costs_of
 from paceline.lab import workload
-from paceline.lab.bench.bench import Bench
-from paceline.lab.bench.plan import Plan
+from paceline.lab.bench.bench import unwatched
+from paceline.lab.bench.method import parse_all
+from paceline.lab.bench.models import Models
 from paceline.lab.bench.prompts import Prompts, earlier
 from paceline.lab.bench.record import Interval
-from paceline.lab.bench.summary import ratio
+from paceline.lab.bench.summary import Group, ratio
+from paceline.lab.bench.turns import Turns
 from paceline.lab.replay import traces
 from paceline.lab.replay.lane import Means
 from paceline.lab.replay.record import Result
@@ -64,8 +69,9 @@ GUESSED = [f"model:n_draft={n}:p_min={p}" for n in (2, 4, 7, 12) for p in (0.0, 
 @dataclass
 class Row:
     """One workload with one quantisation. plain, fixed: the speed of `auto` over theirs. bound: its share of
-    the clairvoyant's. off: how much too high the prediction is, as a share. calibration: of what the rule
-    went by, in the replay."""
+    the clairvoyant's. off: how much too high the prediction is, as a share; drift: how much too high that of
+    plain decoding is, which is the machine's doing: it was faster when the costs were measured. calibration:
+    of what the rule went by, in the replay."""
 
     type: str
     workload: str
@@ -75,9 +81,10 @@ class Row:
     best_over_plain: Interval | None
     bound: float
     fixed_bound: float
-    measured: float | None
+    measured: float
     predicted: float
-    off: float | None
+    off: float
+    drift: float
     calibration: Calibration
 
 
@@ -98,8 +105,8 @@ def speed(result: Result) -> float:
     return result.predicted.tokens_per_second.value
 
 
-def measure(target: Path, ftype: str, workload: str, arguments: argparse.Namespace) -> Row:
-    suite, temperature = WORKLOADS[workload]
+def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) -> Row:
+    suite, temperature = WORKLOADS[name]
     sampling = Sampling(temperature=temperature)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "traces.jsonl"
@@ -111,39 +118,28 @@ def measure(target: Path, ftype: str, workload: str, arguments: argparse.Namespa
             grid = ",".join([*COPIED, *SURE, *GUESSED])
             best = max(replayed(recorded, grid, big, small, costs, bound=False), key=speed)
         methods = [AUTO] if best.method == "plain" else [best.method, AUTO]
-        plan = Plan(
-            models={"target": target, "draft": zoo.draft_path(), "threads": arguments.threads},
-            suite=suite,
-            items=arguments.items,
-            n=arguments.n_predict,
-            sampling=sampling,
-            methods=",".join(methods),
-            rounds=arguments.rounds,
-            keep_prompts=True,
-        )
-        record = Bench(plan).measure()
+        groups = rehearsed(target, recorded, suite, ",".join(methods), sampling, arguments)
         with both_models(target, arguments.threads) as (big, small, costs):
             both = replayed(recorded, ",".join(methods), big, small, costs, bound=True)
-    groups = record.groups[0]
-    measured = {result.system: result.speed for result in record.results}
-    auto = next(result for result in both if result.method == AUTO)
-    fixed = next(result for result in both if result.method == best.method)
+    auto, fixed, plain = (
+        next(result for result in both if result.method == name) for name in (AUTO, best.method, "plain")
+    )
     assert auto.predicted is not None
     assert auto.predicted.bound is not None
-    told, predicted = measured.get(AUTO), speed(auto)
-    proved = all(result.lossless for result in record.results)
+    predicted, measured = speed(auto), measured_speed(groups, AUTO)
     return Row(
         type=ftype,
-        workload=workload,
+        workload=name,
         best=best.method,
-        plain=ratio(groups, AUTO, "plain") if proved else None,
-        fixed=ratio(groups, AUTO, best.method) if proved else None,
-        best_over_plain=ratio(groups, best.method, "plain") if proved and len(methods) > 1 else None,
+        plain=ratio(groups, AUTO, "plain"),
+        fixed=ratio(groups, AUTO, best.method),
+        best_over_plain=ratio(groups, best.method, "plain"),
         bound=auto.predicted.bound.reached,
         fixed_bound=auto.predicted.bound.reached * speed(fixed) / predicted,
-        measured=told,
+        measured=measured,
         predicted=predicted,
-        off=None if told is None else predicted / told - 1,
+        off=predicted / measured - 1,
+        drift=speed(plain) / measured_speed(groups, "plain") - 1,
         calibration=calibrated(auto),
     )
 
@@ -158,12 +154,60 @@ def both_models(target: Path, threads: int | None) -> Iterator[tuple[Any, Any, C
         yield big.target, small.target, costs_of(big.target, small.target)
 
 
+class Rehearsing(Models):
+    """Models whose target says what was recorded."""
+
+    def __init__(self, given: Mapping[str, Any], recorded: Sequence[Trace]) -> None:
+        super().__init__(given)
+        requests = [request for trace in recorded for request in trace.requests]
+        rehearsal: Any = Rehearsal(self.plain.target, [one.recording for one in requests])
+        self.plain.target = rehearsal
+
+
+def rehearsed(
+    target: Path,
+    recorded: Sequence[Trace],
+    suite: str,
+    methods: str,
+    sampling: Sampling,
+    arguments: argparse.Namespace,
+) -> list[Group]:
+    """What plain decoding and `methods` take for the recorded answers, in turns."""
+    plain, *others = parse_all(methods, {})
+    with Rehearsing({"target": target, "threads": arguments.threads}, recorded) as models:
+        prompts = Prompts(
+            models.plain,
+            chosen(suite, arguments),
+            n=arguments.n_predict,
+            depth=0,
+            ignore_eos=True,
+            sampling=sampling,
+            seed=0,
+        )
+        turns = Turns(models, plain, prompts, unwatched, keep_prompts=True)
+        turns.ask_plainly(chosen(suite, arguments), 1)
+        turns.add(others, zoo.draft_path())
+        turns.check(Sampling(), 0)  # and all are warm after it
+        groups = list(turns.rounds(arguments.rounds, set()))
+        assert all(entry.row.lossless for entry in turns.entries)
+        return groups
+
+
+def measured_speed(groups: Sequence[Group], system: str) -> float:
+    some = [group.measurements[system] for group in groups]
+    return sum(one.tokens for one in some) / sum(one.seconds for one in some)
+
+
+def chosen(suite: str, arguments: argparse.Namespace) -> list[workload.Item]:
+    items = workload.of_size(workload.load(suite), "tiny")
+    return workload.sampled(items, arguments.items) if arguments.items else items
+
+
 def record_plainly(
     llm: LLM, recorder: Recorder, suite: str, sampling: Sampling, arguments: argparse.Namespace
 ) -> None:
     """What the model answers, item after item, as the bench asks them."""
-    items = workload.of_size(workload.load(suite), "tiny")
-    items = workload.sampled(items, arguments.items) if arguments.items else items
+    items = chosen(suite, arguments)
     prompts = Prompts(llm, items, n=arguments.n_predict, depth=0, ignore_eos=True, sampling=sampling, seed=0)
     said: dict[str, str] = {}
     before = earlier(items)
@@ -198,8 +242,8 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
             target = Path(arguments.models or folder) / f"{arguments.size}-{ftype}.gguf"
             if not target.exists():
                 inflate(zoo.target_path(), target, parse_count(arguments.size), ftype)
-            for workload in arguments.workloads.split(","):
-                yield measure(target, ftype, workload, arguments)
+            for name in arguments.workloads.split(","):
+                yield measure(target, ftype, name, arguments)
 
 
 def main() -> None:
@@ -219,16 +263,16 @@ def main() -> None:
     if not arguments.json:
         print(
             "type  workload  auto over plain     over the best fixed   the best fixed             "
-            "bound (fixed)  off   ECE (by chance)"
+            "bound (fixed)  off (drift)   ECE (by chance)"
         )
     for row in rows(arguments):
         if arguments.json:
             print(json.dumps(asdict(row)), flush=True)
             continue
-        off = "-" if row.off is None else f"{row.off:+.0%}"
+        off = f"{row.off:+.0%} ({row.drift:+.0%})"
         print(
             f"{row.type:5} {row.workload:8} {shown(row.plain):19} {shown(row.fixed):21} {row.best:26} "
-            f"{row.bound:.2f} ({row.fixed_bound:.2f})   {off:5} {said(row.calibration)}",
+            f"{row.bound:.2f} ({row.fixed_bound:.2f})   {off:11} {said(row.calibration)}",
             flush=True,
         )
     sys.stdout.flush()

@@ -251,20 +251,27 @@ def test_it_accounts_for_the_steps_without_a_draft() -> None:
 def test_where_deciding_is_felt_and_comes_to_nothing_steps_go_by_undecided() -> None:
     """A target whose pass takes as long as the rule's own work: it is asked less and less, and again at once
     where a draft was verified."""
-    rate = decider({1: 1.0, 2: 1.9, 64: 64.0})
     requests = asking(1)
     requests[0].stats = Stats(steps=2)  # a first pass may hold the prompt
-    gaps, since = list[int](), 0
-    for _ in range(80):
-        budgets = rate.budgets(requests)
-        if budgets[0].depth:
-            gaps.append(since)
-            since = 0
-        else:
-            assert rate.choose(requests, budgets, [EMPTY]) == [EMPTY]
-            since += 1
-        rate.observe(requests, [spent(0.5)])
-    assert gaps[:6] == [0, 1, 3, 7, 15, 15]
+
+    def gaps(rate: Rate, other: float) -> list[int]:
+        gaps, since = list[int](), 0
+        while len(gaps) < 9:
+            budgets = rate.budgets(requests)
+            if budgets[0].depth:
+                gaps.append(since)
+                since = 0
+            else:
+                assert rate.choose(requests, budgets, [EMPTY]) == [EMPTY]
+                since += 1
+            rate.observe(requests, [spent(other)])
+        return gaps
+
+    rate = decider({1: 1.0, 2: 1.9, 64: 64.0})
+    assert gaps(rate, 2.0) == [0, 1, 3, 7, 15, 31, 63, 63, 63]
+    # A fiftieth of all time is little enough.
+    assert gaps(decider({1: 1.0, 2: 1.9, 64: 64.0}), 0.21) == [0, 1, 3, 7, 10, 10, 10, 10, 10]
+    assert gaps(decider({1: 1.0, 2: 1.9, 64: 64.0}), 0.03) == [0, 1, 1, 1, 1, 1, 1, 1, 1]
     while rate.budgets(requests)[0].depth == 0:
         rate.observe(requests, [spent(0.5)])
     rate.observe(requests, [spent(0.5, chain([1], "a", [0.9]))])

@@ -37,7 +37,7 @@ LATELY = 0.88  # what is left of a step's weight after the next one: a memory of
 STRICT, PATIENCE = 10.0, 50  # for each share of the time that was lost, of at least so many plain steps
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
 SLIGHT = 0.002  # of a plain pass: a drafter that takes less is asked without asking what it is worth
-FELT, LONGEST_NAP = 0.02, 15  # a share of a pass; steps
+FELT, LONGEST_NAP = 0.02, 63  # a share of a pass; steps
 SHOWN = 16  # rows that a reason looks at
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
 
@@ -110,14 +110,15 @@ class Rate:
         ]
 
     def _rest(self, drafted: bool, other: float, pass_: float) -> None:
-        """Where deciding takes a share of a pass that can be felt, and comes to nothing, a few steps go by
-        without it, and more the longer that lasts."""
+        """Where deciding takes a share of a pass that can be felt, and comes to nothing, steps go by without
+        it, and more the longer that lasts, until it is felt no more."""
         if self._nap:
             self._nap -= 1
         elif drafted or other <= FELT * pass_:
             self._naps = 0
         else:
-            self._nap = self._naps = min(2 * self._naps + 1, LONGEST_NAP)
+            enough = int(min(other / (FELT * pass_), LONGEST_NAP))
+            self._nap = self._naps = min(2 * self._naps + 1, enough)
 
     @property
     def slightest(self) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline.core.ports import Budget, Features, Forward, Logits, Session, Target, Want
 from paceline.core.record import Step
-from paceline.core.sampling import Rng, Sampling, SeededRng, probabilities, softmax, top_k
+from paceline.core.sampling import Rng, Sampling, SeededRng, probabilities, top_k
 from paceline.core.tree import EMPTY, ROOT, DraftTree, Probabilities
 
 NOTHING = Want()
@@ -191,9 +191,10 @@ class ModelDrafter:
 
     def _branch(self, growth: _Growth, node: int, logits: Logits) -> None:
         candidates = top_k(logits, growth.budget.width)
-        p = softmax(logits.astype(np.float64))
+        best = logits[candidates[0]]
+        mass = float(np.exp(logits - best).sum())  # a whole distribution of a large vocabulary takes longer
         for rank, token in enumerate(candidates.tolist()):
-            likely = float(p[token])
+            likely = float(np.exp(logits[token] - best)) / mass
             if rank > 0 and (likely < growth.budget.p_split or growth.leaves >= growth.budget.width):
                 break
             if not growth.goes_on(node, likely):

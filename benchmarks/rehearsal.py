@@ -1,0 +1,74 @@
+"""Real passes over a text that is given.
+
+Greedy output at a near-tie depends on the shape of the pass, and of two answers that part there one may go
+round in circles. Methods that are to be compared by few answers decode the same text here: every pass is the
+model's own and takes its time, and what it says is the record's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.core.ports import Features, Want
+from paceline.core.tree import DraftTree
+from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
+
+
+class Rehearsal:
+    """A target, and what it says to the prompts of `recordings`."""
+
+    def __init__(self, target: Any, recordings: Sequence[Recording]) -> None:
+        self._target = target
+        self._record = RecordedTarget(target.vocab, recordings, target.text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def open(self) -> RehearsedSession:
+        return RehearsedSession(self._target.open(), self._record.open())
+
+    def forward(self, batch: Sequence[tuple[RehearsedSession, DraftTree]], want: Want) -> list[Said]:
+        real = self._target.forward([(session.real, tree) for session, tree in batch], want)
+        said = self._record.forward([(session.record, tree) for session, tree in batch], want)
+        return [Said(*both) for both in zip(real, said, strict=True)]
+
+
+class RehearsedSession:
+    def __init__(self, real: Any, record: RecordedSession) -> None:
+        self.real, self.record = real, record
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.record.tokens
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self.real.prefill(tokens)
+        self.record.prefill(tokens)
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        self.real.keep(path, root)
+        self.record.keep(path, root)
+
+    def close(self) -> None:
+        self.real.close()
+        self.record.close()
+
+
+class Said:
+    """The record's words, each after a look at the row that would have said it, which takes its time too."""
+
+    def __init__(self, real: Any, record: RecordedForward) -> None:
+        self._real, self._record = real, record
+
+    @property
+    def features(self) -> Features:
+        return self._record.features
+
+    def argmax(self, row: int) -> int:
+        self._real.argmax(row)
+        return self._record.argmax(row)
+
+    def logits(self, row: int) -> Any:
+        self._real.logits(row)
+        return self._record.logits(row)
