@@ -11,9 +11,12 @@ setup:
 # that has. It says the same.
 DEMO = build/demo-200M-BF16.gguf
 
-demo: setup
-	@test -f $(DEMO) || { mkdir -p build && $(BIN)/paceline zoo inflate $(DEMO) --params 200M --type BF16; }
+demo: setup $(DEMO)
 	@$(BIN)/paceline run --compare -n 256 -f examples/stack.txt -m $(DEMO) -md "$$($(BIN)/paceline zoo path draft)"
+
+$(DEMO): src/paceline/zoo/models/paceline-target.gguf | setup
+	@mkdir -p build
+	@$(BIN)/paceline zoo inflate $(DEMO) --params 200M --type BF16 --force
 
 test: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile --cov=paceline.core --cov-report=term-missing:skip-covered --cov-fail-under=100

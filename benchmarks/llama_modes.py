@@ -130,11 +130,15 @@ def one_round(
         return groups, [entry.row for entry in turns.entries]
 
 
+def by_category(groups: Sequence[Group]) -> Iterator[tuple[str, list[Group]]]:
+    for category in sorted({group.category for group in groups}):
+        yield category, [group for group in groups if group.category == category]
+
+
 def fastest(groups: Sequence[Group], some: Sequence[Mode], n: int) -> dict[str, list[Mode]]:
     """By category the n that were fastest, without plain decoding, which takes part anyway."""
     out: dict[str, list[Mode]] = {}
-    for category in sorted({group.category for group in groups}):
-        own = [group for group in groups if group.category == category]
+    for category, own in by_category(groups):
         speeds = {mode: ratio(own, mode.name, PLAIN.name) for mode in some if mode != PLAIN}
         known = {mode: one.value for mode, one in speeds.items() if one is not None}
         out[category] = sorted(known, key=lambda mode: -known[mode])[:n]
@@ -144,8 +148,7 @@ def fastest(groups: Sequence[Group], some: Sequence[Mode], n: int) -> dict[str, 
 def against_best(groups: Sequence[Group], ours: str) -> Iterator[tuple[str, str, Interval]]:
     """By category: the fastest of llama-server's modes, and our speed over it."""
     names = [mode.name for mode in modes()]
-    for category in sorted({group.category for group in groups}):
-        some = [group for group in groups if group.category == category]
+    for category, some in by_category(groups):
         ratios = {name: ratio(some, ours, name) for name in names}
         known = {name: one for name, one in ratios.items() if one is not None}
         best = min(known, key=lambda name: known[name].value)

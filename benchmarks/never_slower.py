@@ -20,7 +20,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -154,16 +154,6 @@ def both_models(target: Path, threads: int | None) -> Iterator[tuple[Any, Any, C
         yield big.target, small.target, costs_of(big.target, small.target)
 
 
-class Rehearsing(Models):
-    """Models whose target says what was recorded."""
-
-    def __init__(self, given: Mapping[str, Any], recorded: Sequence[Trace]) -> None:
-        super().__init__(given)
-        requests = [request for trace in recorded for request in trace.requests]
-        rehearsal: Any = Rehearsal(self.plain.target, [one.recording for one in requests])
-        self.plain.target = rehearsal
-
-
 def rehearsed(
     target: Path,
     recorded: Sequence[Trace],
@@ -174,18 +164,14 @@ def rehearsed(
 ) -> list[Group]:
     """What plain decoding and `methods` take for the recorded answers, in turns."""
     plain, *others = parse_all(methods, {})
-    with Rehearsing({"target": target, "threads": arguments.threads}, recorded) as models:
-        prompts = Prompts(
-            models.plain,
-            chosen(suite, arguments),
-            n=arguments.n_predict,
-            depth=0,
-            ignore_eos=True,
-            sampling=sampling,
-            seed=0,
-        )
+    with Models({"target": target, "threads": arguments.threads}) as models:
+        recordings = [request.recording for trace in recorded for request in trace.requests]
+        rehearsal: Any = Rehearsal(models.plain.target, recordings)
+        models.plain.target = rehearsal
+        items = chosen(suite, arguments)
+        prompts = prompts_of(models.plain, items, sampling, arguments)
         turns = Turns(models, plain, prompts, unwatched, keep_prompts=True)
-        turns.ask_plainly(chosen(suite, arguments), 1)
+        turns.ask_plainly(items, 1)
         turns.add(others, zoo.draft_path())
         turns.check(Sampling(), 0)  # and all are warm after it
         groups = list(turns.rounds(arguments.rounds, set()))
@@ -203,12 +189,19 @@ def chosen(suite: str, arguments: argparse.Namespace) -> list[workload.Item]:
     return workload.sampled(items, arguments.items) if arguments.items else items
 
 
+def prompts_of(
+    llm: LLM, items: Sequence[workload.Item], sampling: Sampling, arguments: argparse.Namespace
+) -> Prompts:
+    n = arguments.n_predict
+    return Prompts(llm, items, n=n, depth=0, ignore_eos=True, sampling=sampling, seed=0)
+
+
 def record_plainly(
     llm: LLM, recorder: Recorder, suite: str, sampling: Sampling, arguments: argparse.Namespace
 ) -> None:
     """What the model answers, item after item, as the bench asks them."""
     items = chosen(suite, arguments)
-    prompts = Prompts(llm, items, n=arguments.n_predict, depth=0, ignore_eos=True, sampling=sampling, seed=0)
+    prompts = prompts_of(llm, items, sampling, arguments)
     said: dict[str, str] = {}
     before = earlier(items)
     recorder.begin(llm.target.vocab, llm.target.name)
