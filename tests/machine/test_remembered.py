@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from intruding import intrude
 from paceline.core.errors import RememberedError, UsageError
 from paceline.machine import remembered_file
 from paceline.machine.remembered import Remembered, describe, forget, project_of
@@ -157,7 +158,7 @@ def test_describe_tells_what_there_is_and_forget_removes_it(tmp_path: Path, proj
     assert describe(project) == []
     assert [one.tokens for one in describe(None)] == [1]
     assert [one.outputs for one in forget(None)] == [1]
-    assert list(store.path.parent.iterdir()) == []
+    assert describe(None) == forget(None) == []
 
 
 def test_what_was_forgotten_or_dropped_is_not_left_in_the_file(project: Path) -> None:
@@ -167,6 +168,14 @@ def test_what_was_forgotten_or_dropped_is_not_left_in_the_file(project: Path) ->
     assert secret in store.path.read_bytes()
     store.add([1, 1, 1])
     assert secret not in store.path.read_bytes()
+    store.add([0x11223, 0x10456])
+    size = store.path.stat().st_size
+    Remembered.open(vocab(70_000), project, limit=100_000).add([7] * 90_000)
+    forget(project)
+    left = store.path.read_bytes()
+    assert secret not in left
+    assert os.fsencode(project) not in left
+    assert len(left) <= size
 
 
 def test_a_store_in_use_goes_on_after_it_was_forgotten(store: Remembered, project: Path) -> None:
@@ -197,21 +206,33 @@ def test_a_file_removed_in_the_middle_of_adding_is_made_anew(
     assert list(store.outputs()) == [[2]]
 
 
-def test_a_file_that_another_process_makes_first_is_taken_as_it_is(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at", range(6))
+def test_another_process_may_make_or_forget_the_file_at_any_moment(
+    project: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    known, made = remembered_file._known, list[Path]()
+    def other() -> None:
+        forget(project)
+        Remembered.open(vocab(), project).add([1])
 
-    def knows(connection: sqlite3.Connection, path: Path) -> bool:
-        there = known(connection, path)
-        if not there and not made:
-            made.append(path)
-            Remembered.open(vocab(), project).add([1])
-        return there
+    passed = intrude(monkeypatch, at, other)
+    store = Remembered.open(vocab(), project)
+    store.add([2])
+    outputs = list(store.outputs())
+    assert len(passed) > at
+    assert outputs in ([[1]], [[1], [2]], [[2], [1]])
 
-    monkeypatch.setattr(remembered_file, "_known", knows)
-    assert kept(project) == [[1]]
-    assert len(made) == 1
+
+@pytest.mark.parametrize("at", range(6))
+def test_another_process_may_forget_the_file_at_any_moment(
+    project: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    Remembered.open(vocab(), project).add([1])
+    passed = intrude(monkeypatch, at, lambda: forget(project))
+    store = Remembered.open(vocab(), project)
+    store.add([2])
+    outputs = list(store.outputs())
+    assert len(passed) > at
+    assert outputs in ([], [[2]])
 
 
 def test_threads_may_share_a_store(store: Remembered) -> None:

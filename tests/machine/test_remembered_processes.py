@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.machine.remembered import Remembered, forget
+from paceline.machine.remembered import Remembered, describe, forget
 from remembering import kept, vocab
 
 START = """
@@ -142,4 +142,7 @@ def test_an_output_that_was_half_written_when_its_process_was_killed_is_taken_ba
 def test_forgetting_what_a_killed_process_left_leaves_no_journal(project: Path) -> None:
     started(KILLED_IN_THE_MIDDLE, project, size=70_000).communicate()
     assert [one.tokens for one in forget(project)] == [3]
-    assert list((project.parent / "home" / "remembered").iterdir()) == []
+    (left,) = (project.parent / "home" / "remembered").iterdir()
+    assert left.suffix == ".sqlite"
+    assert left.stat().st_size < 50_000
+    assert describe(project) == []

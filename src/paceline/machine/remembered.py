@@ -26,7 +26,6 @@ from paceline.machine.remembered_file import (
     connected,
     damaged,
     remove,
-    transaction,
 )
 
 WAIT = 5.0  # seconds that a lock of another process is waited for
@@ -126,7 +125,7 @@ class Remembered:
         end = time.monotonic() + self._wait
         while True:
             try:
-                with self._connected() as connection, transaction(connection):
+                with self._connected(writing=True) as connection:
                     self._insert(connection, output)
                 return
             except RemovedError:  # by `forget`: what comes after it is remembered
@@ -156,9 +155,10 @@ class Remembered:
             raise damaged(self.path, "it has tokens that do not exist")
         return tokens
 
-    def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
+    def _connected(self, *, writing: bool = False) -> AbstractContextManager[sqlite3.Connection]:
         # Bytes: a path need not be text.
-        return connected(self.path, self._wait, (os.fsencode(self.project), self._fingerprint))
+        new = (os.fsencode(self.project), self._fingerprint)
+        return connected(self.path, self._wait, new, writing=writing)
 
 
 def project_of(folder: Path) -> Path:

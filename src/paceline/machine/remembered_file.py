@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Literal
 
 from paceline.core.errors import RememberedError
 
@@ -21,9 +22,10 @@ ADVICE = "remove it with `paceline corpus forget`, or leave out --remember"
 
 # AUTOINCREMENT: an id that was dropped is never given again, so that ids are in the order of time.
 SCHEMA = (
-    "CREATE TABLE store (project BLOB NOT NULL, fingerprint TEXT NOT NULL, tokens INTEGER NOT NULL)",
-    "CREATE TABLE outputs (id INTEGER PRIMARY KEY AUTOINCREMENT, added INTEGER NOT NULL, n INTEGER NOT NULL,"
-    " tokens BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS store"
+    " (project BLOB NOT NULL, fingerprint TEXT NOT NULL, tokens INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS outputs (id INTEGER PRIMARY KEY AUTOINCREMENT, added INTEGER NOT NULL,"
+    " n INTEGER NOT NULL, tokens BLOB NOT NULL)",
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {VERSION}",
 )
@@ -34,25 +36,30 @@ class RemovedError(RememberedError):
 
 
 @contextmanager
-def connected(path: Path, wait: float, new: tuple[bytes, str] | None = None) -> Iterator[sqlite3.Connection]:
-    """A connection to the file. new: the project and the fingerprint to make it with where there is none;
-    without them it has to be there. Raises RememberedError."""
+def connected(
+    path: Path, wait: float, new: tuple[bytes, str] | None = None, *, writing: bool = False
+) -> Iterator[sqlite3.Connection]:
+    """A connection to the file, within one transaction: what is read there is of one moment, whatever others
+    make, add or forget meanwhile. new: the project and the fingerprint to make it with where there is none.
+    Raises RememberedError; RemovedError for one that is not there, without `new`."""
     with explained(path, wait):
         if new is not None:
             _touch(path)
         with closing(_open(path, wait)) as connection:
-            if not _known(connection, path):
+            while True:
+                with transaction(connection, "IMMEDIATE" if writing else "DEFERRED"):
+                    if _known(connection, path):
+                        yield connection
+                        return
                 if new is None:
-                    raise damaged(path, "it is empty")
-                with transaction(connection):
-                    _make(connection, path, new)
-            yield connection
+                    raise RemovedError(f"nothing is kept in {path} any more: try again")
+                _make(connection, path, new)  # and, before it is read, it may be forgotten again
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    # IMMEDIATE: the lock is waited for here, where nothing has been read that could be out of date.
-    connection.execute("BEGIN IMMEDIATE")
+def transaction(connection: sqlite3.Connection, kind: Literal["IMMEDIATE", "DEFERRED"]) -> Iterator[None]:
+    """IMMEDIATE waits for the lock at once, where nothing has been read that could be out of date."""
+    connection.execute(f"BEGIN {kind}")
     try:
         yield
         connection.execute("COMMIT")
@@ -63,18 +70,26 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def remove(path: Path, wait: float) -> None:
-    """While nobody else writes: a journal that outlives its file could be taken for the next one's. Whatever
-    the file is, it is removed. Raises RememberedError."""
+    """All that is kept there; of a good file an empty one is left. Whatever else it is, it is removed.
+    Raises RememberedError."""
     with explained(path, wait):
         try:
             with closing(_open(path, wait)) as connection:
-                connection.execute("BEGIN EXCLUSIVE")
-                if os.name == "posix":  # elsewhere a file that is open cannot be removed
-                    path.unlink()
+                with transaction(connection, "IMMEDIATE"):
+                    known = _known(connection, path)
+                    if known:
+                        connection.execute("DELETE FROM outputs")
+                        connection.execute("DELETE FROM store")
+                if known:
+                    connection.execute("VACUUM")
+                    # Not unlinked: who has it open would take the journal of the next file of its name for
+                    # its own, and roll that back ("How To Corrupt An SQLite Database File", section 2.4).
                     return
         except sqlite3.DatabaseError as error:
             if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise
+        except RememberedError:
+            pass  # not one of ours: nobody uses it
         path.unlink(missing_ok=True)
         path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
 
@@ -97,24 +112,28 @@ def _open(path: Path, wait: float) -> sqlite3.Connection:
 
 
 def _make(connection: sqlite3.Connection, path: Path, new: tuple[bytes, str]) -> None:
-    if not _known(connection, path):  # asked again: another process may have made the tables meanwhile
-        for statement in SCHEMA:
-            connection.execute(statement)
-        connection.execute("INSERT INTO store VALUES (?, ?, 0)", new)
+    """Its tables and its row, where they are missing."""
+    with transaction(connection, "IMMEDIATE"):
+        if not _known(connection, path):  # asked again: another process may have made them meanwhile
+            for statement in SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO store VALUES (?, ?, 0)", new)
 
 
 def _known(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the tables are there; RememberedError where the file is not for us to use."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    """Whether it is made; RememberedError where the file is not for us to use."""
+    # In one statement: between two of them another process may make the tables.
+    application, version, tables = connection.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"
+        " FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
     if tables and application != APPLICATION:
         raise RememberedError(f"{path} is another program's database: move it away, or leave out --remember")
     if version > VERSION:
         raise RememberedError(
             f"{path} has version {version}, this Paceline knows {VERSION}: update Paceline, or {ADVICE}"
         )
-    return bool(tables)
+    return bool(tables and connection.execute("SELECT count(*) FROM store").fetchone()[0])
 
 
 @contextmanager

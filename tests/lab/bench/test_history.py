@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import paceline
+from intruding import intrude
 from paceline.core.errors import HistoryError, UsageError
 from paceline.lab.bench.history import VERSION, History, default_path
 from paceline.lab.bench.record import Interval, Result
@@ -141,6 +142,24 @@ with History(Path(sys.argv[1])) as history:
         history.add_group(run, 0, i, "item", [{"who": sys.argv[2]}])
     history.finish(run, "done", [])
 """
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_another_process_may_make_the_file_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    path = tmp_path / "bench.sqlite"
+
+    def other() -> None:
+        with History(path) as history:
+            history.begin({"who": "other"}, {})
+
+    passed = intrude(monkeypatch, at, other)
+    with History(path) as history:
+        history.begin({"who": "this"}, {})
+        history.runs()
+        assert len(passed) > at
+        assert {run.plan["who"] for run in history.runs()} == {"this", "other"}
 
 
 def test_processes_that_make_and_fill_one_file_at_once_lose_nothing(tmp_path: Path) -> None:

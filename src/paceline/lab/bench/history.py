@@ -220,9 +220,11 @@ class History:
 
     def _known(self) -> bool:
         """Whether the tables are there; HistoryError where the file is not for us to use."""
-        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        # In one statement: between two of them another process may make the tables.
+        application, version, tables = self._connection.execute(
+            "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"
+            " FROM pragma_application_id, pragma_user_version"
+        ).fetchone()
         if tables and application != APPLICATION:
             raise HistoryError(
                 f"{self.path} is the database of another program, not a bench history: "
