@@ -10,9 +10,11 @@ Without -m the embedded target inflated to --size at --type. Every output is com
 --ours: methods of Paceline that take part, as `paceline bench --methods` has them; the last of them is
 compared with the best of all modes, chosen for each category in hindsight. Targets: 0.97 of that best in
 each, 1.10 in the geometric mean.
---finals 3: one round of all modes with half of the items, and then --rounds of each category's best three
-alone with all of them, of which the comparison is made: of twenty noisy readings the best is lucky, and its
-next reading is not. The rule begins each round, in finals each category of it, without experience.
+--finals 3: one round of all modes with half of the items (or --heat of them), and then --rounds of each
+category's best three alone with all of them, of which the comparison is made: of twenty noisy readings the
+best is lucky, and its next reading is not. The rule begins each round, in finals each category of it, without
+experience. --at-once 10: so many modes are measured side by side, and then the others: twenty servers that
+repack their weights may not fit the memory.
 Run it on an idle machine.
 """
 
@@ -130,6 +132,11 @@ def one_round(
         return groups, [entry.row for entry in turns.entries]
 
 
+def batched(some: Sequence[Mode], n: int) -> Iterator[Sequence[Mode]]:
+    for at in range(0, len(some), n):
+        yield some[at : at + n]
+
+
 def by_category(groups: Sequence[Group]) -> Iterator[tuple[str, list[Group]]]:
     for category in sorted({group.category for group in groups}):
         yield category, [group for group in groups if group.category == category]
@@ -179,6 +186,8 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=14)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--finals", type=int, default=0, help="modes of each category that are asked again")
+    parser.add_argument("--heat", type=int, help="items that all modes are asked before the finals")
+    parser.add_argument("--at-once", type=int, default=20, help="modes side by side")
     parser.add_argument("--modes", default="", help="only these, by the beginning of their names")
     parser.add_argument("-n", "--n-predict", type=int, default=96)
     parser.add_argument("-t", "--threads", type=int)
@@ -210,9 +219,11 @@ def main() -> None:
                 results = summarize({}, list(rows.values()), groups, PLAIN.name)
                 show({"provenance": known, "results": [asdict(result) for result in results]}, arguments)
 
-            asked = workload.sampled(items, arguments.items // 2) if arguments.finals else items
+            heat = arguments.heat or arguments.items // 2
+            asked = workload.sampled(items, heat) if arguments.finals else items
             for number in range(1 if arguments.finals else arguments.rounds):
-                groups += take(number, asked, every)
+                for some in batched(every[1:], arguments.at_once):
+                    groups += take(number, asked, [PLAIN, *some])
             if arguments.finals:
                 tell()
                 finalists = fastest(groups, every, arguments.finals)

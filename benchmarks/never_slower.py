@@ -63,7 +63,7 @@ WORKLOADS = {
 }
 COPIED = [f"{name}:n_draft={n}" for name in ("lookup", "suffix") for n in (2, 3, 5, 7, 11, 15, 23)]
 SURE = [f"suffix:n_draft={n}:p_min={p}" for n in (3, 7, 15) for p in (0.3, 0.7, 0.9)]
-GUESSED = [f"model:n_draft={n}:p_min={p}" for n in (2, 4, 7, 12) for p in (0.0, 0.5, 0.8)]
+GUESSED = [f"model:n_draft={n}:p_min={p}" for n in (2, 3, 4, 7, 12) for p in (0.0, 0.5, 0.8)]
 
 
 @dataclass

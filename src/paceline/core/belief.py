@@ -23,7 +23,7 @@ from paceline.core.calibrate import (
 )
 from paceline.core.tree import ROOT, DraftTree
 
-RECENT = 1 / 8  # what the last guess counts in how a request's guesses fare
+RECENT = 1 / 4  # what the last guess counts in how a request's guesses fare
 DRAFT = "a draft"  # what is believed of its guesses in the end, whoever made them
 Mood = dict[str, float]  # of one request: how each drafter's last guesses fared, -1 (wrong) to 1
 

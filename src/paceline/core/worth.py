@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 SURE = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # how sure the draft was before: kinds of steps told apart
-SHARE = 1 / 8  # of the last outcome in what is expected of the next
+SHARE = 1 / 8  # of the last asking in how long the next is expected to take
+FIRST, LAST = 8, 64  # what is expected of the next outcome rests on so many: the welcome, then on the last
 PROBING = 0.01  # of all time, at most, goes into asking drafters that have not paid
 SHORTEST, LONGEST = 8, 512  # tokens between two such probes
 WELCOME = 4  # so often a drafter is asked before it is judged
@@ -19,10 +20,12 @@ def kind(survival: float) -> int:
 @dataclass
 class Worth:
     """One drafter's. gain: tokens that it adds to what the step is worth, once they are verified, by the kind
-    of step. seconds: of asking it; level: of each token deeper that it computes. pause: tokens until it is
-    probed again where it does not pay; waited: those since it was asked last."""
+    of step; outcomes: how many each of them rests on. seconds: of asking it; level: of each token deeper
+    that it computes. pause: tokens until it is probed again where it does not pay; waited: those since it
+    was asked last."""
 
     gain: list[float] = field(default_factory=lambda: [1.0] * (len(SURE) + 1))
+    outcomes: list[int] = field(default_factory=lambda: [FIRST] * (len(SURE) + 1))
     seconds: float = 0.0
     level: float = 0.0
     asked: int = 0
@@ -38,7 +41,9 @@ class Worth:
         self.asked += 1
 
     def brought(self, kind: int, gain: float, rate: float, probe: bool) -> None:
-        self.gain[kind] += SHARE * (gain - self.gain[kind])
+        # Nearly the mean: most outcomes are nothing, and a drafter must not be put off by a row of those.
+        self.outcomes[kind] += self.outcomes[kind] < LAST
+        self.gain[kind] += (gain - self.gain[kind]) / self.outcomes[kind]
         if gain > rate * self.seconds:
             self.pause = SHORTEST
         elif probe:
