@@ -201,38 +201,36 @@ def main() -> None:
             target = Path(folder) / f"{arguments.size}-{arguments.type}.gguf"
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[Group] = []
-        rows: dict[str, Row] = {}
         with Models({"target": target, "threads": arguments.threads}) as models:
 
-            def take(number: int, items: Sequence[workload.Item], some: Sequence[Mode]) -> list[Group]:
-                measured, told = one_round(number, models, items, some, draft, arguments)
-                for row in told:  # what failed in one round has failed
-                    if row.system not in rows or rows[row.system].lossless:
-                        rows[row.system] = row
-                return measured
+            def turns(
+                rounds: Sequence[int], items: Sequence[workload.Item], some: Sequence[Mode]
+            ) -> list[Group]:
+                found: list[Group] = []
+                rows: dict[str, Row] = {}
+                for number in rounds:
+                    measured, told = one_round(number, models, items, [PLAIN, *some], draft, arguments)
+                    found += measured
+                    for row in told:  # what failed in one round has failed
+                        if row.system not in rows or rows[row.system].lossless:
+                            rows[row.system] = row
+                known = provenance(models.plain, {"n": arguments.n_predict}) | {"suite": arguments.suite}
+                results = summarize({}, list(rows.values()), found, PLAIN.name)
+                show({"provenance": known, "results": [asdict(result) for result in results]}, arguments)
+                return found
 
             every = [mode for mode in modes() if mode.name.startswith(tuple(arguments.modes.split(",")))]
-            every = [PLAIN, *(mode for mode in every if mode != PLAIN)]
-
-            def tell() -> None:
-                known = provenance(models.plain, {"n": arguments.n_predict}) | {"suite": arguments.suite}
-                results = summarize({}, list(rows.values()), groups, PLAIN.name)
-                show({"provenance": known, "results": [asdict(result) for result in results]}, arguments)
-
+            every = [mode for mode in every if mode != PLAIN]
             heat = arguments.heat or arguments.items // 2
             asked = workload.sampled(items, heat) if arguments.finals else items
-            for number in range(1 if arguments.finals else arguments.rounds):
-                for some in batched(every[1:], arguments.at_once):
-                    groups += take(number, asked, [PLAIN, *some])
+            for some in batched(every, arguments.at_once):
+                groups += turns(range(1 if arguments.finals else arguments.rounds), asked, some)
             if arguments.finals:
-                tell()
                 finalists = fastest(groups, every, arguments.finals)
-                groups, rows = [], {}
-                for number in range(1, 1 + arguments.rounds):
-                    for category, some in finalists.items():
-                        own = [item for item in items if item.category == category]
-                        groups += take(number, own, [PLAIN, *some])
-            tell()
+                groups = []
+                for category, some in finalists.items():
+                    own = [item for item in items if item.category == category]
+                    groups += turns(range(1, 1 + arguments.rounds), own, some)
     if arguments.ours and not arguments.json:
         ours = parse_all(arguments.ours, {})[-1].name
         found = list(against_best(groups, ours))
