@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.worth import LONGEST, PROBING, SHORTEST, SURE, WELCOME, Worth, kind
+from paceline.core.worth import FIRST, LONGEST, PROBING, SHORTEST, SURE, WELCOME, Worth, kind
 from stage import Prompter, stage
 
 LINE = {n: 1 + 0.15 * (n - 1) for n in range(1, 65)}
@@ -36,6 +36,23 @@ def test_it_is_judged_by_the_kind_of_step() -> None:
         worth.brought(2, 0.0, 1.0, False)
     assert worth.pays(0, 1.0)
     assert not worth.pays(2, 1.0)
+
+
+def test_a_row_of_nothing_does_not_put_off_who_has_brought_something() -> None:
+    worth = Worth(asked=WELCOME, seconds=0.05)
+    for gain in [0.5, 0.0, 0.0, 0.0] * 20 + [0.0] * 40:
+        worth.brought(0, gain, 1.0, False)
+        assert worth.pays(0, 1.0)
+    for _ in range(200):  # but for good it does
+        worth.brought(0, 0.0, 1.0, False)
+    assert not worth.pays(0, 1.0)
+
+
+def test_of_the_first_outcomes_it_is_the_mean_with_the_welcome() -> None:
+    worth = Worth()
+    for gain in (0.0, 0.0, 0.0, 2.0):
+        worth.brought(3, gain, 1.0, False)
+    assert worth.gain[3] == pytest.approx((FIRST * 1.0 + 2.0) / (FIRST + 4))
 
 
 def test_a_hiccup_does_not_put_it_off_for_long() -> None:
@@ -78,10 +95,10 @@ def test_a_probe_is_due_after_its_pause_and_within_its_share_of_time(
 @pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0, 5.0])
 def test_a_dear_drafter_that_is_never_right_costs_a_hundredth_of_the_time(seconds: float) -> None:
     """In passes of the target over one row. Beside its welcome, and what it takes to see that it is of no
-    use: at each ask an eighth of the token that is hoped for at first."""
+    use: the token that is hoped for at first counts as FIRST outcomes."""
     useless = Prompter("useless", lambda at: 0.0, seconds, score=0.7)
     play = stage(LINE, [useless], TOKENS).perform()
-    first = max(WELCOME, 32 if seconds < 0.1 else 20 if seconds < 1.0 else 0)
+    first = max(WELCOME, FIRST * (1.0 / seconds - 1.0) + 1)
     assert useless.spent - first * seconds <= PROBING * play.clock.now
     assert play.clock.now <= TOKENS * (1 + PROBING) + first * seconds
     gaps = [b - a for a, b in pairwise(useless.asked)]
