@@ -13,8 +13,12 @@ each, 1.10 in the geometric mean.
 --finals 3: one round of all modes with half of the items (or --heat of them), and then --rounds of each
 category's best three alone with all of them, of which the comparison is made: of twenty noisy readings the
 best is lucky, and its next reading is not. The rule begins each round, in finals each category of it, without
-experience. --at-once 10: so many modes are measured side by side, and then the others: twenty servers that
-repack their weights may not fit the memory.
+experience.
+--at-once 10: so many modes are measured side by side, and then the others: twenty servers that repack their
+weights may not fit the memory.
+--same-text: all decode the text of our own plain decoding, recorded before: ours say what the record says
+(rehearsal.py), the servers are held to it by a grammar. Without it each writes its own, and texts that part
+at a near-tie are not equally easy to draft.
 Run it on an idle machine.
 """
 
@@ -29,7 +33,10 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
+from typing import Any
 
+from never_slower import record_plainly
+from rehearsal import Rehearsal, RehearsedServer
 from rich.console import Console
 from rich.progress import Progress
 
@@ -49,6 +56,8 @@ from paceline.lab.bench.summary import Group, Row, ratio, summarize
 from paceline.lab.bench.turns import Turns
 from paceline.lab.peers.llama_server import LlamaServer, find_server
 from paceline.lab.provenance import provenance
+from paceline.lab.replay import traces
+from paceline.lab.replay.recording import Recorder
 from paceline.lab.system import Ask
 from paceline.machine.hardware.threads import choose_threads
 from paceline.report import bench as tables
@@ -85,6 +94,7 @@ def one_round(
     items: Sequence[workload.Item],
     some: Sequence[Mode],
     draft: Path,
+    texts: dict[tuple[int, ...], str],
     arguments: argparse.Namespace,
 ) -> tuple[list[Group], list[Row]]:
     plain = Method("paceline", Drafting(drafters=("none",)))
@@ -98,7 +108,7 @@ def one_round(
         if arguments.ours:
             turns.add(parse_all(arguments.ours, {})[1:], draft)
         for mode in some:
-            server = LlamaServer(
+            server = (RehearsedServer if texts else LlamaServer)(
                 find_server(arguments.server),
                 models.plain.target.path,
                 draft if mode.method == "model" else None,
@@ -109,6 +119,8 @@ def one_round(
                 n_ctx=models.plain.target.caps.n_ctx,
                 threads=choose_threads(arguments.threads),
             )
+            if isinstance(server, RehearsedServer):
+                server.texts = texts
             if mode.method == "plain":
                 turns.entries.append(Entry(server, reference=turns.plain, own_plain=True))
                 turns.check(Sampling(), 0)  # its text is what the other modes have to repeat
@@ -119,7 +131,11 @@ def one_round(
         # Weights into memory, without a word of what is measured.
         ask = Ask(WARM_UP, tuple(models.plain.tokens(WARM_UP)), 8)
         for entry in turns.entries:
-            entry.system.answer([ask])
+            # The record has nothing to say to it; ours forget what they have learned before a round.
+            if texts and not isinstance(entry.system, LlamaServer):
+                entry.system.answer(turns.asks(items[:1]))
+            else:
+                entry.system.answer([ask])
         console = Console(file=sys.stderr)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
             task = bars.add_task(f"round {number + 1}", total=len(items))
@@ -135,6 +151,19 @@ def one_round(
 def batched(some: Sequence[Mode], n: int) -> Iterator[Sequence[Mode]]:
     for at in range(0, len(some), n):
         yield some[at : at + n]
+
+
+def rehearse(models: Models, folder: Path, arguments: argparse.Namespace) -> dict[tuple[int, ...], str]:
+    """Hold our target to what it answers plainly, which is returned, by prompt."""
+    target: Any = models.plain.target
+    file = folder / "record.jsonl"
+    record_plainly(models.plain, Recorder(file, print), arguments.suite, Sampling(), arguments)
+    recorded = traces.read(file, traces.lines(file), target.text)
+    recordings = [request.recording for request in recorded.requests]
+    rehearsal: Any = Rehearsal(target, recordings)
+    models.plain.target = rehearsal
+    spelled = {one.prompt: b"".join(map(target.text.piece, one.tokens)) for one in recordings}
+    return {prompt: text.decode(errors="ignore") for prompt, text in spelled.items()}
 
 
 def by_category(groups: Sequence[Group]) -> Iterator[tuple[str, list[Group]]]:
@@ -188,6 +217,7 @@ def main() -> None:
     parser.add_argument("--finals", type=int, default=0, help="modes of each category that are asked again")
     parser.add_argument("--heat", type=int, help="items that all modes are asked before the finals")
     parser.add_argument("--at-once", type=int, default=20, help="modes side by side")
+    parser.add_argument("--same-text", action="store_true", help="what plain decoding says, for all")
     parser.add_argument("--modes", default="", help="only these, by the beginning of their names")
     parser.add_argument("-n", "--n-predict", type=int, default=96)
     parser.add_argument("-t", "--threads", type=int)
@@ -202,6 +232,7 @@ def main() -> None:
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[Group] = []
         with Models({"target": target, "threads": arguments.threads}) as models:
+            texts = rehearse(models, Path(folder), arguments) if arguments.same_text else {}
 
             def turns(
                 rounds: Sequence[int], items: Sequence[workload.Item], some: Sequence[Mode]
@@ -209,7 +240,7 @@ def main() -> None:
                 found: list[Group] = []
                 rows: dict[str, Row] = {}
                 for number in rounds:
-                    measured, told = one_round(number, models, items, [PLAIN, *some], draft, arguments)
+                    measured, told = one_round(number, models, items, [PLAIN, *some], draft, texts, arguments)
                     found += measured
                     for row in told:  # what failed in one round has failed
                         if row.system not in rows or rows[row.system].lossless:

@@ -7,12 +7,14 @@ model's own and takes its time, and what it says is the record's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.core.ports import Features, Want
 from paceline.core.tree import DraftTree
 from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
+from paceline.lab.peers.llama_server import LlamaServer
+from paceline.lab.system import Ask
 
 
 class Rehearsal:
@@ -72,3 +74,21 @@ class Said:
     def logits(self, row: int) -> Any:
         self._real.logits(row)
         return self._record.logits(row)
+
+
+class RehearsedServer(LlamaServer):
+    """llama-server, held to the record's text by a grammar of one sentence: it looks at the one token that
+    was drawn, and draws again only where that is another."""
+
+    texts: Mapping[tuple[int, ...], str]  # by the prompt
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        known = super().body(ask)
+        text = self.texts.get(ask.tokens)
+        return known if text is None else known | {"grammar": sentence(text)}
+
+
+def sentence(text: str) -> str:
+    """A grammar (llama.cpp's GBNF) of the texts that begin with `text`."""
+    spelled = "".join(char if char.isalnum() and char.isascii() else f"\\U{ord(char):08X}" for char in text)
+    return f'root ::= "{spelled}" [^\\x00]*'

@@ -168,7 +168,7 @@ class Turns:
                     system.forget()
                 for name in before:
                     for system in learners:
-                        system.answer(self._seeded(self.batches[name], round_))
+                        system.answer(self.asks(self.batches[name], round_))
                         tick("learn again")
                 for name in todo[round_]:
                     items, measured = self.batches[name], {}
@@ -183,7 +183,7 @@ class Turns:
         ours = [entry.system for entry in self.entries if isinstance(entry.system, Paceline)]
         return [system for system in ours if system.learns]
 
-    def _seeded(self, items: Sequence[Item], seed: int) -> list[Ask]:
+    def asks(self, items: Sequence[Item], seed: int = 0) -> list[Ask]:
         """seed: added to the items' own."""
         asks = [self._asks[item.id] for item in items]
         return [replace(ask, seed=ask.seed + seed) for ask in asks]
@@ -194,7 +194,7 @@ class Turns:
         """[] from a program that has failed: the others go on without it."""
         if entry.failed:
             return []
-        asks = self._seeded(items, seed)
+        asks = self.asks(items, seed)
         if greedily:
             asks = [ask if ask.sampling.greedy else replace(ask, sampling=GREEDY) for ask in asks]
         try:

@@ -146,7 +146,7 @@ class LlamaServer:
                 f"{self.name}: {len(asks)} requests at a time, but it has {self._parallel} slots"
             )
         try:
-            streams = self._endpoint.stream_all("/completion", [request(ask) for ask in asks], "/health")
+            streams = self._endpoint.stream_all("/completion", [self.body(ask) for ask in asks], "/health")
             return [self._answered(ask, events) for ask, events in zip(asks, streams, strict=True)]
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(f"{self.name}: its answer is not what llama-server's is: {error!r}") from error
@@ -155,6 +155,10 @@ class LlamaServer:
                 died = PeerError(f"{self.name} {self._program.obituary()}")
                 raise self._explained(died) from error
             raise
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        """What is sent to /completion: here those who need more than an Ask says can add it."""
+        return request(ask)
 
     def _answered(self, ask: Ask, events: Sequence[Event]) -> Answer:
         spoken = [
