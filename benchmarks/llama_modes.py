@@ -33,10 +33,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
-from typing import Any
 
 from never_slower import record_plainly
-from rehearsal import Rehearsal, RehearsedServer
+from rehearsal import RehearsedServer, rehearse
 from rich.console import Console
 from rich.progress import Progress
 
@@ -153,16 +152,13 @@ def batched(some: Sequence[Mode], n: int) -> Iterator[Sequence[Mode]]:
         yield some[at : at + n]
 
 
-def rehearse(models: Models, folder: Path, arguments: argparse.Namespace) -> dict[tuple[int, ...], str]:
+def recorded_texts(models: Models, folder: Path, arguments: argparse.Namespace) -> dict[tuple[int, ...], str]:
     """Hold our target to what it answers plainly, which is returned, by prompt."""
-    target: Any = models.plain.target
+    text = models.plain.target.text
     file = folder / "record.jsonl"
     record_plainly(models.plain, Recorder(file, print), arguments.suite, Sampling(), arguments)
-    recorded = traces.read(file, traces.lines(file), target.text)
-    recordings = [request.recording for request in recorded.requests]
-    rehearsal: Any = Rehearsal(target, recordings)
-    models.plain.target = rehearsal
-    spelled = {one.prompt: b"".join(map(target.text.piece, one.tokens)) for one in recordings}
+    recordings = rehearse(models, [traces.read(file, traces.lines(file), text)])
+    spelled = {one.prompt: b"".join(map(text.piece, one.tokens)) for one in recordings}
     return {prompt: text.decode(errors="ignore") for prompt, text in spelled.items()}
 
 
@@ -232,7 +228,7 @@ def main() -> None:
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[Group] = []
         with Models({"target": target, "threads": arguments.threads}) as models:
-            texts = rehearse(models, Path(folder), arguments) if arguments.same_text else {}
+            texts = recorded_texts(models, Path(folder), arguments) if arguments.same_text else {}
 
             def turns(
                 rounds: Sequence[int], items: Sequence[workload.Item], some: Sequence[Mode]

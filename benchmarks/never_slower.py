@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rehearsal import Rehearsal
+from rehearsal import rehearse
 
 from paceline import zoo
 from paceline.assemble import load
@@ -165,9 +165,7 @@ def rehearsed(
     """What plain decoding and `methods` take for the recorded answers, in turns."""
     plain, *others = parse_all(methods, {})
     with Models({"target": target, "threads": arguments.threads}) as models:
-        recordings = [request.recording for trace in recorded for request in trace.requests]
-        rehearsal: Any = Rehearsal(models.plain.target, recordings)
-        models.plain.target = rehearsal
+        rehearse(models, recorded)
         items = chosen(suite, arguments)
         prompts = prompts_of(models.plain, items, sampling, arguments)
         turns = Turns(models, plain, prompts, unwatched, keep_prompts=True)

@@ -13,7 +13,9 @@ from typing import Any
 from paceline.core.ports import Features, Want
 from paceline.core.tree import DraftTree
 from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
+from paceline.lab.bench.models import Models
 from paceline.lab.peers.llama_server import LlamaServer
+from paceline.lab.replay.traces import Trace
 from paceline.lab.system import Ask
 
 
@@ -74,6 +76,14 @@ class Said:
     def logits(self, row: int) -> Any:
         self._real.logits(row)
         return self._record.logits(row)
+
+
+def rehearse(models: Models, recorded: Sequence[Trace]) -> list[Recording]:
+    """Let the models' target say what was recorded, which is returned."""
+    recordings = [request.recording for trace in recorded for request in trace.requests]
+    rehearsal: Any = Rehearsal(models.plain.target, recordings)
+    models.plain.target = rehearsal
+    return recordings
 
 
 class RehearsedServer(LlamaServer):
