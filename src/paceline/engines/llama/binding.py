@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline.core.errors import MissingExtraError, ModelError, UsageError
+from paceline.engines.llama import pages
 
 MAGIC = b"GGUF"
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
@@ -107,7 +108,9 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mma
     params = cpp.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers
-    params.use_mmap = mmap
+    if not mmap:
+        params.load_mode = cpp.LLAMA_LOAD_MODE_NONE
+    params.progress_callback = cpp.llama_progress_callback(_loading)
     with explained(path):
         model = cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not model and not vocab_only:
@@ -130,6 +133,13 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mma
         cpp.llama_model_free(model)
         raise ModelError(f"{path}: is an encoder-decoder model ({arch}); give a decoder-only causal LM")
     return model
+
+
+def _loading(done: float, _user: object) -> bool:
+    """llama.cpp tells how far it is, first when memory is allocated and not yet filled."""
+    if done == 0:
+        pages.ask()
+    return True  # go on
 
 
 def _reason(path: Path) -> str:
@@ -187,6 +197,7 @@ def make_context(
                 f"{path}: no context of {n_ctx:,} tokens could be made ({said}); ask for fewer with -c, "
                 "or for the usual --cache-type and --flash-attn"
             )
+    pages.ask()  # of scratch space nothing has been touched yet
     return context
 
 

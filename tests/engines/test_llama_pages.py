@@ -1,0 +1,101 @@
+"""Weights in memory: mapped or read as asked, and where they are read, on large pages."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.engines.llama import LlamaTarget, pages
+
+MB = 1 << 20
+OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # "always [madvise] never"
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+offered = pytest.mark.skipif(
+    not OFFERED.exists() or "[never]" in OFFERED.read_text(), reason="this kernel gives no large pages"
+)
+
+
+def mapped(path: Path) -> bool:
+    return str(path) in Path("/proc/self/maps").read_text()
+
+
+def large(least: int) -> int:
+    """Bytes on large pages in this process's anonymous mappings of at least so many bytes."""
+    total = size = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "Size":
+            size = int(value.split()[0]) * 1024
+        elif name == "AnonHugePages" and size >= least:
+            total += int(value.split()[0]) * 1024
+    return total
+
+
+MAPS = """\
+7f0000000000-7f0002000000 rw-p 00000000 00:00 0
+7f0010001000-7f0012001000 rw-p 00000000 00:00 0
+7f0020000000-7f0020400000 rw-p 00000000 00:00 0
+7f0030000000-7f0032000000 r--p 00000000 00:00 0
+7f0040000000-7f0042000000 ---p 00000000 00:00 0
+7f0050000000-7f0052000000 rw-p 00000000 00:00 0                          [heap]
+7f0060000000-7f0062000000 rw-s 00000000 00:01 1029                       /dev/zero (deleted)
+7f0070000000-7f0072000000 rw-p 00000000 fe:00 7291                       /home/a model.gguf
+"""
+
+
+def test_large_private_memory_without_a_file_is_found_in_whole_large_pages() -> None:
+    assert pages.anonymous(MAPS) == [
+        (0x7F0000000000, 0x7F0002000000),
+        (0x7F0010200000, 0x7F0012000000),
+    ]
+
+
+@linux
+@offered
+def test_memory_filled_after_asking_lies_on_large_pages() -> None:
+    before = large(64 * MB)
+    with mmap.mmap(-1, 64 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        pages.ask()
+        memory[:] = bytes(64 * MB)
+        assert large(64 * MB) - before >= 32 * MB
+
+
+@linux
+def test_weights_are_mapped_unless_it_is_asked_otherwise(unrounded: Path) -> None:
+    for mapping in (True, False):
+        target = LlamaTarget(unrounded, n_ctx=64, mmap=mapping)
+        try:
+            assert mapped(unrounded) == mapping
+        finally:
+            target.close()
+
+
+@linux
+@offered
+def test_weights_that_are_read_lie_on_large_pages(unrounded: Path) -> None:
+    size = unrounded.stat().st_size
+    assert size >= 32 * MB, "too small to tell"
+    before = large(pages.LEAST)
+    target = LlamaTarget(unrounded, n_ctx=64, mmap=False)
+    try:
+        assert large(pages.LEAST) - before >= 0.7 * size
+    finally:
+        target.close()
+
+
+def test_where_it_is_refused_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> str:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    pages.ask()
+
+
+def test_elsewhere_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(Path, "read_text", lambda path: pytest.fail("nothing to read there"))
+    pages.ask()
