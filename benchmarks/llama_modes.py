@@ -35,7 +35,7 @@ from math import exp, log
 from pathlib import Path
 
 from never_slower import record_plainly
-from rehearsal import RehearsedServer, rehearse
+from rehearsal import RehearsedServer, SameText, rehearse
 from rich.console import Console
 from rich.progress import Progress
 
@@ -101,6 +101,8 @@ def one_round(
         models.plain, items, n=arguments.n_predict, depth=0, ignore_eos=True, sampling=Sampling(), seed=0
     )
     turns = Turns(models, plain, prompts, unwatched)
+    if texts:
+        turns.examiner = SameText(models.plain)
     with ExitStack() as stack:
         stack.callback(turns.close)
         turns.ask_plainly(items, 1)

@@ -8,12 +8,15 @@ model's own and takes its time, and what it says is the record's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
-from paceline.core.ports import Features, Want
+from paceline.core.ports import Budget, Features, Want
 from paceline.core.tree import DraftTree
 from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
+from paceline.lab.bench.gate import Examiner
 from paceline.lab.bench.models import Models
+from paceline.lab.compare import Difference, first_difference
 from paceline.lab.peers.llama_server import LlamaServer
 from paceline.lab.replay.traces import Trace
 from paceline.lab.system import Ask
@@ -96,6 +99,24 @@ class RehearsedServer(LlamaServer):
         known = super().body(ask)
         text = self.texts.get(ask.tokens)
         return known if text is None else known | {"grammar": sentence(text)}
+
+
+class SameText(Examiner):
+    """A grammar holds a server to a text, not to how it is cut into tokens: outputs are held against each
+    other as texts, as far as both go."""
+
+    def compare(
+        self, item: str, ask: Ask, plain: Sequence[int], said: Sequence[int], budget: Budget
+    ) -> tuple[Difference | None, int | None]:
+        index = first_difference(plain, said)
+        if index is None or self._spelled(plain, said):
+            return None, None
+        return Difference(index, inf, 0.0), None
+
+    def _spelled(self, plain: Sequence[int], said: Sequence[int]) -> bool:
+        piece = self.llm.target.text.piece
+        a, b = (b"".join(map(piece, tokens)).decode(errors="ignore") for tokens in (plain, said))
+        return a.startswith(b) or b.startswith(a)
 
 
 def sentence(text: str) -> str:

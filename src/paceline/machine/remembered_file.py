@@ -12,9 +12,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Literal
 
 from paceline.core.errors import RememberedError
+from paceline.machine.database import DAMAGED, LOCKED, kind_of, marks, transaction
 
 VERSION = 1
 APPLICATION = int.from_bytes(b"PACR")  # marks the file as ours: another program's is left alone
@@ -56,26 +56,13 @@ def connected(
                 _make(connection, path, new)  # and, before it is read, it may be forgotten again
 
 
-@contextmanager
-def transaction(connection: sqlite3.Connection, kind: Literal["IMMEDIATE", "DEFERRED"]) -> Iterator[None]:
-    """IMMEDIATE waits for the lock at once, where nothing has been read that could be out of date."""
-    connection.execute(f"BEGIN {kind}")
-    try:
-        yield
-        connection.execute("COMMIT")
-    finally:
-        # Not where SQLite has rolled back on its own, as it does when the disk is full.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
 def remove(path: Path, wait: float) -> None:
     """All that is kept there; of a good file an empty one is left. Whatever else it is, it is removed.
     Raises RememberedError."""
     with explained(path, wait):
         try:
             with closing(_open(path, wait)) as connection:
-                with transaction(connection, "IMMEDIATE"):
+                with transaction(connection):
                     known = _known(connection, path)
                     if known:
                         connection.execute("DELETE FROM outputs")
@@ -86,7 +73,7 @@ def remove(path: Path, wait: float) -> None:
                     # its own, and roll that back ("How To Corrupt An SQLite Database File", section 2.4).
                     return
         except sqlite3.DatabaseError as error:
-            if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            if kind_of(error) in LOCKED:
                 raise
         except RememberedError:
             pass  # not one of ours: nobody uses it
@@ -113,7 +100,7 @@ def _open(path: Path, wait: float) -> sqlite3.Connection:
 
 def _make(connection: sqlite3.Connection, path: Path, new: tuple[bytes, str]) -> None:
     """Its tables and its row, where they are missing."""
-    with transaction(connection, "IMMEDIATE"):
+    with transaction(connection):
         if not _known(connection, path):  # asked again: another process may have made them meanwhile
             for statement in SCHEMA:
                 connection.execute(statement)
@@ -122,11 +109,7 @@ def _make(connection: sqlite3.Connection, path: Path, new: tuple[bytes, str]) ->
 
 def _known(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether it is made; RememberedError where the file is not for us to use."""
-    # In one statement: between two of them another process may make the tables.
-    application, version, tables = connection.execute(
-        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"
-        " FROM pragma_application_id, pragma_user_version"
-    ).fetchone()
+    application, version, tables = marks(connection)
     if tables and application != APPLICATION:
         raise RememberedError(f"{path} is another program's database: move it away, or leave out --remember")
     if version > VERSION:
@@ -144,16 +127,16 @@ def explained(path: Path, wait: float) -> Iterator[None]:
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from error
     except sqlite3.DatabaseError as error:
-        if not hasattr(error, "sqlite_errorcode"):  # Python was misused: a bug
+        if not kind_of(error):  # Python was misused: a bug
             raise
         moved = error.sqlite_errorcode == sqlite3.SQLITE_READONLY_DBMOVED
-        if moved or (_code(error) == sqlite3.SQLITE_CANTOPEN and not path.exists()):
+        if moved or (kind_of(error) == sqlite3.SQLITE_CANTOPEN and not path.exists()):
             raise RemovedError(f"{path} was removed while it was in use: try again") from error
-        if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        if kind_of(error) in LOCKED:
             raise RememberedError(
                 f"{path} has been locked by another process for {wait:g} s: try again when that is done"
             ) from error
-        if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if kind_of(error) in DAMAGED:
             raise damaged(path, str(error)) from error
         raise _unusable(path, str(error)) from error
 
@@ -167,8 +150,3 @@ def _unusable(path: Path, why: str) -> RememberedError:
         f"{path}, where past outputs are kept, cannot be opened or written ({why}): name another folder with "
         "PACELINE_HOME, or leave out --remember"
     )
-
-
-def _code(error: sqlite3.DatabaseError) -> int:
-    """The low byte is the error, the rest its variety."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 import paceline
 from paceline.core.errors import HistoryError, UsageError
 from paceline.lab.bench.record import Result
+from paceline.machine.database import DAMAGED, LOCKED, kind_of, marks, transaction
 from paceline.machine.home import home
 
 Status = Literal["running", "done", "interrupted", "failed"]
@@ -129,7 +130,7 @@ class History:
         those before."""
         rows = [(run, point, system, json.dumps(verdict)) for system, verdict in verdicts.items()]
         try:
-            with self._explained(), self._transaction():
+            with self._explained(), transaction(self._connection):
                 self._connection.executemany("INSERT OR REPLACE INTO gates VALUES (?, ?, ?, ?)", rows)
         except sqlite3.IntegrityError:
             self.run(run)  # says that it is gone
@@ -143,7 +144,7 @@ class History:
     def finish(self, run: int, status: Status, results: Sequence[Result]) -> None:
         """results take the place of those of an earlier end."""
         rows = [(run, place, json.dumps(asdict(result))) for place, result in enumerate(results)]
-        with self._explained(), self._transaction():
+        with self._explained(), transaction(self._connection):
             if not self._connection.execute(
                 "UPDATE runs SET status = ? WHERE id = ?", (status, run)
             ).rowcount:
@@ -194,25 +195,13 @@ class History:
         with self._explained():
             return self._connection.execute(statement, values)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        try:
-            # IMMEDIATE: the lock is waited for here, where nothing has been read that could be out of date.
-            self._connection.execute("BEGIN IMMEDIATE")
-            yield
-            self._connection.execute("COMMIT")
-        finally:
-            # Not where SQLite has rolled back on its own, as it does when the disk is full.
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-
     def _prepare(self) -> None:
         self._connection.execute("PRAGMA foreign_keys = ON")
         # A power cut may take nothing that was written.
         self._connection.execute("PRAGMA synchronous = FULL")
         self._known()
         self._write_ahead()
-        with self._transaction():
+        with transaction(self._connection):
             # Asked again: another process may have made the tables in the meantime.
             if not self._known():
                 for statement in SCHEMA:
@@ -220,11 +209,7 @@ class History:
 
     def _known(self) -> bool:
         """Whether the tables are there; HistoryError where the file is not for us to use."""
-        # In one statement: between two of them another process may make the tables.
-        application, version, tables = self._connection.execute(
-            "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"
-            " FROM pragma_application_id, pragma_user_version"
-        ).fetchone()
+        application, version, tables = marks(self._connection)
         if tables and application != APPLICATION:
             raise HistoryError(
                 f"{self.path} is the database of another program, not a bench history: "
@@ -245,7 +230,7 @@ class History:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                if kind_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() > end:
                     raise
             time.sleep(PAUSE)
 
@@ -257,16 +242,14 @@ class History:
         except sqlite3.IntegrityError:
             raise
         except sqlite3.DatabaseError as error:
-            # The low byte is the error, the rest its variety. Without one, Python was misused: a bug.
-            if not hasattr(error, "sqlite_errorcode"):
+            if not kind_of(error):  # Python was misused: a bug
                 raise
-            code = error.sqlite_errorcode & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            if kind_of(error) in LOCKED:
                 raise HistoryError(
                     f"the bench history {self.path} has been locked by another process for {self._wait:g} s: "
                     "wait until it is done, name another file with --history FILE, or give --no-history"
                 ) from error
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            if kind_of(error) in DAMAGED:
                 raise self._damaged(error) from error
             raise self._unusable(str(error)) from error
 

@@ -38,7 +38,7 @@ class Turns:
     ) -> None:
         self._models, self._prompts, self._watch = models, prompts, watch
         self._keep_prompts = keep_prompts
-        self._examiner = Examiner(models.plain)
+        self.examiner = Examiner(models.plain)
         self.plain = Entry(Paceline(plain, models, None, keep_prompts=keep_prompts))
         self.entries = [self.plain]
         self.skipped: list[str] = []
@@ -206,7 +206,7 @@ class Turns:
             return []
         if asks[0].sampling.greedy:
             for item, ask, answer in zip(items, asks, answers, strict=True):
-                entry.judge(self._examiner, item.id, ask, answer, len(items))
+                entry.judge(self.examiner, item.id, ask, answer, len(items))
         return answers
 
     def close(self) -> None:
