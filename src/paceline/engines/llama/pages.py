@@ -32,12 +32,13 @@ def ask() -> None:
 
 
 def anonymous(maps: str) -> list[tuple[int, int]]:
-    """Start and end of the large mappings that are writable, private and of no file, in whole large pages."""
+    """Start and end of the large mappings that are writable, private and of no file, in whole large pages.
+    The heap is one: the allocator takes from it what fits."""
     found = []
     for line in maps.splitlines():
         span, rights, _, _, inode, *name = line.split(maxsplit=5)
         start, end = (int(x, 16) for x in span.split("-"))
         start, end = -(-start // PAGE) * PAGE, end // PAGE * PAGE
-        if rights == "rw-p" and inode == "0" and not name and end - start >= LEAST:
+        if rights == "rw-p" and inode == "0" and name in ([], ["[heap]"]) and end - start >= LEAST:
             found.append((start, end))
     return found
