@@ -35,7 +35,7 @@ from math import exp, log
 from pathlib import Path
 
 from never_slower import record_plainly
-from rehearsal import RehearsedServer, SameText, rehearse
+from rehearsal import RehearsedServer, SameText, rehearse, spelled
 from rich.console import Console
 from rich.progress import Progress
 
@@ -156,12 +156,10 @@ def batched(some: Sequence[Mode], n: int) -> Iterator[Sequence[Mode]]:
 
 def recorded_texts(models: Models, folder: Path, arguments: argparse.Namespace) -> dict[tuple[int, ...], str]:
     """Hold our target to what it answers plainly, which is returned, by prompt."""
-    text = models.plain.target.text
-    file = folder / "record.jsonl"
+    target, file = models.plain.target, folder / "record.jsonl"
     record_plainly(models.plain, Recorder(file, print), arguments.suite, Sampling(), arguments)
-    recordings = rehearse(models, [traces.read(file, traces.lines(file), text)])
-    spelled = {one.prompt: b"".join(map(text.piece, one.tokens)) for one in recordings}
-    return {prompt: text.decode(errors="ignore") for prompt, text in spelled.items()}
+    recordings = rehearse(models, [traces.read(file, traces.lines(file), target.text)])
+    return {one.prompt: spelled(target, one.tokens) for one in recordings}
 
 
 def by_category(groups: Sequence[Group]) -> Iterator[tuple[str, list[Group]]]:

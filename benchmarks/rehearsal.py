@@ -109,14 +109,18 @@ class SameText(Examiner):
         self, item: str, ask: Ask, plain: Sequence[int], said: Sequence[int], budget: Budget
     ) -> tuple[Difference | None, int | None]:
         index = first_difference(plain, said)
-        if index is None or self._spelled(plain, said):
+        if index is None or self._same(plain, said):
             return None, None
         return Difference(index, inf, 0.0), None
 
-    def _spelled(self, plain: Sequence[int], said: Sequence[int]) -> bool:
-        piece = self.llm.target.text.piece
-        a, b = (b"".join(map(piece, tokens)).decode(errors="ignore") for tokens in (plain, said))
+    def _same(self, plain: Sequence[int], said: Sequence[int]) -> bool:
+        a, b = (spelled(self.llm.target, tokens) for tokens in (plain, said))
         return a.startswith(b) or b.startswith(a)
+
+
+def spelled(target: Any, tokens: Sequence[int]) -> str:
+    """Without a character that is cut in two."""
+    return b"".join(map(target.text.piece, tokens)).decode(errors="ignore")
 
 
 def sentence(text: str) -> str:
