@@ -90,6 +90,16 @@ def test_a_tree_branches_where_an_alternative_is_likely_enough() -> None:
     assert tree.q is None
 
 
+def test_siblings_are_the_likeliest_in_their_order_however_many_are_likely_enough() -> None:
+    toy = ToyTarget(V, seed=4)
+    p = probabilities(row(toy, PROMPT), Sampling(temperature=1.0), [])
+    for p_split in (0.0, 1.0):
+        tree = propose(ModelDrafter(toy, V), Budget(1, 3, width=3, p_split=p_split))
+        n = 3 if p_split == 0.0 else 1
+        assert tree.tokens == tuple(np.argsort(-p)[:n].tolist())
+        assert tree.score == pytest.approx([p[token] for token in tree.tokens])
+
+
 class Counting(ToyTarget):
     """Counts the tokens that are really computed."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 import numpy as np
 
@@ -61,9 +62,10 @@ class _Growth:
     depth: int = 0
     leaves: int = 1
 
-    def add(self, parent: int, token: int, score: float, q: Probabilities | None = None) -> None:
+    def add(
+        self, parent: int, token: int, score: float, survival: float, q: Probabilities | None = None
+    ) -> None:
         """The next level goes on below it where that is worth a pass."""
-        survival = self.reaches(parent, score)
         self.tokens.append(token)
         self.parents.append(parent)
         self.score.append(score)
@@ -77,8 +79,7 @@ class _Growth:
         above = 1.0 if parent == ROOT else self.survival[parent]
         return self.budget.survival(ModelDrafter.name, likely, self.depth + 1, above)
 
-    def goes_on(self, parent: int, likeliest: float) -> bool:
-        survival = self.reaches(parent, likeliest)
+    def goes_on(self, likeliest: float, survival: float) -> bool:
         return self.budget.goes_on(likeliest, len(self.tokens), self.depth, survival)
 
     def allowed(self, node: int, logits: Logits) -> Logits:
@@ -156,27 +157,29 @@ class ModelDrafter:
         frontier, growth.frontier = growth.frontier, []
         for node in frontier:
             logits = growth.allowed(node, out.logits(node + 1)[: self._n_vocab])
-            if not np.isfinite(logits.max()):  # a broken draft model, or one that knows no allowed token
+            best = int(logits.argmax())
+            if not isfinite(logits[best]):  # a broken draft model, or one that knows no allowed token
                 continue
             if self._sampling is not None:
                 self._draw(growth, node, logits, self._sampling)
             elif growth.budget.width == 1:
-                self._follow(growth, node, logits)
+                self._follow(growth, node, logits, best)
             else:
-                self._branch(growth, node, logits)
+                self._branch(growth, node, logits, best)
         growth.depth += 1
 
-    def _follow(self, growth: _Growth, node: int, logits: Logits) -> None:
-        token = int(logits.argmax())
+    def _follow(self, growth: _Growth, node: int, logits: Logits, best: int) -> None:
         # The argmax's own probability needs one sum, not a whole distribution.
-        likeliest = 1.0 / float(np.exp(logits - logits[token]).sum())
-        if growth.goes_on(node, likeliest):
-            growth.add(node, token, likeliest)
+        likeliest = 1.0 / float(np.exp(logits - logits[best]).sum())
+        survival = growth.reaches(node, likeliest)
+        if growth.goes_on(likeliest, survival):
+            growth.add(node, best, likeliest, survival)
 
     def _draw(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
         q = whole = probabilities(logits, sampling, ())
         # How many are drawn is decided before the first: dropping one for what it is would bias the output.
-        if not growth.goes_on(node, float(q.max())):
+        likeliest = float(q.max())
+        if not growth.goes_on(likeliest, growth.reaches(node, likeliest)):
             return
         room = 1 + growth.budget.width - growth.leaves
         n = max(1, min(room, int((q >= growth.budget.p_split).sum()), int((q > 0.0).sum())))
@@ -185,22 +188,27 @@ class ModelDrafter:
             if len(growth.tokens) >= growth.budget.nodes:
                 break
             token = growth.memory.rng.draw(q)
-            growth.add(node, token, float(whole[token]), q)
+            likely = float(whole[token])
+            growth.add(node, token, likely, growth.reaches(node, likely), q)
             if not self._independent:
                 q = without(q, token)
 
-    def _branch(self, growth: _Growth, node: int, logits: Logits) -> None:
-        candidates = top_k(logits, growth.budget.width)
-        best = logits[candidates[0]]
-        mass = float(np.exp(logits - best).sum())  # a whole distribution of a large vocabulary takes longer
-        for rank, token in enumerate(candidates.tolist()):
-            likely = float(np.exp(logits[token] - best)) / mass
-            if rank > 0 and (likely < growth.budget.p_split or growth.leaves >= growth.budget.width):
+    def _branch(self, growth: _Growth, node: int, logits: Logits, best: int) -> None:
+        budget = growth.budget
+        p = np.exp(logits - logits[best])
+        p /= p.sum()
+        # Few are likely enough to branch to: they are found sooner than the `width` likeliest of all.
+        near = np.flatnonzero(p >= budget.p_split)
+        likeliest = near[top_k(p[near], budget.width)].tolist() if len(near) > 1 else [best]
+        for rank, token in enumerate(likeliest):
+            if rank > 0 and growth.leaves >= budget.width:
                 break
-            if not growth.goes_on(node, likely):
+            likely = float(p[token])
+            survival = growth.reaches(node, likely)
+            if not growth.goes_on(likely, survival):
                 break
             growth.leaves += rank > 0
-            growth.add(node, token, likely)
+            growth.add(node, token, likely, survival)
 
 
 def without(q: Probabilities, token: int) -> Probabilities:
