@@ -12,7 +12,8 @@ from time import perf_counter
 import numpy as np
 
 from paceline.core.ports import Features
-from paceline.core.sampling import Sampling, SeededRng, probabilities
+from paceline.core.rng import SeededRng
+from paceline.core.sampling import Sampling, probabilities
 from paceline.core.tree import EMPTY, ROOT, DraftTree, Probabilities
 from paceline.core.verify import CHAINS, INDEPENDENT, RULES, verify
 

@@ -11,7 +11,7 @@ import numpy as np
 from paceline.core.decode import Clock, decode, start
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Budget, Drafter, Grammar, Want
-from paceline.core.sampling import Sampling, probabilities
+from paceline.core.sampling import Odds, Sampling, probabilities
 from paceline.core.tree import EMPTY, Probabilities
 from paceline.drafters.compose import ComposedMemory
 from paceline.drafters.model import ModelMemory
@@ -50,6 +50,9 @@ class Tape:
     def draw(self, p: Probabilities) -> int:
         options = np.flatnonzero(p).tolist()
         return self._answer(options, [float(p[k]) for k in options])
+
+    def draw_at(self, place: int, row: Odds) -> int:
+        return int(row.ids[self.draw(row.p)])
 
 
 def outcomes(run: Callable[[Tape], T]) -> Iterator[tuple[float, T]]:

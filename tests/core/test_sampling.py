@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from paceline.core.errors import UsageError
 from paceline.core.sampling import (
     Sampling,
-    SeededRng,
     adjust,
     after_exclusion,
     argmax,
@@ -216,28 +215,3 @@ def test_adjusting_leaves_the_engines_row_alone() -> None:
 def test_values_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         Sampling(**settings)  # type: ignore[arg-type]
-
-
-def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
-    even = np.full(1000, 0.001)
-    first, again, other = SeededRng(1), SeededRng(1), SeededRng(2)
-    drawn = [first.draw(even) for _ in range(5)]
-    assert drawn == [again.draw(even) for _ in range(5)]
-    assert drawn != [other.draw(even) for _ in range(5)]
-
-
-def test_a_draw_never_lands_on_a_forbidden_token() -> None:
-    rng = SeededRng(0)
-    assert {rng.draw(np.array([0.0, 0.5, 0.0, 0.5, 0.0])) for _ in range(200)} == {1, 3}
-
-
-def test_draws_and_acceptances_follow_their_probabilities() -> None:
-    """5,000 draws of a fixed seed: the counts are fixed too, and within four standard deviations."""
-    rng = SeededRng(7)
-    n = 5000
-    counts = np.bincount([rng.draw(np.array([0.2, 0.5, 0.3])) for _ in range(n)], minlength=3) / n
-    assert np.abs(counts - [0.2, 0.5, 0.3]).max() < 4 * 0.5 / math.sqrt(n)
-    accepted = sum(rng.accept(0.25) for _ in range(n)) / n
-    assert abs(accepted - 0.25) < 4 * 0.5 / math.sqrt(n)
-    assert rng.accept(1.0)
-    assert not rng.accept(0.0)

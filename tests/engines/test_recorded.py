@@ -15,7 +15,8 @@ from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Want
 from paceline.core.record import Step
-from paceline.core.sampling import Sampling, SeededRng, odds
+from paceline.core.rng import SeededRng
+from paceline.core.sampling import Sampling, odds
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.core.verify import verify
 from paceline.drafters.compose import ComposedDrafter

@@ -12,7 +12,8 @@ from paceline.core.policy import Policy, fits
 from paceline.core.ports import Budget, Caps, Drafter, Forward, Grammar, Memory, Session, Target
 from paceline.core.prune import prune
 from paceline.core.record import TARGET, Logprob, Stats, Step, StopReason, Times
-from paceline.core.sampling import Rng, Sampling, SeededRng, logprob
+from paceline.core.rng import Noise, Rng, SeededRng
+from paceline.core.sampling import Sampling, logprob
 from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import Verdict, verify
 
@@ -28,7 +29,8 @@ class Request:
     """One sequence being decoded, and the owner of its session and memory.
 
     stop: told every emitted token in order; true where the text so far ends the request.
-    rule: how sampled drafts are verified (verify.py). grammar: what the text must follow.
+    rule: how sampled drafts are verified (verify.py). grammar: what the text must follow. noise: what a
+    drafter may know of the draws; None where tokens are not drawn.
     logprobs: None, or how many of the likeliest tokens to report beside each emitted token's own.
     """
 
@@ -42,6 +44,7 @@ class Request:
     stop: Callable[[int], bool] = _never
     rule: str = "auto"
     grammar: Grammar | None = None
+    noise: Noise | None = None
     logprobs: int | None = None
     late: float = 0.0  # seconds spent on a step after it was recorded; they count in the next one
     n_tokens: int = 0
@@ -50,11 +53,13 @@ class Request:
 
     def cap(self, budget: Budget, caps: Caps) -> Budget:
         """No more than can still be emitted (a step adds one token to what it accepts), than fits the
-        context, and than the target takes; and in line with the request's grammar."""
+        context, and than the target takes; in line with the request's grammar, and aware of its draws."""
         room = caps.n_ctx - len(self.session.tokens)
         depth = min(self.max_tokens - self.n_tokens - 1, room)
         budget = budget.capped(depth, nodes=min(room, caps.rows - 1), width=caps.branch)
-        return budget if self.grammar is None else replace(budget, grammar=self.grammar)
+        if self.grammar is None and self.noise is None:
+            return budget
+        return replace(budget, grammar=self.grammar, noise=self.noise)
 
     def judge(self, token: int, n_ctx: int) -> StopReason | None:
         """Count one emitted token; the reason to stop right after it, if there is one."""
@@ -107,17 +112,19 @@ def start(
     except BaseException:
         session.close()
         raise
+    sampling, rng = sampling or Sampling(), SeededRng(seed)
     return Request(
         session=session,
         memory=memory,
-        sampling=sampling or Sampling(),
-        rng=SeededRng(seed),
+        sampling=sampling,
+        rng=rng,
         max_tokens=max_tokens,
         n_prompt=len(prompt),
         eos=frozenset() if ignore_eos else target.vocab.eos,
         stop=stop,
         rule=rule,
         grammar=grammar,
+        noise=Noise.of(sampling, rng),
         logprobs=logprobs,
     )
 

@@ -20,6 +20,7 @@ from paceline.core.vocab import Vocab
 
 if TYPE_CHECKING:
     from paceline.core.record import Step
+    from paceline.core.rng import Noise
 
 Logits = NDArray[np.float32] | NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -126,7 +127,8 @@ class Budget:
     """How much one proposal may hold. depth: longest path. nodes: most nodes. width: most leaves.
     p_min: a drafter that drafts step by step goes on while its best next token is at least this likely.
     p_split: it branches where an alternative is at least this likely.
-    grammar: what the text must follow. A drafter that heeds it guesses better; others are pruned."""
+    grammar: what the text must follow. A drafter that heeds it guesses better; others are pruned.
+    noise: what the target will draw with, where it draws. A drafter that heeds it guesses better."""
 
     depth: int
     nodes: int
@@ -134,6 +136,7 @@ class Budget:
     p_min: float = 0.0
     p_split: float = 0.1
     grammar: Grammar | None = None
+    noise: Noise | None = None
 
     def capped(self, depth: int, nodes: int, width: int) -> Budget:
         """No more than any of these."""

@@ -105,7 +105,9 @@ class Rate:
         self.rate *= 1.0 + STRICT * max(0.0, lost)
         self._slightest = 0.0
         return [
-            RateBudget(depth, nodes, width, 0.0, self._p_split, None, self, self._mood(request), Proposal())
+            RateBudget(
+                depth, nodes, width, 0.0, self._p_split, None, None, self, self._mood(request), Proposal()
+            )
             for request in requests
         ]
 

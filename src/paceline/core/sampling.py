@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from paceline.core.errors import UsageError
 from paceline.core.ports import Logits, Mask
 from paceline.core.tree import Probabilities
+
+if TYPE_CHECKING:
+    from paceline.core.rng import Rng
 
 NEAR = 8.0  # logits
 
@@ -230,29 +233,3 @@ def logprob(logits: Logits, token: int, n_top: int = 0) -> tuple[float, tuple[tu
     values -= math.log(np.exp(values).sum())
     likeliest = top_k(values, min(n_top, len(values))) if n_top else ()
     return float(values[token]), tuple((int(t), float(values[t])) for t in likeliest)
-
-
-class Rng(Protocol):
-    """The two questions verification asks of chance, so that a proof can enumerate every answer."""
-
-    def accept(self, probability: float) -> bool: ...
-
-    def draw(self, p: Probabilities) -> int: ...
-
-
-class SeededRng:
-    """A request's own randomness. Each question uses exactly one number of the stream, so a drafter
-    whose choices are deterministic leaves the text of a seed unchanged."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = np.random.Generator(np.random.PCG64(seed))
-
-    def accept(self, probability: float) -> bool:
-        return bool(self._random.random() < probability)
-
-    def draw(self, p: Probabilities) -> int:
-        kept = np.flatnonzero(p)
-        mass = np.cumsum(p[kept])
-        # Scaled by the sum: rounding may leave it a hair off one.
-        i = int(np.searchsorted(mass, self._random.random() * mass[-1], side="right"))
-        return int(kept[min(i, len(kept) - 1)])

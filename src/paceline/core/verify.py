@@ -26,7 +26,8 @@ import numpy as np
 
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.ports import Forward, Grammar, Mask
-from paceline.core.sampling import Odds, Rng, Sampling, adjust, argmax, odds
+from paceline.core.rng import Rng
+from paceline.core.sampling import Odds, Sampling, adjust, argmax, odds
 from paceline.core.tree import ROOT, DraftTree, Probabilities
 
 # How far from 1 rounding may leave the sum of a q.
@@ -57,7 +58,7 @@ class Rows:
     ) -> None:
         self.tree, self.sampling = tree, sampling
         self.n_vocab = len(out.logits(0)) if tree.q is not None else 0
-        self._out, self._grammar = out, grammar
+        self._out, self._grammar, self._place = out, grammar, len(history)
         # Only penalties read the committed text, and only this far back.
         self._history = list(history[-sampling.repeat_last_n :]) if sampling.penalised else []
         self._plain = not sampling.penalised and grammar is None
@@ -72,9 +73,11 @@ class Rows:
         return odds(self._out.logits(node + 1), self.sampling, *self._prefix(node))
 
     def draw(self, node: int, rng: Rng) -> int:
-        """t ~ p. Greedy needs no distribution, and no row leaves the engine unless it must be edited."""
+        """t ~ p, by its place in the text. Greedy needs no distribution, and no row leaves the engine unless
+        it must be edited."""
         if not self.sampling.greedy:
-            return self.p(node).draw(rng)
+            depth = 0 if node == ROOT else self.tree.depths()[node]
+            return rng.draw_at(self._place + depth, self.p(node))
         if self._plain and not self.sampling.edits_logits:
             return self._out.argmax(node + 1)
         return argmax(adjust(self._out.logits(node + 1), self.sampling, *self._prefix(node)))
@@ -105,7 +108,7 @@ def verify(
 
 
 def match(rows: Rows, rng: Rng) -> Verdict:
-    """One number a token, so that the text of a seed is the same with and without deterministic drafts."""
+    """The text of a seed is the same with and without drafts: each token is drawn by its place alone."""
     path: list[int] = []
     node = ROOT
     while True:

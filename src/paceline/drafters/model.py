@@ -3,7 +3,8 @@
 Its session keeps its KV cache across steps: `prefill` with the text as it now stands keeps whatever of the
 last draft was accepted and decodes only what is new, together with the next root. Drafts are
   greedy    a chain of argmax tokens, or with width > 1 a tree that branches where an alternative is at
-            least `p_split` likely; deterministic, so q is None
+            least `p_split` likely; deterministic, so q is None. Where the target draws, its noise is known
+            (rng.py), and tokens are as likely as they are to win its draw
   sampled   a chain drawn from the top-k of the draft at its own temperature, recorded as q; with width > 1
             a tree, siblings drawn without replacement (or independently, for the rules that need it)
 Under a grammar both keep to what it allows.
@@ -16,13 +17,16 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.core.ports import Budget, Features, Forward, Logits, Session, Target, Want
 from paceline.core.record import Step
-from paceline.core.sampling import Rng, Sampling, SeededRng, probabilities, top_k
+from paceline.core.rng import Rng, SeededRng
+from paceline.core.sampling import Sampling, probabilities, top_k
 from paceline.core.tree import EMPTY, ROOT, DraftTree, Probabilities
 
 NOTHING = Want()
+Ids = NDArray[np.int64]
 
 
 class ModelMemory:
@@ -107,8 +111,8 @@ class _Growth:
 
 class ModelDrafter:
     """n_vocab: the target's vocabulary size; the draft's padding tokens beyond it are never proposed.
-    temperature 0 drafts greedily; above it tokens are drawn from the draft's top_k. independent: siblings
-    are drawn from one q, and may be equal."""
+    temperature 0 drafts greedily; above it tokens are drawn from the draft's top_k, with a q. independent:
+    siblings are drawn from one q, and may be equal."""
 
     name = "model"
     wants = NOTHING
@@ -157,23 +161,27 @@ class ModelDrafter:
         frontier, growth.frontier = growth.frontier, []
         for node in frontier:
             logits = growth.allowed(node, out.logits(node + 1)[: self._n_vocab])
-            best = int(logits.argmax())
-            if not isfinite(logits[best]):  # a broken draft model, or one that knows no allowed token
+            if not isfinite(logits.max()):  # a broken draft model, or one that knows no allowed token
                 continue
             if self._sampling is not None:
                 self._draw(growth, node, logits, self._sampling)
-            elif growth.budget.width == 1:
-                self._follow(growth, node, logits, best)
+                continue
+            noise, ids = growth.budget.noise, None
+            if noise is not None:
+                ids, logits = noise.perturbed(logits, len(growth.memory.tokens) + growth.depth)
+            if growth.budget.width == 1:
+                self._follow(growth, node, logits, ids)
             else:
-                self._branch(growth, node, logits, best)
+                self._branch(growth, node, logits, ids)
         growth.depth += 1
 
-    def _follow(self, growth: _Growth, node: int, logits: Logits, best: int) -> None:
+    def _follow(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
+        best = int(logits.argmax())
         # The argmax's own probability needs one sum, not a whole distribution.
         likeliest = 1.0 / float(np.exp(logits - logits[best]).sum())
         survival = growth.reaches(node, likeliest)
         if growth.goes_on(likeliest, survival):
-            growth.add(node, best, likeliest, survival)
+            growth.add(node, best if ids is None else int(ids[best]), likeliest, survival)
 
     def _draw(self, growth: _Growth, node: int, logits: Logits, sampling: Sampling) -> None:
         q = whole = probabilities(logits, sampling, ())
@@ -193,22 +201,22 @@ class ModelDrafter:
             if not self._independent:
                 q = without(q, token)
 
-    def _branch(self, growth: _Growth, node: int, logits: Logits, best: int) -> None:
+    def _branch(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
         budget = growth.budget
-        p = np.exp(logits - logits[best])
+        p = np.exp(logits - logits.max())
         p /= p.sum()
         # Few are likely enough to branch to: they are found sooner than the `width` likeliest of all.
-        near = np.flatnonzero(p >= budget.p_split)
-        likeliest = near[top_k(p[near], budget.width)].tolist() if len(near) > 1 else [best]
-        for rank, token in enumerate(likeliest):
+        near = np.flatnonzero(p >= min(budget.p_split, p.max()))
+        likeliest = near[top_k(p[near], budget.width)] if len(near) > 1 else near
+        for rank, at in enumerate(likeliest.tolist()):
             if rank > 0 and growth.leaves >= budget.width:
                 break
-            likely = float(p[token])
+            likely = float(p[at])
             survival = growth.reaches(node, likely)
             if not growth.goes_on(likely, survival):
                 break
             growth.leaves += rank > 0
-            growth.add(node, token, likely, survival)
+            growth.add(node, at if ids is None else int(ids[at]), likely, survival)
 
 
 def without(q: Probabilities, token: int) -> Probabilities:

@@ -1,0 +1,108 @@
+"""A request's randomness, and the part of it that a drafter may know.
+
+Plain sampling draws a token by a race (the Gumbel-max trick): at each place of the text every token has an
+exponential number of its own, made from the seed, the place and the token's id, and the least number over
+probability wins, which token i does with probability p_i. A draft model that runs the same race with its own
+probabilities mostly finds the same winner, with a chance of at least (1 - d) / (1 + d) at a total variation
+distance of d (Daliri, Musco and Suresh, arXiv:2408.07978), where its likeliest token is the winner no more
+often than its probability. The target's draw depends on nothing that was drafted: the text of a seed is that
+of plain decoding, token by token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.ports import Logits
+from paceline.core.sampling import NEAR, Odds, Sampling, odds
+from paceline.core.tree import Probabilities
+
+# SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
+GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+WORD = 1 << 64
+
+
+class Rng(Protocol):
+    """The questions verification asks of chance, so that a proof can enumerate every answer."""
+
+    def accept(self, probability: float) -> bool: ...
+
+    def draw(self, p: Probabilities) -> int: ...
+
+    def draw_at(self, place: int, row: Odds) -> int:
+        """The token that `row` draws as token number `place` of the text, prompt included; the same whoever
+        asks, and however often."""
+
+
+class SeededRng:
+    """A request's own randomness. `accept` and `draw` use one number of a stream each, `draw_at` none."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.Generator(np.random.PCG64(seed))
+        self._key = int(np.random.SeedSequence([seed, 2]).generate_state(1, np.uint64)[0])
+
+    def accept(self, probability: float) -> bool:
+        return bool(self._random.random() < probability)
+
+    def draw(self, p: Probabilities) -> int:
+        kept = np.flatnonzero(p)
+        mass = np.cumsum(p[kept])
+        # Scaled by the sum: rounding may leave it a hair off one.
+        i = int(np.searchsorted(mass, self._random.random() * mass[-1], side="right"))
+        return int(kept[min(i, len(kept) - 1)])
+
+    def draw_at(self, place: int, row: Odds) -> int:
+        with np.errstate(divide="ignore"):
+            return int(row.ids[(self.exponential(place, row.ids) / row.p).argmin()])
+
+    def exponential(self, place: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The numbers of the tokens `ids` at a place: of mean 1, all independent."""
+        z = ids.astype(np.uint64)
+        z *= np.uint64(GAMMA)
+        z += np.uint64(_mixed((self._key + GAMMA * place) % WORD))
+        z ^= z >> np.uint64(30)
+        z *= np.uint64(FIRST)
+        z ^= z >> np.uint64(27)
+        z *= np.uint64(SECOND)
+        z ^= z >> np.uint64(31)
+        uniform = ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        numbers: NDArray[np.float64] = -np.log(uniform)
+        return numbers
+
+
+def _mixed(z: int) -> int:
+    z = (z ^ z >> 30) * FIRST % WORD
+    z = (z ^ z >> 27) * SECOND % WORD
+    return z ^ z >> 31
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What one request's tokens will be drawn with: its sampler and its numbers."""
+
+    sampling: Sampling
+    rng: SeededRng
+
+    @staticmethod
+    def of(sampling: Sampling, rng: SeededRng) -> Noise | None:
+        """None where nothing is left to chance. What the text so far does to a row is left out: a draft is no
+        worse for it."""
+        if sampling.greedy:
+            return None
+        plain = replace(
+            sampling, repeat_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias={}
+        )
+        return Noise(plain, rng)
+
+    def perturbed(self, logits: Logits, place: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The tokens that a model of these logits [n_vocab] might draw at a place, and for each its
+        log-probability with the noise: the greatest is drawn. Tokens far from the likeliest are left out."""
+        near = np.flatnonzero(logits > logits.max() - NEAR * max(1.0, self.sampling.temperature))
+        row = odds(logits[near], self.sampling, ())
+        ids = near[row.ids]
+        with np.errstate(divide="ignore"):
+            return ids, np.log(row.p) - np.log(self.rng.exponential(place, ids))

@@ -1,0 +1,160 @@
+"""Draws: that they follow their probabilities, and that who knows the seed finds the same."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from paceline.core.decode import decode, start
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget
+from paceline.core.rng import Noise, SeededRng
+from paceline.core.sampling import Odds, Sampling, odds
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.engines.toy import ToyTarget
+
+V = 6
+PROMPT = [1, 2, 3]
+IDS = np.arange(4)
+P = np.array([0.5, 0.3, 0.15, 0.05])
+# Four standard deviations of a share of N.
+N = 20_000
+WITHIN = 4 * 0.5 / math.sqrt(N)
+
+
+def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
+    even = np.full(1000, 0.001)
+    first, again, other = SeededRng(1), SeededRng(1), SeededRng(2)
+    drawn = [first.draw(even) for _ in range(5)]
+    assert drawn == [again.draw(even) for _ in range(5)]
+    assert drawn != [other.draw(even) for _ in range(5)]
+
+
+def test_a_draw_never_lands_on_a_forbidden_token() -> None:
+    rng = SeededRng(0)
+    assert {rng.draw(np.array([0.0, 0.5, 0.0, 0.5, 0.0])) for _ in range(200)} == {1, 3}
+
+
+def test_draws_and_acceptances_follow_their_probabilities() -> None:
+    """5,000 draws of a fixed seed: the counts are fixed too, and within four standard deviations."""
+    rng = SeededRng(7)
+    n = 5000
+    counts = np.bincount([rng.draw(np.array([0.2, 0.5, 0.3])) for _ in range(n)], minlength=3) / n
+    assert np.abs(counts - [0.2, 0.5, 0.3]).max() < 4 * 0.5 / math.sqrt(n)
+    accepted = sum(rng.accept(0.25) for _ in range(n)) / n
+    assert abs(accepted - 0.25) < 4 * 0.5 / math.sqrt(n)
+    assert rng.accept(1.0)
+    assert not rng.accept(0.0)
+
+
+def test_at_a_place_a_seed_draws_one_token_however_often_and_another_seed_others() -> None:
+    first, again, other = SeededRng(1), SeededRng(1), SeededRng(2)
+    row = Odds(np.arange(1000), np.full(1000, 0.001))
+    drawn = [first.draw_at(place, row) for place in range(5)]
+    assert drawn == [again.draw_at(place, row) for place in (4, 3, 2, 1, 0)][::-1]
+    assert drawn == [first.draw_at(place, row) for place in range(5)]
+    assert drawn != [other.draw_at(place, row) for place in range(5)]
+
+
+def test_draws_follow_their_probabilities_along_a_text_and_over_seeds() -> None:
+    row = Odds(IDS, P)
+    rng = SeededRng(3)
+    along = np.array([rng.draw_at(place, row) for place in range(N)])
+    seeds = np.array([SeededRng(seed).draw_at(7, row) for seed in range(N)])
+    for drawn in (along, seeds):
+        assert np.abs(np.bincount(drawn, minlength=4) / N - P).max() < WITHIN
+    # Neighbours in a text know nothing of each other, and neither do those of two seeds.
+    pairs = np.zeros((4, 4))
+    np.add.at(pairs, (along[:-1], along[1:]), 1 / (N - 1))
+    assert np.abs(pairs - np.outer(P, P)).max() < WITHIN
+    assert np.abs(np.histogram2d(along, seeds, bins=4)[0] / N - np.outer(P, P)).max() < WITHIN
+
+
+def test_what_has_no_probability_is_never_drawn() -> None:
+    row = Odds(np.array([5, 2, 9]), np.array([0.0, 1.0, 0.0]))
+    assert {SeededRng(0).draw_at(place, row) for place in range(100)} == {2}
+
+
+def test_a_tokens_number_does_not_depend_on_who_else_takes_part() -> None:
+    rng = SeededRng(4)
+    every = rng.exponential(11, np.arange(100_000))
+    some = np.array([99_999, 3, 70])
+    assert rng.exponential(11, some).tolist() == every[some].tolist()
+    assert every.min() > 0.0
+    assert every.mean() == pytest.approx(1.0, abs=4 / math.sqrt(len(every)))
+    assert every.var() == pytest.approx(1.0, abs=4 * math.sqrt(8 / len(every)))
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.5, 0.9])
+def test_two_that_know_the_noise_agree_at_least_as_often_as_is_proved(likeness: float) -> None:
+    """Daliri et al., arXiv:2408.07978: (1 - d) / (1 + d), and never more than 1 - d."""
+    other = np.array([0.1, 0.2, 0.3, 0.4])
+    q = likeness * P + (1 - likeness) * other
+    distance = 0.5 * float(np.abs(P - q).sum())
+    rng = SeededRng(5)
+    agreed = [rng.draw_at(place, Odds(IDS, P)) == rng.draw_at(place, Odds(IDS, q)) for place in range(N)]
+    share = sum(agreed) / N
+    assert (1 - distance) / (1 + distance) - WITHIN < share < 1 - distance + WITHIN
+
+
+def test_who_perturbs_the_targets_own_logits_finds_what_it_draws() -> None:
+    logits = np.random.default_rng(0).normal(size=50, scale=2).astype(np.float32)
+    for sampling in (
+        Sampling(temperature=1.0),
+        Sampling(temperature=0.6, top_k=5),
+        Sampling(temperature=1.5, top_p=0.7, min_p=0.05),
+        Sampling(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.05),
+    ):
+        rng = SeededRng(6)
+        noise = Noise.of(sampling, rng)
+        assert noise is not None
+        for place in range(50):
+            ids, perturbed = noise.perturbed(logits, place)
+            assert ids[perturbed.argmax()] == rng.draw_at(place, odds(logits, sampling, ()))
+
+
+def test_noise_leaves_out_what_depends_on_the_text_and_is_none_where_nothing_is_drawn() -> None:
+    rng = SeededRng(0)
+    assert Noise.of(Sampling(), rng) is None
+    edited = Sampling(temperature=1.0, repeat_penalty=2.0, logit_bias={1: -math.inf})
+    assert Noise.of(edited, rng) == Noise(Sampling(temperature=1.0), rng)
+
+
+def generated(
+    target: ToyTarget, drafter: object, budget: Budget, sampling: Sampling, seed: int
+) -> tuple[list[int], int]:
+    """The text, and the passes it took."""
+    request = start(target, drafter, PROMPT, max_tokens=12, sampling=sampling, seed=seed)  # type: ignore[arg-type]
+    for _ in decode(target, drafter, Fixed(budget), [request]):  # type: ignore[arg-type]
+        pass
+    return list(request.session.tokens), request.stats.steps
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1.0),
+        Sampling(temperature=0.7, top_k=3, top_p=0.9),
+        Sampling(temperature=1.3, repeat_penalty=1.5, logit_bias={2: 1.0}),
+    ],
+)
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_text_of_a_seed_is_plain_decodings_with_a_draft_that_knows_the_noise(
+    sampling: Sampling, width: int
+) -> None:
+    target = ToyTarget(V, seed=1)
+    for seed in range(40):
+        plain, _ = generated(target, NoDrafter(), Budget(0, 0), sampling, seed)
+        for draft in (target, ToyTarget(V, seed=2)):
+            text, _ = generated(target, ModelDrafter(draft, V), Budget(4, 9, width), sampling, seed)
+            assert text == plain
+
+
+def test_a_draft_that_says_what_the_target_says_is_always_right() -> None:
+    target, sampling = ToyTarget(V, seed=1), Sampling(temperature=1.0, min_p=0.02)
+    for seed in range(10):
+        _, steps = generated(target, ModelDrafter(target, V), Budget(3, 3), sampling, seed)
+        assert steps == 3  # 12 tokens, four a step
