@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rehearsal import rehearse
+from rehearsal import RehearsedTurns, rehearse
 
 from paceline import zoo
 from paceline.assemble import load
@@ -43,7 +43,6 @@ from paceline.lab.bench.models import Models
 from paceline.lab.bench.prompts import Prompts, earlier
 from paceline.lab.bench.record import Interval
 from paceline.lab.bench.summary import Group, ratio
-from paceline.lab.bench.turns import Turns
 from paceline.lab.replay import traces
 from paceline.lab.replay.lane import Means
 from paceline.lab.replay.record import Result
@@ -168,7 +167,7 @@ def rehearsed(
         rehearse(models, recorded)
         items = chosen(suite, arguments)
         prompts = prompts_of(models.plain, items, sampling, arguments)
-        turns = Turns(models, plain, prompts, unwatched, keep_prompts=True)
+        turns = RehearsedTurns(models, plain, prompts, unwatched, keep_prompts=True)
         turns.ask_plainly(items, 1)
         turns.add(others, zoo.draft_path())
         turns.check(Sampling(), 0)  # and all are warm after it

@@ -51,6 +51,7 @@ def main() -> None:
     )
     parser.add_argument("--curves", type=Path)
     parser.add_argument("--methods", default="auto", help="of which the first is compared")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--items", type=int, default=0)
     parser.add_argument("-n", "--n-predict", type=int, default=128)
     arguments = parser.parse_args()
@@ -62,7 +63,8 @@ def main() -> None:
     ratios: list[float] = []
     print("curve workload  over plain  best fixed                        over it  bound   ECE (by chance)")
     with tempfile.TemporaryDirectory() as folder, load(drafters="none") as llm:
-        for workload, (suite, temperature) in WORKLOADS.items():
+        for workload in arguments.workloads.split(","):
+            suite, temperature = WORKLOADS[workload]
             file = Path(folder) / f"{workload}.jsonl"
             record_plainly(llm, Recorder(file, print), suite, Sampling(temperature=temperature), arguments)
             recorded = [traces.read(file, traces.lines(file), llm.target.text)]

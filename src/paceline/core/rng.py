@@ -24,6 +24,7 @@ from paceline.core.tree import Probabilities
 # SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD = 1 << 64
+DRAWS = "gumbel-splitmix64"  # how a record says that its tokens were drawn so
 
 
 class Rng(Protocol):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.ports import Caps, Features, Want
+from paceline.core.rng import Noise
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.core.vocab import Vocab
 
@@ -31,11 +32,12 @@ UNKNOWN = -1  # where a row's text is not the record's; and a token of its top-k
 @dataclass(frozen=True, slots=True)
 class Recording:
     """One answered request. top_k: for each answered token the target's likeliest there, best first; empty
-    where they were not recorded."""
+    where they were not recorded. noise: what the tokens were drawn with, where that is known."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     top_k: tuple[tuple[int, ...], ...] = ()
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.tokens:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.core.cost import Costs
@@ -54,14 +54,15 @@ def paid(drafter: Drafter, drafting: Drafting) -> frozenset[str]:
 def wide(most: Budget) -> tuple[Budget, ...]:
     """All that may be proposed within `most`: as a chain, and as trees where they are allowed. What a tree
     spends on branches can be missing from its length, so that none of them holds all of the others."""
-    chain = Budget(most.depth, min(most.nodes, most.depth))
-    trees = [Budget(most.depth, most.nodes, most.width, p_split=p) for p in {0.0, most.p_split}]
+    chain = Budget(most.depth, min(most.nodes, most.depth), noise=most.noise)
+    trees = [replace(chain, nodes=most.nodes, width=most.width, p_split=p) for p in {0.0, most.p_split}]
     return (chain, *(trees if most.width > 1 else ()))
 
 
 def following(most: Budget) -> Budget:
     """For the next token alone."""
-    return Budget(min(1, most.depth), min(most.width, most.nodes), most.width, p_split=0.0)
+    nodes = min(most.width, most.nodes)
+    return Budget(min(1, most.depth), nodes, most.width, p_split=0.0, noise=most.noise)
 
 
 @dataclass
@@ -165,13 +166,14 @@ class Asked:
         return AskedMemory([drafter.open(prompt, seed) for drafter in self.drafters])
 
     def propose(self, batch: Sequence[tuple[AskedMemory, Budget]]) -> list[DraftTree]:
-        for memory, _ in batch:
+        for memory, budget in batch:
+            most = replace(self.most, noise=budget.noise)
             for drafter, part in zip(self.drafters, memory.parts, strict=True):
                 if isinstance(drafter, ModelDrafter):
-                    self.chances.rank(memory.at, self._ask(drafter, part, following(self.most)))
+                    self.chances.rank(memory.at, self._ask(drafter, part, following(most)))
                     continue
-                for budget in wide(self.most):
-                    self.chances.add(memory.at, self._ask(drafter, part, budget))
+                for each in wide(most):
+                    self.chances.add(memory.at, self._ask(drafter, part, each))
         return [EMPTY] * len(batch)
 
     def _ask(self, drafter: Drafter, part: Any, budget: Budget) -> DraftTree:

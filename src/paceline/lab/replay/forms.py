@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.core.rng import DRAWS, Noise, SeededRng
+from paceline.core.sampling import Sampling
 from paceline.engines.recorded import Recording
 from paceline.lab.jsonl import LineError
 from paceline.lab.replay.chats import ANSWERING, Part, Tokenizer, Turn, content_of, parts_of, text, turns
@@ -15,6 +17,7 @@ from paceline.lab.replay.recording import FORMAT
 FORMS = "write prompt_tokens and tokens, prompt and completion, messages, or request and response"
 SECONDS = ("prompt", "seconds")
 COUNTS = ("steps", "drafted", "accepted")
+NOISE = ("temperature", "top_k", "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold")
 
 
 def requests_of(one: Mapping[str, Any], tokenizer: Tokenizer | None, *, template: bool) -> list[Turn]:
@@ -55,7 +58,19 @@ def _from_tokens(one: Mapping[str, Any]) -> Recording | None:
     top_k = tuple(_ids(row, "top_k") for row in said)
     if not all(top_k):
         raise LineError("a row of its top_k is empty; leave top_k out")
-    return Recording(prompt, tokens, top_k) if tokens else None
+    return Recording(prompt, tokens, top_k, noise_of(one)) if tokens else None
+
+
+def noise_of(one: Mapping[str, Any]) -> Noise | None:
+    """What the tokens were drawn with, where they were and the line tells."""
+    said, seed = one.get("sampling"), one.get("seed")
+    if one.get("draws") != DRAWS or not isinstance(said, dict) or type(seed) is not int or seed < 0:
+        return None
+    try:
+        sampling = Sampling(**{name: said[name] for name in NOISE if name in said})
+    except (TypeError, UsageError):
+        return None
+    return Noise.of(sampling, SeededRng(seed))
 
 
 def _ids(said: Any, name: str) -> tuple[int, ...]:

@@ -67,6 +67,7 @@ def together(
             requests.append(
                 start(target, drafter, one.prompt, max_tokens=ENDLESS, stop=stop, ignore_eos=True)
             )
+            requests[-1].noise = one.noise
         numbers = {id(request): i for i, request in enumerate(requests)}
         for request, step in decode(target, drafter, policy, requests, clock):
             if step.tree.probe:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.core.rng import DRAWS
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
 from paceline.core.vocab import Vocab
@@ -104,6 +105,8 @@ class Recorder:
             "prompt_tokens": list(prompt),
             "tokens": said.tokens,
         }
+        if not sampling.greedy and drafting.temperature == 0.0:
+            told["draws"] = DRAWS
         if self.top_k:
             told["top_k"] = [[token for token, _ in one.top[: self.top_k]] for one in said.logprobs]
         try:

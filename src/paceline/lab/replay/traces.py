@@ -201,7 +201,10 @@ class _Reading:
             return tuple(map(self._ids.setdefault, tokens, tokens))
 
         return Recording(
-            shared(recording.prompt), shared(recording.tokens), tuple(map(shared, recording.top_k))
+            shared(recording.prompt),
+            shared(recording.tokens),
+            tuple(map(shared, recording.top_k)),
+            recording.noise,
         )
 
     def trace(self, limit: int | None) -> Trace:
