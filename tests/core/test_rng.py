@@ -9,12 +9,17 @@ import pytest
 
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget
+from paceline.core.ports import Budget, Drafter
 from paceline.core.rng import Noise, SeededRng
 from paceline.core.sampling import Odds, Sampling, odds
+from paceline.core.tree import ROOT, DraftTree
+from paceline.drafters.compose import Portfolio
+from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
+from paceline.engines.recorded import RecordedTarget, Recording, numbered
 from paceline.engines.toy import ToyTarget
+from paceline.lab.replay.lane import play
 
 V = 6
 PROMPT = [1, 2, 3]
@@ -83,6 +88,9 @@ def test_a_tokens_number_does_not_depend_on_who_else_takes_part() -> None:
     every = rng.exponential(11, np.arange(100_000))
     some = np.array([99_999, 3, 70])
     assert rng.exponential(11, some).tolist() == every[some].tolist()
+    assert [rng.number(11, token) for token in some.tolist()] == pytest.approx(
+        every[some].tolist(), rel=1e-14
+    )
     assert every.min() > 0.0
     assert every.mean() == pytest.approx(1.0, abs=4 / math.sqrt(len(every)))
     assert every.var() == pytest.approx(1.0, abs=4 * math.sqrt(8 / len(every)))
@@ -112,8 +120,33 @@ def test_who_perturbs_the_targets_own_logits_finds_what_it_draws() -> None:
         noise = Noise.of(sampling, rng)
         assert noise is not None
         for place in range(50):
-            ids, perturbed = noise.perturbed(logits, place)
+            ids, perturbed = noise.at(place - 2).perturbed(logits, 2)
             assert ids[perturbed.argmax()] == rng.draw_at(place, odds(logits, sampling, ()))
+
+
+def test_a_guess_made_without_the_noise_is_weighed_by_it() -> None:
+    """Of guesses that are right as often as they say, so are their weighed scores."""
+    rng, right, scores = SeededRng(8), [], []
+    noise = Noise.of(Sampling(temperature=1.0), rng)
+    assert noise is not None
+    for place in range(N):
+        guess = place % 4
+        draft = DraftTree((9, guess), (ROOT, 0), (0.4, float(P[guess])), ("x",) * 2)
+        weighed = noise.at(place - 1).weighed(draft)
+        assert (weighed.tokens, weighed.parents, weighed.source) == (
+            draft.tokens,
+            draft.parents,
+            draft.source,
+        )
+        assert weighed.survival == pytest.approx((weighed.score[0], weighed.score[0] * weighed.score[1]))
+        scores.append(weighed.score[1])
+        right.append(rng.draw_at(place, Odds(IDS, P)) == guess)
+    said, happened = np.array(scores), np.array(right)
+    bins = (said * 5).astype(int).clip(0, 4)
+    for at in range(5):
+        n = int((bins == at).sum())
+        assert abs(said[bins == at].mean() - happened[bins == at].mean()) < 4 * 0.5 / math.sqrt(n)
+    assert np.abs(said - happened).mean() < 0.8 * np.abs(P[np.arange(N) % 4] - happened).mean()
 
 
 def test_noise_leaves_out_what_depends_on_the_text_and_is_none_where_nothing_is_drawn() -> None:
@@ -124,13 +157,12 @@ def test_noise_leaves_out_what_depends_on_the_text_and_is_none_where_nothing_is_
 
 
 def generated(
-    target: ToyTarget, drafter: object, budget: Budget, sampling: Sampling, seed: int
-) -> tuple[list[int], int]:
-    """The text, and the passes it took."""
-    request = start(target, drafter, PROMPT, max_tokens=12, sampling=sampling, seed=seed)  # type: ignore[arg-type]
-    for _ in decode(target, drafter, Fixed(budget), [request]):  # type: ignore[arg-type]
-        pass
-    return list(request.session.tokens), request.stats.steps
+    target: ToyTarget, drafter: Drafter, budget: Budget, sampling: Sampling, seed: int, n: int = 12
+) -> tuple[list[int], list[int]]:
+    """The text, and how many tokens each pass brought."""
+    request = start(target, drafter, PROMPT, max_tokens=n, sampling=sampling, seed=seed)
+    brought = [len(step.tokens) for _, step in decode(target, drafter, Fixed(budget), [request])]
+    return list(request.session.tokens), brought
 
 
 @pytest.mark.parametrize(
@@ -153,8 +185,24 @@ def test_the_text_of_a_seed_is_plain_decodings_with_a_draft_that_knows_the_noise
             assert text == plain
 
 
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1.0), Sampling(temperature=0.5, top_p=0.8)])
+def test_a_replay_of_a_drawn_text_accepts_what_decoding_it_did(sampling: Sampling) -> None:
+    target, budget = ToyTarget(V, seed=1), Budget(4, 9, 3)
+
+    def drafter() -> Portfolio:
+        return Portfolio([LookupDrafter(1, 2), ModelDrafter(ToyTarget(V, seed=2), V)])
+
+    for seed in range(10):
+        said, brought = generated(target, drafter(), budget, sampling, seed, n=60)
+        noise = Noise.of(sampling, SeededRng(seed))
+        recording = Recording(tuple(PROMPT), tuple(said[len(PROMPT) : -20]), noise=noise)
+        recorded = RecordedTarget(numbered(V), [recording])
+        again = [len(step.tokens) for step in play(recorded, drafter(), Fixed(budget), recording)]
+        assert again[:-1] == brought[: len(again) - 1]
+
+
 def test_a_draft_that_says_what_the_target_says_is_always_right() -> None:
     target, sampling = ToyTarget(V, seed=1), Sampling(temperature=1.0, min_p=0.02)
     for seed in range(10):
-        _, steps = generated(target, ModelDrafter(target, V), Budget(3, 3), sampling, seed)
-        assert steps == 3  # 12 tokens, four a step
+        _, brought = generated(target, ModelDrafter(target, V), Budget(3, 3), sampling, seed)
+        assert brought == [4, 4, 4]

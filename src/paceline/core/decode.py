@@ -59,7 +59,8 @@ class Request:
         budget = budget.capped(depth, nodes=min(room, caps.rows - 1), width=caps.branch)
         if self.grammar is None and self.noise is None:
             return budget
-        return replace(budget, grammar=self.grammar, noise=self.noise)
+        noise = None if self.noise is None else self.noise.at(len(self.session.tokens))
+        return replace(budget, grammar=self.grammar, noise=noise)
 
     def judge(self, token: int, n_ctx: int) -> StopReason | None:
         """Count one emitted token; the reason to stop right after it, if there is one."""

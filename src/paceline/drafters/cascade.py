@@ -55,6 +55,7 @@ class CascadeDrafter:
 
     name = f"{ModelDrafter.name},{LATER}"
     wants = NOTHING
+    heeds_noise = True
 
     def __init__(
         self,

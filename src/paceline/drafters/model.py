@@ -116,6 +116,7 @@ class ModelDrafter:
 
     name = "model"
     wants = NOTHING
+    heeds_noise = True
 
     def __init__(
         self,
@@ -168,7 +169,7 @@ class ModelDrafter:
                 continue
             noise, ids = growth.budget.noise, None
             if noise is not None:
-                ids, logits = noise.perturbed(logits, len(growth.memory.tokens) + growth.depth)
+                ids, logits = noise.perturbed(logits, growth.depth)
             if growth.budget.width == 1:
                 self._follow(growth, node, logits, ids)
             else:

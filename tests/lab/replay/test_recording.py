@@ -10,13 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.errors import UsageError
 from paceline.core.record import Logprob, Stats
-from paceline.core.sampling import Sampling
+from paceline.core.rng import SeededRng
+from paceline.core.sampling import Odds, Sampling
 from paceline.core.settings import Drafting
 from paceline.core.vocab import Vocab
 from paceline.engines.recorded import numbered
@@ -146,14 +148,45 @@ def test_a_line_holds_what_differs_and_who_drafted(tmp_path: Path) -> None:
     add(recorder(path), drafting=drafting, sampling=Sampling(temperature=1.0, top_k=5))
     (line,) = objects(path)
     assert list(line) == [
-        "format", "n_vocab", "vocab", "model", "id", "seed", "sampling", "drafting", "stop_reason", "times",
-        "prompt_tokens", "tokens",
+        "format", "n_vocab", "vocab", "model", "id", "seed", "draws", "sampling", "drafting", "stop_reason",
+        "times", "prompt_tokens", "tokens",
     ]  # fmt: skip
     assert (line["format"], line["n_vocab"], line["model"]) == (1, 300, "a model")
     assert line["sampling"] == {"temperature": 1.0, "top_k": 5}
     assert line["drafting"] == {"drafters": ["lookup"], "n_draft": 3}
     assert path.stat().st_mode & 0o077 == 0  # what people ask is nobody else's
     assert changed(Sampling(logit_bias={3: float("-inf")}), Sampling()) == {"logit_bias": {3: "-inf"}}
+
+
+def test_it_is_known_what_a_text_was_drawn_with_unless_drafts_were_drawn_too(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    drawn = Sampling(temperature=0.7, min_p=0.1, repeat_penalty=1.1)
+    add(recorder(path), sampling=drawn, seed=9)
+    add(recorder(path), sampling=drawn, seed=9, drafting=Drafting(drafters=("model",), temperature=1.0))
+    add(recorder(path))
+    known, *others = [one.recording.noise for one in traces.read(path, traces.lines(path), None).requests]
+    assert known is not None
+    assert known.sampling == Sampling(temperature=0.7, min_p=0.1)
+    row = Odds(np.arange(50), np.full(50, 0.02))
+    assert [known.rng.draw_at(n, row) for n in range(9)] == [SeededRng(9).draw_at(n, row) for n in range(9)]
+    assert others == [None, None]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"draws": "dice"}, {"seed": -1}, {"seed": "1"}, {"sampling": []}, {"sampling": {"temperature": "hot"}},
+     {"sampling": {"temperature": -1.0}}, {"sampling": {}}],
+)  # fmt: skip
+def test_a_text_is_replayed_without_the_noise_where_a_line_does_not_tell_it(
+    tmp_path: Path, broken: dict[str, Any]
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    add(recorder(path), sampling=Sampling(temperature=1.0))
+    (line,) = objects(path)
+    path.write_text(json.dumps(line | broken) + "\n")
+    (one,) = traces.read(path, traces.lines(path), None).requests
+    assert one.recording.noise is None
+    assert one.recording.tokens == (1, 2)
 
 
 def test_an_answer_without_a_token_is_left_out_and_one_cut_short_is_not(tmp_path: Path) -> None:

@@ -88,9 +88,11 @@ class Recorder:
         the order they are added."""
         if not self.adding or not said.tokens:
             return
+        by_place = not sampling.greedy and drafting.temperature == 0.0  # else drafts had a part in it
         told: dict[str, Any] = {"id": id_, "category": category, "session": session}
         told = {name: value for name, value in told.items() if value} | {
             "seed": seed,
+            **({"draws": DRAWS} if by_place else {}),
             "sampling": changed(sampling, Sampling()),
             # The names always: they say whose the times are.
             "drafting": {"drafters": drafting.drafters} | changed(drafting, Drafting()),
@@ -105,8 +107,6 @@ class Recorder:
             "prompt_tokens": list(prompt),
             "tokens": said.tokens,
         }
-        if not sampling.greedy and drafting.temperature == 0.0:
-            told["draws"] = DRAWS
         if self.top_k:
             told["top_k"] = [[token for token, _ in one.top[: self.top_k]] for one in said.logprobs]
         try:
