@@ -128,8 +128,7 @@ class Budget:
     p_min: a drafter that drafts step by step goes on while its best next token is at least this likely.
     p_split: it branches where an alternative is at least this likely.
     grammar: what the text must follow. A drafter that heeds it guesses better; others are pruned.
-    noise: what the target will draw with, where it draws. A drafter that heeds it (its `heeds_noise`) guesses
-    better; the scores of others are weighed by it."""
+    noise: what the target will draw with, where it draws. A drafter that heeds it guesses better."""
 
     depth: int
     nodes: int

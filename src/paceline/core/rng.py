@@ -11,17 +11,15 @@ of plain decoding, token by token.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.calibrate import clipped
 from paceline.core.ports import Logits
 from paceline.core.sampling import NEAR, Odds, Sampling, odds
-from paceline.core.tree import DraftTree, Probabilities
+from paceline.core.tree import Probabilities
 
 # SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -62,19 +60,11 @@ class SeededRng:
         with np.errstate(divide="ignore"):
             return int(row.ids[(self.exponential(place, row.ids) / row.p).argmin()])
 
-    def number(self, place: int, token: int) -> float:
-        """`exponential` of one token, in a tenth of the time."""
-        z = _mixed((self._start(place) + GAMMA * token) % WORD)
-        return -math.log(((z >> 11) + 0.5) * 2.0**-53)
-
-    def _start(self, place: int) -> int:
-        return _mixed((self._key + GAMMA * place) % WORD)
-
     def exponential(self, place: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """The numbers of the tokens `ids` at a place: of mean 1, all independent."""
         z = ids.astype(np.uint64)
         z *= np.uint64(GAMMA)
-        z += np.uint64(self._start(place))
+        z += np.uint64(_mixed((self._key + GAMMA * place) % WORD))
         z ^= z >> np.uint64(30)
         z *= np.uint64(FIRST)
         z ^= z >> np.uint64(27)
@@ -122,13 +112,3 @@ class Noise:
         ids = near[row.ids]
         with np.errstate(divide="ignore"):
             return ids, np.log(row.p) - np.log(self.rng.exponential(self.place + depth, ids))
-
-    def weighed(self, draft: DraftTree) -> DraftTree:
-        """A draft that was made without the noise, with scores that know it: a token of probability p and
-        number e wins the race where no other is below e / p, of which the chance is exp(-(1 - p) e / p)."""
-        scores = []
-        for token, score, depth in zip(draft.tokens, draft.score, draft.depths(), strict=True):
-            p = clipped(score)
-            e = self.rng.number(self.place + depth - 1, token)
-            scores.append(math.exp(-(1.0 - p) * e / p))
-        return replace(draft, score=tuple(scores), survival=())

@@ -55,7 +55,6 @@ class CascadeDrafter:
 
     name = f"{ModelDrafter.name},{LATER}"
     wants = NOTHING
-    heeds_noise = True
 
     def __init__(
         self,

@@ -152,12 +152,9 @@ class Portfolio(_Several):
             proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
             for at, tree in zip(open_, proposals, strict=True):
                 asked[at] += tree.asked or (drafter.name,)
-                noise = batch[at][1].noise
                 if tree.q is not None:
                     alone[at] = tree
-                elif noise is None or getattr(drafter, "heeds_noise", False):
-                    unions[at].add(tree)
                 else:
-                    unions[at].add(noise.weighed(tree))
+                    unions[at].add(tree)
         drafts = [union.tree() if tree is None else tree for union, tree in zip(unions, alone, strict=True)]
         return [replace(tree, asked=names) for tree, names in zip(drafts, asked, strict=True)]

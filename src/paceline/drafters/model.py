@@ -116,7 +116,6 @@ class ModelDrafter:
 
     name = "model"
     wants = NOTHING
-    heeds_noise = True
 
     def __init__(
         self,
