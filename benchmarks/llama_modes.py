@@ -19,6 +19,7 @@ weights may not fit the memory.
 --same-text: all decode the text of our own plain decoding, recorded before: ours say what the record says
 (rehearsal.py), the servers are held to it by a grammar. Without it each writes its own, and texts that part
 at a near-tie are not equally easy to draft.
+--temp: texts are drawn, and each system draws its own: outputs are compared in a first, greedy pass alone.
 Run it on an idle machine.
 """
 
@@ -97,8 +98,9 @@ def one_round(
     arguments: argparse.Namespace,
 ) -> tuple[list[Group], list[Row]]:
     plain = Method("paceline", Drafting(drafters=("none",)))
+    sampling = Sampling(temperature=arguments.temp)
     prompts = Prompts(
-        models.plain, items, n=arguments.n_predict, depth=0, ignore_eos=True, sampling=Sampling(), seed=0
+        models.plain, items, n=arguments.n_predict, depth=0, ignore_eos=True, sampling=sampling, seed=0
     )
     turns = Turns(models, plain, prompts, unwatched)
     if texts:
@@ -137,6 +139,8 @@ def one_round(
                 entry.system.answer(turns.asks(items[:1]))
             else:
                 entry.system.answer([ask])
+        if arguments.temp > 0:
+            turns.check(Sampling(), 0)  # outputs can be compared greedily only
         console = Console(file=sys.stderr)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
             task = bars.add_task(f"round {number + 1}", total=len(items))
@@ -145,7 +149,7 @@ def one_round(
                 groups.append(replace(group, round=number))
                 bars.advance(task)
         for entry in turns.entries:
-            entry.checked = not entry.failed  # every item was asked greedily, and compared
+            entry.checked = not entry.failed  # every item was asked greedily by now, and compared
         return groups, [entry.row for entry in turns.entries]
 
 
@@ -214,12 +218,15 @@ def main() -> None:
     parser.add_argument("--heat", type=int, help="items that all modes are asked before the finals")
     parser.add_argument("--at-once", type=int, default=20, help="modes side by side")
     parser.add_argument("--same-text", action="store_true", help="what plain decoding says, for all")
+    parser.add_argument("--temp", type=float, default=0.0, help="texts are drawn, by each its own")
     parser.add_argument("--modes", default="", help="only these, by the beginning of their names")
     parser.add_argument("-n", "--n-predict", type=int, default=96)
     parser.add_argument("-t", "--threads", type=int)
     parser.add_argument("--md", action="store_true", help="the tables as Markdown")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if arguments.same_text and arguments.temp > 0:
+        parser.error("--same-text: held to a text, a server would draw most tokens twice; leave --temp out")
     items = workload.sampled(workload.of_size(workload.load(arguments.suite), "tiny"), arguments.items)
     with tempfile.TemporaryDirectory() as folder:
         target, draft = arguments.model, arguments.model_draft or zoo.draft_path()
