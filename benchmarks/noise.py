@@ -20,12 +20,11 @@ from math import log2
 from pathlib import Path
 
 import numpy as np
-from never_slower import WORKLOADS, record_plainly, replayed, speed
-from rate import CURVES, DRAFT, STEP
+from never_slower import WORKLOADS, record_plainly, speed
+from rate import CURVES, predicted
 
 from paceline import zoo
 from paceline.assemble import load
-from paceline.core.cost import Cost, Costs
 from paceline.core.ports import Logits, Want
 from paceline.core.sampling import Sampling, probabilities, top_k
 from paceline.core.tree import EMPTY
@@ -82,9 +81,7 @@ def guesses(target: LLM, draft: LLM, recording: Recording) -> Iterator[Guessed]:
 
 
 def over_plain(trace: Trace, target: LLM, curve: dict[int, float]) -> float:
-    draft = load(zoo.draft_path(), drafters="none").target  # the replay closes it
-    costs = Costs(Cost({256: curve}), Cost({256: DRAFT}), STEP)
-    results = replayed([trace], "auto", target.target, draft, costs, bound=False)
+    results = predicted([trace], "auto", target, curve, bound=False)
     auto, plain = (next(one for one in results if one.method == name) for name in ("auto", "plain"))
     return speed(auto) / speed(plain)
 

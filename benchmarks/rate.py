@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from math import exp, log
 from pathlib import Path
 
@@ -25,7 +26,10 @@ from paceline.assemble import load
 from paceline.core.cost import Cost, Costs
 from paceline.core.sampling import Sampling
 from paceline.lab.replay import traces
+from paceline.lab.replay.record import Result
 from paceline.lab.replay.recording import Recorder
+from paceline.lab.replay.traces import Trace
+from paceline.llm import LLM
 
 CURVES: dict[str, dict[int, float]] = {
     "Q4_0": {
@@ -43,6 +47,15 @@ CURVES: dict[str, dict[int, float]] = {
 }  # fmt: skip
 DRAFT = {1: 0.00057, 2: 0.0008, 4: 0.00097, 8: 0.0013}
 STEP = 0.0003
+
+
+def predicted(
+    recorded: Sequence[Trace], methods: str, llm: LLM, curve: dict[int, float], bound: bool
+) -> list[Result]:
+    """By replay, with the embedded draft."""
+    costs = Costs(Cost({256: curve}), Cost({256: DRAFT}), STEP)
+    draft = load(zoo.draft_path(), drafters="none").target  # the replay closes it
+    return replayed(recorded, methods, llm.target, draft, costs, bound=bound)
 
 
 def main() -> None:
@@ -69,11 +82,10 @@ def main() -> None:
             record_plainly(llm, Recorder(file, print), suite, Sampling(temperature=temperature), arguments)
             recorded = [traces.read(file, traces.lines(file), llm.target.text)]
             for name, curve in curves.items():
-                both = []
-                for methods, bound in ((grid, False), (arguments.methods, True)):
-                    costs = Costs(Cost({256: curve}), Cost({256: DRAFT}), STEP)
-                    draft = load(zoo.draft_path(), drafters="none").target  # the replay closes it
-                    both.append(replayed(recorded, methods, llm.target, draft, costs, bound=bound))
+                both = [
+                    predicted(recorded, methods, llm, curve, bound)
+                    for methods, bound in ((grid, False), (arguments.methods, True))
+                ]
                 plain = next(speed(one) for one in both[0] if one.method == "plain")
                 best = max(both[0], key=speed)
                 for one in both[1]:

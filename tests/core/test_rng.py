@@ -10,7 +10,7 @@ import pytest
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter
-from paceline.core.rng import Noise, SeededRng
+from paceline.core.rng import Noise, SeededRng, uniform
 from paceline.core.sampling import Odds, Sampling, odds
 from paceline.drafters.compose import Portfolio
 from paceline.drafters.lookup import LookupDrafter
@@ -90,6 +90,12 @@ def test_a_tokens_number_does_not_depend_on_who_else_takes_part() -> None:
     assert every.min() > 0.0
     assert every.mean() == pytest.approx(1.0, abs=4 / math.sqrt(len(every)))
     assert every.var() == pytest.approx(1.0, abs=4 * math.sqrt(8 / len(every)))
+
+
+def test_no_number_is_zero_or_endless() -> None:
+    """Over a probability of zero that would not be infinite."""
+    least, most = uniform(np.array([0, 2**64 - 1], dtype=np.uint64)).tolist()
+    assert 0.0 < least < most < 1.0
 
 
 @pytest.mark.parametrize("likeness", [0.0, 0.5, 0.9])

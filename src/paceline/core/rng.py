@@ -64,21 +64,24 @@ class SeededRng:
         """The numbers of the tokens `ids` at a place: of mean 1, all independent."""
         z = ids.astype(np.uint64)
         z *= np.uint64(GAMMA)
-        z += np.uint64(_mixed((self._key + GAMMA * place) % WORD))
-        z ^= z >> np.uint64(30)
-        z *= np.uint64(FIRST)
-        z ^= z >> np.uint64(27)
-        z *= np.uint64(SECOND)
-        z ^= z >> np.uint64(31)
-        uniform = ((z >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        numbers: NDArray[np.float64] = -np.log(uniform)
+        z += _mixed(np.array([(self._key + GAMMA * place) % WORD], dtype=np.uint64))
+        numbers: NDArray[np.float64] = -np.log(uniform(_mixed(z)))
         return numbers
 
 
-def _mixed(z: int) -> int:
-    z = (z ^ z >> 30) * FIRST % WORD
-    z = (z ^ z >> 27) * SECOND % WORD
-    return z ^ z >> 31
+def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """In place: at a large vocabulary copies take longer than the arithmetic."""
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(FIRST)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(SECOND)
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def uniform(z: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Between 0 and 1, and neither: 52 bits and a half, which a float holds exactly."""
+    return ((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 @dataclass(frozen=True, slots=True)
