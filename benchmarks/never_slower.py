@@ -35,7 +35,7 @@ from paceline.core.belief import DRAFT
 from paceline.core.calibrate import Calibration
 from paceline.core.cost import Costs
 from paceline.core.sampling import Sampling
-from paceline.costing import costs_of
+from paceline.costing import beside, costs_of
 from paceline.lab import workload
 from paceline.lab.bench.bench import unwatched
 from paceline.lab.bench.method import parse_all
@@ -148,7 +148,7 @@ def both_models(target: Path, threads: int | None) -> Iterator[tuple[Any, Any, C
     """The target, its draft, and what their passes cost."""
     with (
         load(target, drafters="none", threads=threads) as big,
-        load(zoo.draft_path(), drafters="none", threads=threads) as small,
+        load(zoo.draft_path(), drafters="none", **beside({"threads": threads})) as small,
     ):
         yield big.target, small.target, costs_of(big.target, small.target)
 

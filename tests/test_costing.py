@@ -11,7 +11,7 @@ import pytest
 
 from paceline import costing
 from paceline.core.cost import Cost, Costs
-from paceline.costing import costs_of, key_of, save
+from paceline.costing import beside, costs_of, key_of, save
 from paceline.engines.llama import LlamaTarget
 from paceline.machine.costs import Effort, path_of, recall
 
@@ -55,6 +55,27 @@ def test_costs_are_measured_once(
     assert costs_of(target, draft).as_dict() == first.as_dict()
     alone = costs_of(target)
     assert (alone.target.as_dict(), alone.draft) == (first.target.as_dict(), None)
+
+
+@pytest.mark.parametrize(
+    ("given", "flash_attention"),
+    [
+        ({"threads": 2}, False),
+        ({"flash_attention": None, "gpu_layers": 0, "cache_type": "f32"}, False),
+        ({"flash_attention": True}, True),
+        ({"gpu_layers": 9, "flash_attention": None}, None),
+        ({"cache_type": "q8_0", "flash_attention": None}, None),  # llama.cpp asks for it there
+        ({"cache_type": "bf16", "flash_attention": None}, None),
+    ],
+)
+def test_a_draft_on_a_processor_goes_without_flash_attention_where_that_was_left_open(
+    given: dict[str, Any], flash_attention: bool | None
+) -> None:
+    settings = beside(given)
+    assert settings.get("flash_attention") is flash_attention
+    assert {name: settings[name] for name in given if name != "flash_attention"} == {
+        name: value for name, value in given.items() if name != "flash_attention"
+    }
 
 
 def test_a_model_has_costs_of_its_own_as_a_draft(target: LlamaTarget, home: Path) -> None:

@@ -13,7 +13,7 @@ from paceline.core.errors import UsageError
 from paceline.core.ports import Drafter, Learner
 from paceline.core.settings import LEARNERS, WITH_MODEL, Drafting, checked
 from paceline.core.vocab import Vocab
-from paceline.costing import costs_of, save
+from paceline.costing import beside, costs_of, save
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
@@ -46,7 +46,8 @@ def load(
     something for, each used where it pays by what passes cost on this machine. What they cost is measured
     when a model is loaded for the first time, in a few seconds, and kept.
     n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core, within a
-    container's quota. flash_attention: None leaves it to llama.cpp. cache_type: f32, f16, bf16 or q8_0.
+    container's quota. flash_attention: None leaves it to llama.cpp; a draft model on a processor does
+    without. cache_type: f32, f16, bf16 or q8_0.
     exact_greedy: plain and drafted passes have one shape, n_draft + 1 rows, so that greedy output is plain
     output to the last bit; plain decoding then costs what a drafted pass does.
     corpora: names or folders of what `paceline corpus build` made, or files of n-gram caches in llama.cpp's
@@ -107,7 +108,7 @@ def load(
             )
         small = None
         if draft is not None:
-            small = LlamaTarget(Path(draft), n_ctx=engine.caps.n_ctx, **engine_settings)
+            small = LlamaTarget(Path(draft), n_ctx=engine.caps.n_ctx, **beside(engine_settings))
             undo.callback(small.close)
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)

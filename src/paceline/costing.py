@@ -30,6 +30,18 @@ def to_stderr(line: str) -> None:
     print(f"paceline: {line}", file=sys.stderr)
 
 
+def beside(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine's settings for a draft model beside a target of those that are given.
+
+    Flash attention on a processor goes through the cache once a row, and llama.cpp takes it where it is left
+    the choice, for the sake of prompts. A draft model's prompts are cheap beside the target's, and its passes
+    are many (docs/log.md: 0.7 of the time after 900 tokens, of four rows 0.4)."""
+    left_open = given.get("flash_attention") is None and not given.get("gpu_layers")
+    if left_open and given.get("cache_type", "f16") in ("f16", "f32"):  # a smaller cache cannot do without
+        return {**given, "flash_attention": False}
+    return dict(given)
+
+
 def key_of(model: LlamaTarget, role: str) -> dict[str, Any]:
     """What a model's costs depend on. role: a draft's are measured over fewer rows."""
     from importlib.metadata import version

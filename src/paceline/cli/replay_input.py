@@ -46,23 +46,22 @@ def costs_of(curve: Path | None, model: Path | None, draft: str | None, threads:
 
 def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | None:
     """Of both, or none."""
-    from paceline.costing import as_costs, key_of, roles, to_stderr
+    from paceline.costing import as_costs, beside, key_of, roles, to_stderr
     from paceline.machine.costs import recall
     from paceline.machine.hardware.threads import choose_threads
 
-    def unloaded(path: Path) -> Any:
-        """What costs are kept by, as if the model had been loaded with the usual settings."""
-        return SimpleNamespace(
-            path=path,
-            threads=choose_threads(threads),
-            gpu_layers=0,
-            flash_attention=None,
-            cache_type="f16",
-            exact_rows=0,
-        )
-
+    # What costs are kept by, as if the models had been loaded with the usual settings.
+    usual: dict[str, Any] = {
+        "threads": choose_threads(threads),
+        "gpu_layers": 0,
+        "flash_attention": None,
+        "cache_type": "f16",
+        "exact_rows": 0,
+    }
+    large: Any = SimpleNamespace(path=model, **usual)
+    small: Any = None if draft is None else SimpleNamespace(path=draft, **beside(usual))
     found = {}
-    for role, one in roles(unloaded(model), None if draft is None else unloaded(draft)).items():
+    for role, one in roles(large, small).items():
         if not one.path.is_file():
             return None  # whoever opens it says so
         kept = recall(key_of(one, role), to_stderr)
@@ -102,10 +101,12 @@ def draft_model(
         raise UsageError(
             "a draft model is given, but no method names 'model': give --methods model, or leave it out"
         )
+    from paceline.costing import beside
     from paceline.engines.llama import LlamaTarget
     from paceline.machine.hardware.threads import choose_threads
 
-    return LlamaTarget(Path(path), n_ctx=n_ctx, threads=choose_threads(threads), sessions=sessions)
+    settings = beside({"n_ctx": n_ctx, "threads": choose_threads(threads), "sessions": sessions})
+    return LlamaTarget(Path(path), **settings)
 
 
 def read(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp
 
+from paceline.core.agreement import Agreement, Voice
 from paceline.core.calibrate import (
-    FARTHEST,
     GRAIN,
     LOGITS,
     POSITIONS,
@@ -25,6 +25,7 @@ from paceline.core.tree import ROOT, DraftTree
 
 RECENT = 1 / 4  # what the last guess counts in how a request's guesses fare
 DRAFT = "a draft"  # what is believed of its guesses in the end, whoever made them
+Known = tuple[float, list[float], Voice]  # of one drafter at one mood
 Mood = dict[str, float]  # of one request: how each drafter's last guesses fared, -1 (wrong) to 1
 
 
@@ -33,21 +34,13 @@ class Belief:
 
     def __init__(self) -> None:
         self._calibrators: dict[str, Calibrator] = {}
-        self._bits: dict[str, int] = {}
-        self._together: dict[tuple[int, int], Calibrator] = {}  # by who says it, and who speaks at all
+        self._agreement = Agreement()
         self._told = Reliability()
 
     def of(self, drafter: str) -> Calibrator:
         found = self._calibrators.get(drafter)
         if found is None:
             found = self._calibrators[drafter] = Calibrator()
-            self._bits[drafter] = 1 << len(self._bits)
-        return found
-
-    def together(self, who: int, voices: int) -> Calibrator:
-        found = self._together.get((who, voices))
-        if found is None:
-            found = self._together[who, voices] = Calibrator(0.0, self._told)
         return found
 
     def survivals(self, mood: Mood, tree: DraftTree) -> list[float]:
@@ -68,76 +61,71 @@ class Belief:
 
     def _along(self, mood: Mood, tree: DraftTree) -> list[float]:
         """What `_mixed` comes to for a chain, in one go: the commonest draft of all."""
-        known: dict[str, tuple[float, list[float], int]] = {}
+        known: dict[str, Known] = {}
         survival, place, out = 1.0, 0, list[float]()
         for who in tree.said:
             place += place < POSITIONS
-            z, mask = -FARTHEST, 0
-            for name, score in who:
-                found = known.get(name)
-                if found is None:
-                    found = known[name] = (*self._slope_and_biases(name, mood), self._bits[name])
-                slope, biases, bit = found
-                said = slope * (LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score))
-                said += biases[place]
-                if said > z:
-                    z = said
-                mask |= bit
-            if mask & (mask - 1):
-                weights = self.together(mask, mask).weights
-                z = weights[0] * (z if z < FARTHEST else FARTHEST) + weights[1 + place]
+            heard = self._heard(mood, who, place, known)
+            if len(heard) == 1:
+                z = heard[0][1]
+            else:
+                z, mask = 0.0, 0
+                for name, own in heard:
+                    voice = known[name][2]
+                    z += voice.trust.value * (own if own < SUREST else SUREST)
+                    mask |= voice.bit
+                z += self._agreement.company(mask, mask).value
             survival *= 1.0 / (1.0 + exp(-z)) if -SUREST < z < SUREST else sigmoid(z)
             out.append(survival)
         return out
 
     def _single(self, mood: Mood, tree: DraftTree) -> list[float]:
         """Of each node, the chance that it is accepted where its parent is: one voice a node."""
-        known: dict[str, tuple[float, list[float]]] = {}
+        known: dict[str, Known] = {}
         out: list[float] = []
         for name, score, depth in zip(tree.source, tree.score, tree.depths(), strict=True):
-            found = known.get(name)
-            if found is None:
-                found = known[name] = self._slope_and_biases(name, mood)
+            found = known.get(name) or self._known(name, mood, known)
             out.append(sigmoid(found[0] * logit_at(score) + found[1][min(depth, POSITIONS)]))
         return out
 
     def _mixed(self, mood: Mood, tree: DraftTree) -> list[float]:
-        names = {name for who in tree.said for name, _ in who}
-        known = {name: self._slope_and_biases(name, mood) for name in names}
-        masks, voices = self._voices(tree)
-        out: list[float] = []
-        for parent, who, depth, mask in zip(tree.parents, tree.said, tree.depths(), masks, strict=True):
-            place, z = depth if depth < POSITIONS else POSITIONS, -FARTHEST
-            for name, score in who:
-                slope, biases = known[name]
-                said = slope * (LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score))
-                said += biases[place]
-                if said > z:
-                    z = said
-            at = voices[parent]
-            if at & (at - 1):  # more than one voice
-                weights = self.together(mask, at).weights
-                z = weights[0] * (z if z < FARTHEST else FARTHEST) + weights[1 + place]
+        known: dict[str, Known] = {}
+        depths, out = tree.depths(), list[float]()
+        speaker: dict[int, str] = {}  # by parent, who speaks there first
+        several: set[int] = set()  # parents below which others speak too
+        for who, parent, depth in zip(tree.said, tree.parents, depths, strict=True):
+            name, score = who[0]
+            slope, biases, _ = known.get(name) or self._known(name, mood, known)
+            x = LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score)
+            z = slope * x + biases[depth if depth < POSITIONS else POSITIONS]
             out.append(1.0 / (1.0 + exp(-z)) if -SUREST < z < SUREST else sigmoid(z))
+            if len(who) > 1 or speaker.setdefault(parent, name) != name:
+                several.add(parent)
+        for parent in several:
+            nodes = tree.children(parent)
+            siblings = [self._heard(mood, tree.said[node], depths[node], known) for node in nodes]
+            for node, z in zip(nodes, self._agreement.logits(siblings), strict=True):
+                out[node] = sigmoid(z)
         return out
 
-    def _slope_and_biases(self, name: str, mood: Mood) -> tuple[float, list[float]]:
-        """A drafter's weights at this mood: the slope, and for each position the rest."""
+    def _heard(
+        self, mood: Mood, who: Sequence[tuple[str, float]], depth: int, known: dict[str, Known]
+    ) -> list[tuple[str, float]]:
+        """Who proposes a node, each with the logit of the chance that it alone gives it."""
+        heard, place = [], depth if depth < POSITIONS else POSITIONS
+        for name, score in who:
+            slope, biases, _ = known.get(name) or self._known(name, mood, known)
+            x = LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score)
+            heard.append((name, slope * x + biases[place]))
+        return heard
+
+    def _known(self, name: str, mood: Mood, known: dict[str, Known]) -> Known:
+        """A drafter's weights at this mood: the slope, for each position the rest, and those of its voice."""
         weights = self.of(name).weights
         trend = weights[1] * mood.get(name, 0.0)
-        return weights[0], [0.0, *(bias + trend for bias in weights[2:])]
-
-    def _voices(self, tree: DraftTree) -> tuple[list[int], dict[int, int]]:
-        """Who proposed each node, and by parent who proposed anything below it; as bits."""
-        bits, masks = self._bits, list[int]()
-        voices: dict[int, int] = {}
-        for parent, who in zip(tree.parents, tree.said, strict=True):
-            mask = 0
-            for name, _ in who:
-                mask |= bits[name]
-            masks.append(mask)
-            voices[parent] = voices.get(parent, 0) | mask
-        return masks, voices
+        biases = [0.0, *[bias + trend for bias in weights[2:]]]
+        found = known[name] = weights[0], biases, self._agreement.of(name)
+        return found
 
     def learn(self, mood: Mood, tree: DraftTree, tokens: Sequence[int]) -> list[str]:
         """Every guess along the emitted text has an outcome, verified or not: tokens are what followed the
@@ -158,25 +146,23 @@ class Belief:
 
     def _hear(self, mood: Mood, tree: DraftTree, nodes: Sequence[int], depth: int, right: int | None) -> None:
         """The outcomes of siblings."""
-        believed: list[tuple[int, int, float]] = []
-        voices, calibrators, bits = 0, self._calibrators, self._bits
+        siblings: list[list[tuple[str, float]]] = []
+        first, several, calibrators = "", False, self._calibrators
         for node in nodes:
-            hit, mask, best = node == right, 0, -FARTHEST
+            hit, heard = node == right, list[tuple[str, float]]()
             for name, score in voices_of(tree, node):
                 calibrator = calibrators.get(name) or self.of(name)
                 x = LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score)
-                z = calibrator.observe(x, depth, mood.get(name, 0.0), hit)
-                if z > best:
-                    best = z
-                mask |= bits[name]
-            believed.append((node, mask, best if best < FARTHEST else FARTHEST))
-            voices |= mask
-        if voices & (voices - 1):
-            for node, mask, z in believed:
-                self.together(mask, voices).observe(z, depth, 0.0, node == right)
+                heard.append((name, calibrator.observe(x, depth, mood.get(name, 0.0), hit)))
+                first = first or name
+                several = several or name != first
+            siblings.append(heard)
+        if several:
+            logits = self._agreement.observe(siblings, None if right is None else nodes.index(right))
         else:
-            for node, _, z in believed:
-                self._told.add(sigmoid(z), node == right)
+            logits = [heard[0][1] for heard in siblings]
+        for node, z in zip(nodes, logits, strict=True):
+            self._told.add(sigmoid(z), node == right)
 
     def _fare(self, mood: Mood, tree: DraftTree, nodes: Sequence[int], right: int | None) -> list[str]:
         """How everyone's first guess fared becomes part of the request's mood. Returns who was right."""

@@ -122,7 +122,7 @@ def measure(
     kept for whatever loads these models next. given: what `assemble.load` takes besides. tick: told the path
     of each. note: told of drafts that cannot be loaded, which end nothing."""
     from paceline.assemble import load
-    from paceline.costing import costs_of
+    from paceline.costing import beside, costs_of
 
     found = {}
     with load(target, drafters="none", **given) as large:
@@ -130,7 +130,8 @@ def measure(
         tick(str(target))
         for path in drafts:
             try:
-                with load(path, drafters="none", **given | {"n_ctx": large.target.caps.n_ctx}) as small:
+                settings = beside(given | {"n_ctx": large.target.caps.n_ctx})
+                with load(path, drafters="none", **settings) as small:
                     found[path] = costs_of(large.target, small.target, quiet=True)
             except ModelError as error:
                 note(f"not measured: {error}")

@@ -12,7 +12,7 @@ import psutil
 from paceline.assemble import load
 from paceline.core.cost import Costs
 from paceline.core.settings import Drafting
-from paceline.costing import costs_of, save
+from paceline.costing import beside, costs_of, save
 from paceline.llm import LLM
 from paceline.makers import Corpora, make_drafter, make_policy
 
@@ -54,7 +54,7 @@ class Models:
         if path not in self._drafts:
             before = resident()
             given = self._given | {"n_ctx": self.plain.target.caps.n_ctx, "exact_greedy": False}
-            self._drafts[path] = load(path, drafters="none", **given)
+            self._drafts[path] = load(path, drafters="none", **beside(given))
             self.added[path] = max(0, resident() - before)
         return self._drafts[path]
 
