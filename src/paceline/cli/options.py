@@ -126,7 +126,13 @@ GpuLayers = Annotated[
 ]
 FlashAttention = Annotated[
     str,
-    option("-fa", "--flash-attn", panel=MODELS, metavar="MODE", help="Flash attention: on, off or auto."),
+    option(
+        "-fa",
+        "--flash-attn",
+        panel=MODELS,
+        metavar="MODE",
+        help="Flash attention: on, off or auto (llama.cpp decides; a draft on a processor goes without).",
+    ),
 ]
 CacheType = Annotated[
     str,

@@ -4,8 +4,8 @@ A drafter's guess has a chance of its own (calibrate.py). Where others speak too
 stacked (Wolpert, Stacked Generalization, Neural Networks 5, 1992): one logistic regression learns online what
 a voice is worth among others, where it says so, where it says something else, and by its silence.
 
-    logit(chance) = company + for each who says it                         trust * its own logit
-                            + for each who says something else here        rival * the logit of its likeliest
+    logit(chance) = company + for each who says it                     trust * its own logit
+                            + for each who says something else here    rival * the logit of its likeliest
 
 `company` is a bias of who says it among who speaks at all. The steps are those of calibrate.py.
 """
@@ -67,6 +67,15 @@ class Agreement:
             value = sum(voice.said if voice.bit & who else voice.against for voice in there)
             found = self._companies[who, voices] = Weight(value, PRIOR_OF_COMPANY)
         return found
+
+    def unopposed(self, heard: Heard) -> float:
+        """What `logits` comes to for the only guess at a place, in one go: the commonest."""
+        z, who = 0.0, 0
+        for name, own in heard:
+            voice = self._voices.get(name) or self.of(name)
+            z += voice.trust.value * (own if own < SUREST else SUREST)
+            who |= voice.bit
+        return z + self.company(who, who).value
 
     def logits(self, siblings: Sequence[Heard]) -> list[float]:
         """Of all guesses at a place."""

@@ -1,7 +1,7 @@
 """What is believed of a draft: how likely each node is to be reached and accepted.
 
-Every drafter has its calibrator. Where several speak about the same place a second one corrects the surest of
-them, by who agrees and who says something else: "suffix and model against lookup" has a record of its own.
+Every drafter has its calibrator. Where several speak about the same place, agreement.py makes one chance of
+theirs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp
 
-from paceline.core.agreement import Agreement, Voice
+from paceline.core.agreement import Agreement
 from paceline.core.calibrate import (
     GRAIN,
     LOGITS,
@@ -25,7 +25,7 @@ from paceline.core.tree import ROOT, DraftTree
 
 RECENT = 1 / 4  # what the last guess counts in how a request's guesses fare
 DRAFT = "a draft"  # what is believed of its guesses in the end, whoever made them
-Known = tuple[float, list[float], Voice]  # of one drafter at one mood
+Known = tuple[float, list[float]]  # what one drafter's scores are weighed by at one mood
 Mood = dict[str, float]  # of one request: how each drafter's last guesses fared, -1 (wrong) to 1
 
 
@@ -49,7 +49,7 @@ class Belief:
             return []
         if tree.said and tree.is_chain and not tree.probe:
             return self._along(mood, tree)
-        chances = self._mixed(mood, tree) if tree.said else self._single(mood, tree)
+        chances = self._mixed(mood, tree)
         if len(set(tree.parents)) < len(chances):
             chances = _shared(chances, tree.parents)
         out: list[float] = []
@@ -69,33 +69,22 @@ class Belief:
             if len(heard) == 1:
                 z = heard[0][1]
             else:
-                z, mask = 0.0, 0
-                for name, own in heard:
-                    voice = known[name][2]
-                    z += voice.trust.value * (own if own < SUREST else SUREST)
-                    mask |= voice.bit
-                z += self._agreement.company(mask, mask).value
+                z = self._agreement.unopposed(heard)
             survival *= 1.0 / (1.0 + exp(-z)) if -SUREST < z < SUREST else sigmoid(z)
             out.append(survival)
         return out
 
-    def _single(self, mood: Mood, tree: DraftTree) -> list[float]:
-        """Of each node, the chance that it is accepted where its parent is: one voice a node."""
-        known: dict[str, Known] = {}
-        out: list[float] = []
-        for name, score, depth in zip(tree.source, tree.score, tree.depths(), strict=True):
-            found = known.get(name) or self._known(name, mood, known)
-            out.append(sigmoid(found[0] * logit_at(score) + found[1][min(depth, POSITIONS)]))
-        return out
-
     def _mixed(self, mood: Mood, tree: DraftTree) -> list[float]:
+        """Of each node, the chance that it is accepted where its parent is."""
         known: dict[str, Known] = {}
-        depths, out = tree.depths(), list[float]()
+        said, depths, out = tree.said, tree.depths(), list[float]()
+        if not said:
+            said = tuple([((name, score),) for name, score in zip(tree.source, tree.score, strict=True)])
         speaker: dict[int, str] = {}  # by parent, who speaks there first
         several: set[int] = set()  # parents below which others speak too
-        for who, parent, depth in zip(tree.said, tree.parents, depths, strict=True):
+        for who, parent, depth in zip(said, tree.parents, depths, strict=True):
             name, score = who[0]
-            slope, biases, _ = known.get(name) or self._known(name, mood, known)
+            slope, biases = known.get(name) or self._known(name, mood, known)
             x = LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score)
             z = slope * x + biases[depth if depth < POSITIONS else POSITIONS]
             out.append(1.0 / (1.0 + exp(-z)) if -SUREST < z < SUREST else sigmoid(z))
@@ -103,7 +92,7 @@ class Belief:
                 several.add(parent)
         for parent in several:
             nodes = tree.children(parent)
-            siblings = [self._heard(mood, tree.said[node], depths[node], known) for node in nodes]
+            siblings = [self._heard(mood, said[node], depths[node], known) for node in nodes]
             for node, z in zip(nodes, self._agreement.logits(siblings), strict=True):
                 out[node] = sigmoid(z)
         return out
@@ -114,17 +103,16 @@ class Belief:
         """Who proposes a node, each with the logit of the chance that it alone gives it."""
         heard, place = [], depth if depth < POSITIONS else POSITIONS
         for name, score in who:
-            slope, biases, _ = known.get(name) or self._known(name, mood, known)
+            slope, biases = known.get(name) or self._known(name, mood, known)
             x = LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score)
             heard.append((name, slope * x + biases[place]))
         return heard
 
     def _known(self, name: str, mood: Mood, known: dict[str, Known]) -> Known:
-        """A drafter's weights at this mood: the slope, for each position the rest, and those of its voice."""
+        """A drafter's weights at this mood: the slope, and for each position the rest."""
         weights = self.of(name).weights
         trend = weights[1] * mood.get(name, 0.0)
-        biases = [0.0, *[bias + trend for bias in weights[2:]]]
-        found = known[name] = weights[0], biases, self._agreement.of(name)
+        found = known[name] = weights[0], [0.0, *[bias + trend for bias in weights[2:]]]
         return found
 
     def learn(self, mood: Mood, tree: DraftTree, tokens: Sequence[int]) -> list[str]:
