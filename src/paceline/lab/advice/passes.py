@@ -75,9 +75,11 @@ class Way:
 def kept(way: Way, role: str, depth: int) -> Passes | None:
     """What `paceline doctor`, or use, has measured of a model run this way; None where it has not, or cannot
     be asked. role: target or draft."""
-    from paceline.costing import key_of
+    from paceline.costing import beside, key_of
     from paceline.machine.costs import recall
 
+    if role == "draft":
+        way = Way(**beside(vars(way)))
     try:
         found = recall(key_of(cast("LlamaTarget", way), role), _silent)
     except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
