@@ -139,18 +139,18 @@ AGREE, SOLE, OTHER = union(one("a", 1), one("b", 1)), one("a", 1), union(one("a"
 def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed: int) -> None:
     """They agree 4 times in 10; else each is right a third of the time. Neither's own record could tell."""
     belief, mood, r = Belief(), Mood(), random.Random(seed)
-    for _ in range(600):
+    for _ in range(1000):
         luck = r.random()
         if luck < 0.4:
             belief.learn(mood, AGREE, [1])
         else:
             belief.learn(mood, OTHER, [1 if luck < 0.6 else 2 if luck < 0.8 else 3])
     even = Mood()
-    assert belief.survivals(even, AGREE)[0] >= 0.9
+    assert belief.survivals(even, AGREE)[0] >= 0.93
     assert belief.survivals(even, SOLE)[0] == pytest.approx(0.6, abs=0.15)
     assert belief.survivals(even, OTHER) == pytest.approx([1 / 3, 1 / 3], abs=0.12)
     told = belief.calibration()[DRAFT]
-    assert told.outcomes >= 600
+    assert told.outcomes >= 1000
     assert told.error <= 0.08  # with all that was said before it was learned
 
 
@@ -163,8 +163,8 @@ def test_who_disagrees_with_whom_is_told_apart() -> None:
         belief.learn(mood, against, [1])
     a_by_b, b = belief.survivals(Mood(), OTHER)
     a_by_c, c = belief.survivals(Mood(), against)
-    assert b > 0.75 > 0.3 > a_by_b
-    assert a_by_c > 0.75 > 0.3 > c
+    assert b > 0.8 > 0.3 > a_by_b
+    assert a_by_c > 0.8 > 0.3 > c
 
 
 def test_at_first_two_who_agree_are_believed_more_and_two_who_do_not_less() -> None:

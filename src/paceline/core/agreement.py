@@ -60,7 +60,7 @@ class Agreement:
             found = self._voices[drafter] = Voice(drafter, 1 << len(self._voices))
         return found
 
-    def company(self, who: int, voices: int) -> Weight:
+    def _company(self, who: int, voices: int) -> Weight:
         found = self._companies.get((who, voices))
         if found is None:
             there = [voice for voice in self._voices.values() if voice.bit & voices]
@@ -72,10 +72,10 @@ class Agreement:
         """What `logits` comes to for the only guess at a place, in one go: the commonest."""
         z, who = 0.0, 0
         for name, own in heard:
-            voice = self._voices.get(name) or self.of(name)
+            voice = self.of(name)
             z += voice.trust.value * (own if own < SUREST else SUREST)
             who |= voice.bit
-        return z + self.company(who, who).value
+        return z + self._company(who, who).value
 
     def logits(self, siblings: Sequence[Heard]) -> list[float]:
         """Of all guesses at a place."""
@@ -106,7 +106,7 @@ class Agreement:
         for at, heard in enumerate(siblings):
             mask, inputs = 0, Inputs()
             for name, own in heard:
-                voice = self._voices.get(name) or self.of(name)
+                voice = self.of(name)
                 own = own if own < SUREST else SUREST
                 mask |= voice.bit
                 inputs.append((voice.trust, own))
@@ -122,7 +122,7 @@ class Agreement:
             masks.append(mask)
             voices |= mask
         for mask, inputs in zip(masks, out, strict=True):
-            inputs.append((self._companies.get((mask, voices)) or self.company(mask, voices), 1.0))
+            inputs.append((self._company(mask, voices), 1.0))
         for name, (best_own, first, second) in likeliest.items():
             rival = self._voices[name].rival
             for at, inputs in enumerate(out):
