@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,10 @@ FLAGS = (
     "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_OPENSSL=OFF",
 )
+# What tools/setup.py adds where the processor has AMX; on others the header is empty.
+TILES = shlex.join(["-include", str(ROOT / "tools" / "tileconfig.h")])
+if sys.platform == "linux":
+    FLAGS += (f"-DCMAKE_CXX_FLAGS={TILES}",)
 COUNT = re.compile(r"^\[(\d+)/(\d+)\]")  # ninja's own
 INTERVAL = 20  # seconds between lines of progress
 

@@ -1,7 +1,8 @@
 """Set up .venv: Paceline, llama.cpp and the development tools. Standard library only; safe to run again.
 
 llama-cpp-python has no wheel: it is compiled for this processor, which takes minutes. What pip says goes
-to .venv/setup.log; a progress line stands for it here.
+to .venv/setup.log; a progress line stands for it here. Where the processor has AMX, the compiler is given
+tileconfig.h, which says why.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOG = VENV / "setup.log"
 READY = VENV / "ready"
+TILES = VENV / "tiles"  # the tileconfig.h that the llama.cpp in .venv was compiled with
+HEADER = Path(__file__).with_name("tileconfig.h")
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 COMPILED = re.compile(r"^\s*\[(\d+)/(\d+)\]")  # ninja's own count
 PLAIN_INTERVAL = 20  # seconds between lines where nothing can be redrawn
@@ -29,7 +33,7 @@ PLAIN_INTERVAL = 20  # seconds between lines where nothing can be redrawn
 def state() -> str:
     """What a set-up was made from: it is repeated when this changes."""
     digest = hashlib.sha256(sys.version.encode())
-    for path in (ROOT / "pyproject.toml", Path(__file__)):
+    for path in (ROOT / "pyproject.toml", Path(__file__), HEADER):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -102,9 +106,30 @@ def pip(what: str, *arguments: str) -> None:
         raise SystemExit(f"setup: pip failed; all it said is in {LOG.relative_to(ROOT)}")
 
 
+def has_tiles() -> bool:
+    """Whether the processor has AMX, by Linux: llama.cpp asks no other system for it."""
+    try:
+        return "amx_tile" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+def compile_(compiled: Sequence[str]) -> None:
+    again: list[str] = []
+    if has_tiles():
+        header = HEADER.read_text()
+        if not TILES.exists() or TILES.read_text() != header:
+            again = ["--force-reinstall", "--no-cache-dir"]  # pip knows nothing of flags
+        flags = ["-include", str(HEADER)]
+        os.environ["CXXFLAGS"] = " ".join([os.environ.get("CXXFLAGS", ""), shlex.join(flags)]).strip()
+    pip("compiling llama.cpp for this processor (some minutes)", "install", "--verbose", *again, *compiled)
+    if again:
+        TILES.write_text(header)
+
+
 def install(compiled: Sequence[str], others: Sequence[str]) -> None:
     pip("installing Python packages", "install", *others)
-    pip("compiling llama.cpp for this processor (some minutes)", "install", "--verbose", *compiled)
+    compile_(compiled)
     pip("installing paceline", "install", "--no-deps", "--editable", str(ROOT))
 
 
