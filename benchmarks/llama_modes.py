@@ -35,7 +35,7 @@ from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
 
-from never_slower import record_plainly
+from never_slower import FLASH, record_plainly, settings
 from rehearsal import RehearsedServer, SameText, rehearse, spelled
 from rich.console import Console
 from rich.progress import Progress
@@ -121,6 +121,7 @@ def one_round(
                 p_min=mode.p_min,
                 n_ctx=models.plain.target.caps.n_ctx,
                 threads=choose_threads(arguments.threads),
+                flash_attention=FLASH[arguments.flash_attn],
             )
             if isinstance(server, RehearsedServer):
                 server.texts = texts
@@ -222,6 +223,7 @@ def main() -> None:
     parser.add_argument("--modes", default="", help="only these, by the beginning of their names")
     parser.add_argument("-n", "--n-predict", type=int, default=96)
     parser.add_argument("-t", "--threads", type=int)
+    parser.add_argument("-fa", "--flash-attn", choices=FLASH, default="auto", help="of all systems' targets")
     parser.add_argument("--md", action="store_true", help="the tables as Markdown")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -234,7 +236,7 @@ def main() -> None:
             target = Path(folder) / f"{arguments.size}-{arguments.type}.gguf"
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[Group] = []
-        with Models({"target": target, "threads": arguments.threads}) as models:
+        with Models({"target": target, **settings(arguments)}) as models:
             texts = recorded_texts(models, Path(folder), arguments) if arguments.same_text else {}
 
             def turns(

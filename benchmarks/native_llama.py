@@ -38,6 +38,8 @@ PROGRAMS = (
     "llama-cli",
     "llama-completion",
 )
+# What tools/setup.py adds where the processor has AMX; on others the header is empty.
+TILES = shlex.join(["-include", str(ROOT / "src" / "paceline" / "engines" / "llama" / "tileconfig.h")])
 FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=ON",
@@ -47,11 +49,8 @@ FLAGS = (
     "-DLLAMA_BUILD_UI=OFF",  # as the next: would be fetched in the middle of the build
     "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_OPENSSL=OFF",
+    *([f"-DCMAKE_CXX_FLAGS={TILES}"] if sys.platform == "linux" else []),
 )
-# What tools/setup.py adds where the processor has AMX; on others the header is empty.
-TILES = shlex.join(["-include", str(ROOT / "tools" / "tileconfig.h")])
-if sys.platform == "linux":
-    FLAGS += (f"-DCMAKE_CXX_FLAGS={TILES}",)
 COUNT = re.compile(r"^\[(\d+)/(\d+)\]")  # ninja's own
 INTERVAL = 20  # seconds between lines of progress
 

@@ -1,6 +1,7 @@
 """Whether drafting by the rate is never slower than plain decoding, and how close it comes to the best.
 
     python benchmarks/never_slower.py [--size 1B] [--types Q4_0,Q8_0,BF16] [--items 6] [--rounds 2] [-n 96]
+        [-fa off]
 
 For each quantisation of the embedded target, inflated, and for each workload:
   1  plain answers are recorded, and what passes cost is measured
@@ -20,7 +21,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ WORKLOADS = {
     "prose": ("prose", 0.0),
     "hot": ("code", 1.0),
 }
+FLASH = {"auto": None, "on": True, "off": False}
 COPIED = [f"{name}:n_draft={n}" for name in ("lookup", "suffix") for n in (2, 3, 5, 7, 11, 15, 23)]
 SURE = [f"suffix:n_draft={n}:p_min={p}" for n in (3, 7, 15) for p in (0.3, 0.7, 0.9)]
 GUESSED = [f"model:n_draft={n}:p_min={p}" for n in (2, 3, 4, 7, 12) for p in (0.0, 0.5, 0.8)]
@@ -109,16 +111,16 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
     sampling = Sampling(temperature=temperature)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "traces.jsonl"
-        with load(target, drafters="none", threads=arguments.threads) as llm:
+        with load(target, drafters="none", **settings(arguments)) as llm:
             record_plainly(llm, Recorder(file, print), suite, sampling, arguments)
             text = llm.target.text
             recorded = [traces.read(file, traces.lines(file), text)]
-        with both_models(target, arguments.threads) as (big, small, costs):
+        with both_models(target, settings(arguments)) as (big, small, costs):
             grid = ",".join([*COPIED, *SURE, *GUESSED])
             best = max(replayed(recorded, grid, big, small, costs, bound=False), key=speed)
         methods = [AUTO] if best.method == "plain" else [best.method, AUTO]
         groups = rehearsed(target, recorded, suite, ",".join(methods), sampling, arguments)
-        with both_models(target, arguments.threads) as (big, small, costs):
+        with both_models(target, settings(arguments)) as (big, small, costs):
             both = replayed(recorded, ",".join(methods), big, small, costs, bound=True)
     auto, fixed, plain = (
         next(result for result in both if result.method == name) for name in (AUTO, best.method, "plain")
@@ -143,12 +145,17 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
     )
 
 
+def settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Of the engine, for the target."""
+    return {"threads": arguments.threads, "flash_attention": FLASH[arguments.flash_attn]}
+
+
 @contextmanager
-def both_models(target: Path, threads: int | None) -> Iterator[tuple[Any, Any, Costs]]:
+def both_models(target: Path, given: Mapping[str, Any]) -> Iterator[tuple[Any, Any, Costs]]:
     """The target, its draft, and what their passes cost."""
     with (
-        load(target, drafters="none", threads=threads) as big,
-        load(zoo.draft_path(), drafters="none", **beside({"threads": threads})) as small,
+        load(target, drafters="none", **given) as big,
+        load(zoo.draft_path(), drafters="none", **beside(given)) as small,
     ):
         yield big.target, small.target, costs_of(big.target, small.target)
 
@@ -163,7 +170,7 @@ def rehearsed(
 ) -> list[Group]:
     """What plain decoding and `methods` take for the recorded answers, in turns."""
     plain, *others = parse_all(methods, {})
-    with Models({"target": target, "threads": arguments.threads}) as models:
+    with Models({"target": target, **settings(arguments)}) as models:
         rehearse(models, recorded)
         items = chosen(suite, arguments)
         prompts = prompts_of(models.plain, items, sampling, arguments)
@@ -247,6 +254,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("-n", "--n-predict", type=int, default=96)
     parser.add_argument("-t", "--threads", type=int)
+    parser.add_argument("-fa", "--flash-attn", choices=FLASH, default="auto", help="of the target")
     parser.add_argument("--models", help="a folder for the inflated models, to be kept")
     parser.add_argument("--json", action="store_true", help="one JSON object a row on stdout")
     arguments = parser.parse_args()

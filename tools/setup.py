@@ -24,7 +24,7 @@ VENV = ROOT / ".venv"
 LOG = VENV / "setup.log"
 READY = VENV / "ready"
 TILES = VENV / "tiles"  # the tileconfig.h that the llama.cpp in .venv was compiled with
-HEADER = Path(__file__).with_name("tileconfig.h")
+HEADER = ROOT / "src" / "paceline" / "engines" / "llama" / "tileconfig.h"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 COMPILED = re.compile(r"^\s*\[(\d+)/(\d+)\]")  # ninja's own count
 PLAIN_INTERVAL = 20  # seconds between lines where nothing can be redrawn

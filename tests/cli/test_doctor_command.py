@@ -234,6 +234,26 @@ def test_settings_are_tried_and_the_best_is_named(
     assert " best " in text
 
 
+def test_flash_attention_is_tried_and_the_faster_is_named(
+    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.cli.doctor_machine.settings", lambda hardware: [Setting(1)])
+    monkeypatch.setattr("paceline.lab.thread_trials.SECONDS", 0.0)
+    found = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json").json["attention"]
+    assert [one["flash"] for one in found["tried"]] == [True, False]
+    assert all(one[name] > 0 for one in found["tried"] for name in ("prompt", "token", "draft"))
+    assert found["best"] in (0, 1)
+    text = doctor(capsys, models, tmp_path, *QUICK, "--measure", "-fa", "off").out
+    assert "flash attention, tried with the target after" in text
+    assert "fastest at decoding: -fa o" in text
+    other = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json", "--cache-type", "bf16")
+    assert other.json["attention"] is None  # of f16 and f32 it is known that they can do without
+    monkeypatch.setattr("paceline.machine.hardware.bandwidth.free_memory", lambda: 1000)
+    crowded = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json")
+    assert crowded.json["attention"] is None
+    assert "paceline: not tried without flash attention: a second copy takes" in crowded.err
+
+
 def test_memory_is_measured_again_when_asked(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

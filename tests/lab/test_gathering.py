@@ -26,6 +26,7 @@ ENGINE: dict[str, Any] = {
     "gpu_layers": 7,
     "draft_layers": 5,
     "cache_type": "q8_0",
+    "flash": True,
 }
 HARDWARE = replace(
     probe(), limits=Limits(cpus=1.5), memory=Memory(10**9, 10**8, limit=10**7), gpus=(), offload=False
@@ -39,7 +40,7 @@ def facts(name: str, **known: Any) -> Facts:
 def test_what_headers_and_the_machine_say_is_evidence() -> None:
     target = facts("t", size=100, n_ctx=2048, experts=8, experts_used=2, memory=HYBRID, chat_template="a")
     draft = facts("d", size=20, n_ctx=1024, chat_template="b")
-    costs = Costs(Cost({256: {1: 0.1, 4: 0.2}}), Cost({256: {1: 0.01}}))
+    costs = Costs(Cost({256: {1: 0.1, 4: 0.2}, 1024: {1: 0.3}}), Cost({256: {1: 0.01}}))
     found = of_models(HARDWARE, target, draft, ENGINE, costs)
     assert found == Evidence(
         threads=3,
@@ -47,6 +48,7 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
         logical=HARDWARE.cores.logical,
         quota=1.5,
         cache_type="q8_0",
+        flash=True,
         offload=False,
         target_layers=7,
         draft_layers=5,
@@ -63,6 +65,7 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
         available=10**8,
         usable=10**7,
         curve={1: 0.1, 4: 0.2},
+        deeper={256: 0.1, 1024: 0.3},
         draft_token=0.01,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,14 @@ def test_without_an_engine_no_version_is_named(monkeypatch: pytest.MonkeyPatch) 
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(report, "version", missing)
-    assert report.rebuild().endswith("--no-binary llama-cpp-python llama-cpp-python")
+    assert report.rebuild(tiles=False).endswith("--no-binary llama-cpp-python llama-cpp-python")
+
+
+def test_a_build_for_amx_is_given_the_header_that_compilers_need() -> None:
+    it = {"there": [], "used": ["AVX512"], "unused": ["AMX_INT8"]}
+    unused = dict(report.features(it))["unused"]
+    header = Path(re.findall(r'CXXFLAGS="-include (.+?)" CMAKE_ARGS=', unused)[0])
+    assert "_tile_loadconfig" in header.read_text()
 
 
 def test_every_gpu_has_a_line_without_its_drivers_control_characters(tmp_path: Path) -> None:

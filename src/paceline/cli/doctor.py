@@ -43,7 +43,11 @@ def doctor(
     ] = False,
     measure: Annotated[
         bool,
-        flag("--measure", panel=MEASURING, help="Try numbers of threads, and processors to keep them to."),
+        flag(
+            "--measure",
+            panel=MEASURING,
+            help="Try numbers of threads, processors to keep them to, and flash attention.",
+        ),
     ] = False,
     plot: Annotated[
         Path | None,
@@ -114,7 +118,7 @@ class Examining:
         from paceline.assemble import load
         from paceline.cli.progress import progress
         from paceline.costing import to_stderr
-        from paceline.lab import gathering, thread_trials
+        from paceline.lab import attention_trial, gathering, thread_trials
         from paceline.lab.costs import examine
 
         # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
@@ -130,15 +134,20 @@ class Examining:
                 doctor_machine.show(self._hardware)
             settings = doctor_machine.settings(self._hardware) if self._measure else []
             nodes = tuple(self._hardware.cores.nodes)
+            attends = self._measure and doctor_machine.may_choose(llm.target)
             work = {"target": STEPS, thread_trials.TURN: thread_trials.ROUNDS * len(settings)}
+            if attends:
+                work |= {attention_trial.TURN: 2 * attention_trial.ROUNDS}
             if llm.draft is not None:
                 work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
             with progress(work, interrupts) as tick:
                 told = in_steps(tick)
                 record = examine(llm, self._effort, to_stderr, told, again=self._again).as_dict()
-                trials = doctor_machine.try_threads(llm, settings, nodes, tick) if settings else None
-                diagnosis = doctor_machine.diagnose(llm, self._hardware, record, tick)
-        return record | {"trials": trials, "diagnosis": diagnosis}
+                record |= {
+                    "trials": doctor_machine.try_threads(llm, settings, nodes, tick) if settings else None,
+                    "attention": doctor_machine.try_attention(llm.target, tick) if attends else None,
+                }
+                return record | {"diagnosis": doctor_machine.diagnose(llm, self._hardware, record, tick)}
 
 
 def _print_json(record: dict[str, Any]) -> None:

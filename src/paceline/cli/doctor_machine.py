@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import MissingExtraError, PacelineError
@@ -100,29 +101,55 @@ def try_threads(llm: LLM, chosen: list[Setting], nodes: Sequence[int], tick: Tic
 
 def spread_over(nodes: Sequence[int], target: LlamaTarget) -> LlamaTarget:
     """The same model once more, its weights on all of these nodes in turns."""
+    from paceline.machine.hardware.placement import spread
+
+    with spread(nodes):
+        return again(target, mmap=False)
+
+
+def again(target: LlamaTarget, **changed: Any) -> LlamaTarget:
+    """The same model once more, if there is room. Raises PacelineError where there is none."""
     from paceline.engines.llama import LlamaTarget
     from paceline.lab.gathering import header
     from paceline.machine.hardware.bandwidth import free_memory
-    from paceline.machine.hardware.placement import spread
 
     facts, free = header(target.path, []), free_memory()
     size = target.path.stat().st_size if facts is None else facts.size  # of all parts
     if 1.2 * size > free:
         raise PacelineError(f"a second copy takes {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
-    with spread(nodes):
-        return LlamaTarget(
-            target.path,
-            n_ctx=target.caps.n_ctx,
-            threads=target.threads,
-            gpu_layers=target.gpu_layers,
-            flash_attention=target.flash_attention,
-            cache_type=target.cache_type,
-            mmap=False,
-        )
+    given: dict[str, Any] = {
+        "n_ctx": target.caps.n_ctx,
+        "threads": target.threads,
+        "gpu_layers": target.gpu_layers,
+        "flash_attention": target.flash_attention,
+        "cache_type": target.cache_type,
+    }
+    return LlamaTarget(target.path, **(given | changed))
+
+
+def may_choose(target: LlamaTarget) -> bool:
+    """Whether flash attention is a matter of speed alone: on a processor, with a cache that allows it."""
+    return target.gpu_layers == 0 and target.cache_type in ("f16", "f32") and target.caps.rewind
+
+
+def try_attention(target: LlamaTarget, tick: Tick) -> dict[str, Any] | None:
+    """With the names of `--json`; None where there is no room for a second copy of the model."""
+    from paceline.costing import to_stderr
+    from paceline.lab.attention_trial import best, tried
+
+    flash = target.flash_attention is not False  # llama.cpp's own choice on a processor
+    try:
+        other = again(target, flash_attention=not flash)
+    except PacelineError as error:
+        to_stderr(f"not tried {'without' if flash else 'with'} flash attention: {error}")
+        return None
+    with closing(other):
+        found = tried({flash: target, not flash: other}, tick)
+    return {"tried": [one.as_dict() for one in found], "best": found.index(best(found))}
 
 
 def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
-    """record: what passes cost, as `--json` has it."""
+    """record: what passes cost and what was tried, as `--json` has it."""
     from dataclasses import asdict
 
     from paceline.core.cost import Costs
@@ -131,12 +158,15 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
     unread: list[str] = []
     target = gathering.header(llm.target.path, unread)
     draft = None if llm.draft is None else gathering.header(llm.draft.path, unread)
+    attention = record["attention"]
+    may_be_slower = attention is None or not attention["tried"][attention["best"]]["flash"]
     engine = {
         "threads": llm.target.threads,
         "n_ctx": llm.target.caps.n_ctx,
         "gpu_layers": llm.target.gpu_layers,
         "draft_layers": 0 if llm.draft is None else llm.draft.gpu_layers,
         "cache_type": llm.target.cache_type,
+        "flash": llm.target.flash_attention is not False and may_be_slower,
     }
     evidence, run = gathering.of_models(hardware, target, draft, engine, Costs.read(record)), None
     if llm.draft is not None:
@@ -152,7 +182,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
 
 def write(record: Mapping[str, Any]) -> None:
     """What comes after the costs."""
-    from paceline.report.hardware import diagnosis, fastest, trials
+    from paceline.report.hardware import attention, diagnosis, faster, fastest, trials
 
     if record["trials"] is not None:
         tried, best = record["trials"]["tried"], record["trials"]["best"]
@@ -160,5 +190,11 @@ def write(record: Mapping[str, Any]) -> None:
         sys.stdout.write(f"\n{block.title}\n")
         block.write(sys.stdout)
         sys.stdout.write(f"{fastest(tried[best])}\n")
+    if record["attention"] is not None:
+        tried, best = record["attention"]["tried"], record["attention"]["best"]
+        block = attention(tried, best)
+        sys.stdout.write(f"\n{block.title}\n")
+        block.write(sys.stdout)
+        sys.stdout.write(f"{faster(tried[best])}\n")
     sys.stdout.write("\n")
     diagnosis(record["diagnosis"], sys.stdout)

@@ -18,6 +18,7 @@ DEAR_DRAFT = 0.25  # of a step's time: less does not decide whether it pays
 TAKEN = 0.25  # processors that others keep busy, which is no more than the usual noise
 THROTTLED = 0.02  # of a run's time
 SWAPPED = 1 << 20  # bytes
+GROWN, USUAL = 1.4, 2048  # times what a row costs, within so many tokens of context
 FAULTS = 1000  # pages read from disk in a run: 4 MB
 
 
@@ -103,6 +104,23 @@ def growing_experts(e: Evidence) -> Cause | None:
         f"{e.experts_used} of {e.experts} experts a token: {ROWS} rows read about {grown:.1f} times as many, "
         f"and a pass over them costs {ratio:.2f} of one over a single row",
         "keep drafts short and certain (--draft auto, or a higher --p-min)",
+    )
+
+
+def dear_attention(e: Evidence) -> Cause | None:
+    deeper = {depth: seconds for depth, seconds in (e.deeper or {}).items() if depth <= USUAL}
+    if not e.flash or e.target_layers > 0 or len(deeper) < 2:
+        return None
+    low, high = min(deeper), max(deeper)
+    grown = deeper[high] / deeper[low]
+    if grown < GROWN:
+        return None
+    return Cause(
+        "attention too dear",
+        MEDIUM,
+        f"a pass over one row costs {grown:.2f} after {high:,} tokens of what it costs after {low:,}",
+        "do without flash attention (-fa off) where that is faster, as it may be on a processor: "
+        "`paceline doctor --measure` tries both",
     )
 
 
@@ -265,6 +283,7 @@ JUDGES: tuple[Callable[[Evidence], Cause | None], ...] = (
     dear_verification,
     dear_draft,
     growing_experts,
+    dear_attention,
     quantised_cache,
     beyond_training,
     other_template,

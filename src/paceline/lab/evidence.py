@@ -15,12 +15,14 @@ class Evidence:
     """What was read and measured; what is None, empty or 0 is not known, and no cause is made of it.
 
     threads: that decode; physical, logical: cores that may be used; quota: processors' worth of time.
-    cache_type: of the KV cache. gpus: how many there are that could gain; offload: whether the engine can use
-    them; target_layers, draft_layers: how many are asked to be on a GPU. template, draft_template: chat
-    templates; drafted_for: whether there is a draft model. n_ctx: asked; trained, draft_trained: contexts.
+    cache_type: of the KV cache. flash: whether flash attention is on, or may be, and was not found to be the
+    faster. gpus: how many there are that could gain; offload: whether the engine can use them; target_layers,
+    draft_layers: how many are asked to be on a GPU. template, draft_template: chat templates; drafted_for:
+    whether there is a draft model. n_ctx: asked; trained, draft_trained: contexts.
     memory: a Facts' word. experts, experts_used: of the target.
     size: bytes of both models; available, usable: of memory, before they were loaded, and at most.
-    curve: seconds of the target's pass by rows; draft_token: seconds of a draft's token.
+    curve: seconds of the target's pass by rows; deeper: of one over a single row by context depth.
+    draft_token: seconds of a draft's token.
     steps, drafted, accepted, rejected, times: of a drafted run (core/record.py). seconds: it took.
     others: processors that other programs kept busy meanwhile. throttled: seconds of it that the quota took.
     swapped: bytes that came back from swap, of all programs. faults: pages that had to be read from disk."""
@@ -30,6 +32,7 @@ class Evidence:
     logical: int = 0
     quota: float | None = None
     cache_type: str = "f16"
+    flash: bool = False
     gpus: int = 0
     offload: bool | None = None
     target_layers: int = 0
@@ -47,6 +50,7 @@ class Evidence:
     available: int = 0
     usable: int = 0
     curve: Mapping[int, float] | None = None
+    deeper: Mapping[int, float] | None = None
     draft_token: float | None = None
     steps: int = 0
     drafted: int = 0

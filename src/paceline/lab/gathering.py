@@ -97,8 +97,8 @@ def of_models(
     engine: Mapping[str, Any],
     costs: Costs | None,
 ) -> Evidence:
-    """What can be told without running anything. engine: threads, n_ctx, gpu_layers, draft_layers and
-    cache_type."""
+    """What can be told without running anything. engine: threads, n_ctx, gpu_layers, draft_layers,
+    cache_type and flash (see Evidence)."""
     memory = hardware.memory
     sizes = [facts.size for facts in (target, draft) if facts is not None]
     depth = None if costs is None else costs.target.depths[0]
@@ -108,6 +108,7 @@ def of_models(
         logical=hardware.cores.logical,
         quota=hardware.limits.cpus,
         cache_type=engine["cache_type"],
+        flash=engine["flash"],
         # A processor's own is in nearly every laptop, and reads the memory that the processor reads.
         gpus=sum(not (gpu.shared and gpu.vendor == "Intel") for gpu in hardware.gpus),
         offload=hardware.offload,
@@ -124,6 +125,7 @@ def of_models(
         evidence = replace(
             evidence,
             curve={n: curve[n] for n in costs.target.rows},
+            deeper={at: costs.target.seconds(1, at) for at in costs.target.depths},
             draft_token=None if costs.draft is None else costs.draft.seconds(1, depth),
         )
     if target is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from typing import IO, Any
 
 from rich.console import Console
@@ -18,6 +19,7 @@ Record = Mapping[str, Any]
 NAME = 11  # characters of the first column
 NARROW = 40  # a terminal has at least so many, as far as we care
 ENGINE = "llama-cpp-python"
+TILES = files("paceline") / "engines" / "llama" / "tileconfig.h"
 
 
 def write(hardware: Record, file: IO[str]) -> None:
@@ -126,18 +128,21 @@ def features(it: Record | None) -> list[tuple[str, str]]:
         return [("features", " ".join(it["there"]) or "none that matter")]
     out = [("features", f"{' '.join(it['used']) or 'none'}: used by the engine")]
     if it["unused"]:
-        out.append(("unused", f"{' '.join(it['unused'])}: there, but not in the engine's build; {rebuild()}"))
+        command = rebuild(tiles="AMX_INT8" in it["unused"])
+        out.append(("unused", f"{' '.join(it['unused'])}: there, but not in the engine's build; {command}"))
     return out
 
 
-def rebuild() -> str:
-    """What to type, so that the same version is built for this processor and nothing else changes."""
+def rebuild(tiles: bool) -> str:
+    """What to type, so that the same version is built for this processor and nothing else changes. tiles: it
+    has AMX, which some compilers get wrong."""
     try:
         pinned = f"{ENGINE}=={version(ENGINE)}"
     except PackageNotFoundError:
         pinned = ENGINE
     command = f"pip install --force-reinstall --no-deps --no-binary {ENGINE} {pinned}"
-    return f'CMAKE_ARGS="-DGGML_NATIVE=ON" {command}'
+    flags = f'CXXFLAGS="-include {TILES}" ' if tiles else ""
+    return f'{flags}CMAKE_ARGS="-DGGML_NATIVE=ON" {command}'
 
 
 def gpu(it: Record, offload: bool | None) -> str:
@@ -177,6 +182,27 @@ def fastest(it: Record) -> str:
     kept = f", under taskset -c {','.join(map(str, it['cpus']))}" if it["cpus"] else ""
     spread = ", under numactl --interleave=all, with a cold page cache" if it["spread"] else ""
     return f"fastest at decoding: -t {it['threads']}{kept}{spread}"
+
+
+def attention(found: Sequence[Record], best: int) -> Block:
+    """As `attention_trial` tried it. best: the index of the one that is named."""
+    rows = tuple(
+        (
+            "on" if one["flash"] else "off",
+            "best" if i == best else "",
+            f"{one['prompt']:.1f}",
+            f"{1e3 * one['token']:.3g}",
+            f"{1e3 * one['draft']:.3g}",
+        )
+        for i, one in enumerate(found)
+    )
+    depth, most = found[best]["depth"], found[best]["rows"]
+    columns = ("flash", "", "prompt\ntokens/s", "1 row\nms", f"{most} rows\nms")
+    return Block(f"flash attention, tried with the target after {depth:,} tokens", columns, rows, 2)
+
+
+def faster(it: Record) -> str:
+    return f"fastest at decoding: -fa {'on' if it['flash'] else 'off'}"
 
 
 def _spelled(cpus: Sequence[int]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
+TILES = Path(__file__).with_name("tileconfig.h")
 BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
 
 # What llama.cpp says of a file that ends too early, depending on where.
@@ -69,8 +71,33 @@ def llama_cpp() -> ModuleType:
         with contextlib.suppress(AttributeError):  # where ggml is another library than llama
             module._lib.ggml_set_abort_callback(aborting)
         module.llama_backend_init()
+        if sys.platform == "linux" and b"AMX_INT8 = 1" in module.llama_print_system_info():
+            _explain_crash()
         _module = module
     return _module
+
+
+def _explain_crash() -> None:
+    """A build for AMX that ends in a segmentation fault has most likely had the wrong compiler: say so. A
+    handler that is there already, as faulthandler's, stays."""
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_int)  # type: ignore[untyped-decorator]
+    def crashed(_signal: int) -> None:
+        message = (
+            "paceline: llama.cpp crashed. It was compiled for AMX, and some compilers get that wrong (GCC "
+            f'12.2 does): compile it anew with CXXFLAGS="-include {TILES}"'
+        )
+        print(message, file=sys.stderr, flush=True)
+        os._exit(128 + signal.SIGSEGV)
+
+    handle = ctypes.CDLL(None).signal
+    handle.restype = ctypes.c_void_p
+    handle.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    before = handle(signal.SIGSEGV, ctypes.cast(crashed, ctypes.c_void_p))
+    if before:
+        handle(signal.SIGSEGV, before)
+    else:
+        _callbacks.append(crashed)
 
 
 @contextlib.contextmanager
