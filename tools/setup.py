@@ -115,16 +115,17 @@ def has_tiles() -> bool:
 
 
 def compile_(compiled: Sequence[str]) -> None:
-    again: list[str] = []
+    fresh: list[str] = []
     if has_tiles():
-        header = HEADER.read_text()
-        if not TILES.exists() or TILES.read_text() != header:
-            again = ["--force-reinstall", "--no-cache-dir"]  # pip knows nothing of flags
-        flags = ["-include", str(HEADER)]
-        os.environ["CXXFLAGS"] = " ".join([os.environ.get("CXXFLAGS", ""), shlex.join(flags)]).strip()
-    pip("compiling llama.cpp for this processor (some minutes)", "install", "--verbose", *again, *compiled)
-    if again:
-        TILES.write_text(header)
+        given = os.environ.get("CXXFLAGS", "")
+        os.environ["CXXFLAGS"] = f"{given} -include {shlex.quote(str(HEADER))}".strip()
+        if not TILES.exists() or TILES.read_text() != HEADER.read_text():
+            fresh = ["--no-cache-dir"]  # pip knows nothing of CXXFLAGS: what it has may be without
+            names = [name.partition("==")[0] for name in compiled]
+            pip("making room for llama.cpp", "uninstall", "--yes", *names)
+    pip("compiling llama.cpp for this processor (some minutes)", "install", "--verbose", *fresh, *compiled)
+    if fresh:
+        shutil.copyfile(HEADER, TILES)
 
 
 def install(compiled: Sequence[str], others: Sequence[str]) -> None:

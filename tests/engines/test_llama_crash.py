@@ -14,14 +14,16 @@ from paceline.engines.llama.binding import TILES
 
 DEAD = 128 + signal.SIGSEGV
 CRASH = """
-import ctypes, faulthandler
+import ctypes, faulthandler, threading
 from llama_cpp import llama_cpp as cpp
 cpp.llama_print_system_info = lambda: b"CPU : AVX512 = 1 | AMX_INT8 = {amx} | "
 if {watched}:
     faulthandler.enable()
 from paceline.engines.llama.binding import llama_cpp
 llama_cpp()
-ctypes.string_at(0)
+threads = [threading.Thread(target=ctypes.CDLL(None).strlen, args=(None,)) for _ in range(4)]
+for thread in threads:
+    thread.start()
 """
 
 

@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +25,8 @@ MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
-TILES = Path(__file__).with_name("tileconfig.h")
 BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
+TILES = Path(__file__).with_name("tileconfig.h")
 
 # What llama.cpp says of a file that ends too early, depending on where.
 CUT_SHORT = (
@@ -80,9 +81,14 @@ def llama_cpp() -> ModuleType:
 def _explain_crash() -> None:
     """A build for AMX that ends in a segmentation fault has most likely had the wrong compiler: say so. A
     handler that is there already, as faulthandler's, stays."""
+    told: list[bool] = []
 
     @ctypes.CFUNCTYPE(None, ctypes.c_int)  # type: ignore[untyped-decorator]
     def crashed(_signal: int) -> None:
+        if told:  # all threads of a pass crash at once; one of them tells
+            time.sleep(1.0)
+            return
+        told.append(True)
         message = (
             "paceline: llama.cpp crashed. It was compiled for AMX, and some compilers get that wrong (GCC "
             f'12.2 does): compile it anew with CXXFLAGS="-include {TILES}"'

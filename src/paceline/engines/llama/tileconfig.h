@@ -1,9 +1,9 @@
 /* Included before all of llama.cpp's C++ where the processor has AMX: CXXFLAGS="-include FILE".
 
-   The `_tile_loadconfig` of some releases of GCC (12.2 is one; 14 is none) tells the optimiser that `ldtilecfg` reads eight
-   bytes. It reads 64: what llama.cpp writes of its tile configuration after the eighth is dropped as never
-   read, and the first pass of a Q4_0, Q8_0 or K-quantised model ends in a segmentation fault. This one tells
-   of all 64. */
+   The `_tile_loadconfig` of some releases of GCC (12.2 is one) tells the optimiser that `ldtilecfg` reads
+   eight bytes. It reads 64: what llama.cpp writes of its tile configuration after the eighth is dropped as
+   never read, and the first pass over several rows of a quantised model ends in a segmentation fault. This one
+   tells of all 64. */
 #if defined(__AMX_TILE__) && defined(__GNUC__) && !defined(__clang__)
 #include <immintrin.h>
 
