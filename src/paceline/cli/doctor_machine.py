@@ -184,17 +184,14 @@ def write(record: Mapping[str, Any]) -> None:
     """What comes after the costs."""
     from paceline.report.hardware import attention, diagnosis, faster, fastest, trials
 
-    if record["trials"] is not None:
-        tried, best = record["trials"]["tried"], record["trials"]["best"]
-        block = trials(tried, best)
-        sys.stdout.write(f"\n{block.title}\n")
-        block.write(sys.stdout)
-        sys.stdout.write(f"{fastest(tried[best])}\n")
-    if record["attention"] is not None:
-        tried, best = record["attention"]["tried"], record["attention"]["best"]
-        block = attention(tried, best)
-        sys.stdout.write(f"\n{block.title}\n")
-        block.write(sys.stdout)
-        sys.stdout.write(f"{faster(tried[best])}\n")
+    for found, table, named in (
+        (record["trials"], trials, fastest),
+        (record["attention"], attention, faster),
+    ):
+        if found is not None:
+            block = table(found["tried"], found["best"])
+            sys.stdout.write(f"\n{block.title}\n")
+            block.write(sys.stdout)
+            sys.stdout.write(f"{named(found['tried'][found['best']])}\n")
     sys.stdout.write("\n")
     diagnosis(record["diagnosis"], sys.stdout)
