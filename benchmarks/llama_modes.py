@@ -35,12 +35,13 @@ from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
 
-from never_slower import FLASH, record_plainly, settings
+from never_slower import record_plainly, settings
 from rehearsal import RehearsedServer, SameText, rehearse, spelled
 from rich.console import Console
 from rich.progress import Progress
 
 from paceline import zoo
+from paceline.cli.options import FLASH_ATTENTION, flash_attention
 from paceline.cli.zoo import parse_count
 from paceline.core.ports import Budget
 from paceline.core.sampling import Sampling
@@ -121,7 +122,7 @@ def one_round(
                 p_min=mode.p_min,
                 n_ctx=models.plain.target.caps.n_ctx,
                 threads=choose_threads(arguments.threads),
-                flash_attention=FLASH[arguments.flash_attn],
+                flash_attention=flash_attention(arguments.flash_attn),
             )
             if isinstance(server, RehearsedServer):
                 server.texts = texts
@@ -223,7 +224,9 @@ def main() -> None:
     parser.add_argument("--modes", default="", help="only these, by the beginning of their names")
     parser.add_argument("-n", "--n-predict", type=int, default=96)
     parser.add_argument("-t", "--threads", type=int)
-    parser.add_argument("-fa", "--flash-attn", choices=FLASH, default="auto", help="of all systems' targets")
+    parser.add_argument(
+        "-fa", "--flash-attn", choices=FLASH_ATTENTION, default="auto", help="of all systems' targets"
+    )
     parser.add_argument("--md", action="store_true", help="the tables as Markdown")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

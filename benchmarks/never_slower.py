@@ -31,6 +31,7 @@ from rehearsal import RehearsedTurns, rehearse
 
 from paceline import zoo
 from paceline.assemble import load
+from paceline.cli.options import FLASH_ATTENTION, flash_attention
 from paceline.cli.zoo import parse_count
 from paceline.core.belief import DRAFT
 from paceline.core.calibrate import Calibration
@@ -61,7 +62,6 @@ WORKLOADS = {
     "prose": ("prose", 0.0),
     "hot": ("code", 1.0),
 }
-FLASH = {"auto": None, "on": True, "off": False}
 COPIED = [f"{name}:n_draft={n}" for name in ("lookup", "suffix") for n in (2, 3, 5, 7, 11, 15, 23)]
 SURE = [f"suffix:n_draft={n}:p_min={p}" for n in (3, 7, 15) for p in (0.3, 0.7, 0.9)]
 GUESSED = [f"model:n_draft={n}:p_min={p}" for n in (2, 3, 4, 7, 12) for p in (0.0, 0.5, 0.8)]
@@ -147,7 +147,7 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Of the engine, for the target."""
-    return {"threads": arguments.threads, "flash_attention": FLASH[arguments.flash_attn]}
+    return {"threads": arguments.threads, "flash_attention": flash_attention(arguments.flash_attn)}
 
 
 @contextmanager
@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("-n", "--n-predict", type=int, default=96)
     parser.add_argument("-t", "--threads", type=int)
-    parser.add_argument("-fa", "--flash-attn", choices=FLASH, default="auto", help="of the target")
+    parser.add_argument("-fa", "--flash-attn", choices=FLASH_ATTENTION, default="auto", help="of the target")
     parser.add_argument("--models", help="a folder for the inflated models, to be kept")
     parser.add_argument("--json", action="store_true", help="one JSON object a row on stdout")
     arguments = parser.parse_args()

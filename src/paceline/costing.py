@@ -36,10 +36,16 @@ def beside(given: Mapping[str, Any]) -> dict[str, Any]:
     Flash attention on a processor goes through the cache once a row, and llama.cpp takes it where it is left
     the choice, for the sake of prompts. A draft model's prompts are cheap beside the target's, and its passes
     are many (docs/log.md: 0.7 of the time after 900 tokens, of four rows 0.4)."""
-    left_open = given.get("flash_attention") is None and not given.get("gpu_layers")
-    if left_open and given.get("cache_type", "f16") in ("f16", "f32"):  # a smaller cache cannot do without
+    left_open = given.get("flash_attention") is None
+    if left_open and goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16")):
         return {**given, "flash_attention": False}
     return dict(given)
+
+
+def goes_without_flash(gpu_layers: int, cache_type: str) -> bool:
+    """Whether flash attention is a matter of speed alone: on a processor, with a cache that is not a smaller
+    one, which needs it."""
+    return not gpu_layers and cache_type in ("f16", "f32")
 
 
 def key_of(model: LlamaTarget, role: str) -> dict[str, Any]:

@@ -248,6 +248,7 @@ def test_flash_attention_is_tried_and_the_faster_is_named(
     assert "fastest at decoding: -fa o" in text
     other = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json", "--cache-type", "bf16")
     assert other.json["attention"] is None  # of f16 and f32 it is known that they can do without
+    assert other.json["diagnosis"]["evidence"]["flash"] is False
     monkeypatch.setattr("paceline.machine.hardware.bandwidth.free_memory", lambda: 1000)
     crowded = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json")
     assert crowded.json["attention"] is None

@@ -128,8 +128,10 @@ def again(target: LlamaTarget, **changed: Any) -> LlamaTarget:
 
 
 def may_choose(target: LlamaTarget) -> bool:
-    """Whether flash attention is a matter of speed alone: on a processor, with a cache that allows it."""
-    return target.gpu_layers == 0 and target.cache_type in ("f16", "f32") and target.caps.rewind
+    """Whether it is worth trying with and without flash attention."""
+    from paceline.costing import goes_without_flash
+
+    return goes_without_flash(target.gpu_layers, target.cache_type) and target.caps.rewind
 
 
 def try_attention(target: LlamaTarget, tick: Tick) -> dict[str, Any] | None:
@@ -166,7 +168,7 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         "gpu_layers": llm.target.gpu_layers,
         "draft_layers": 0 if llm.draft is None else llm.draft.gpu_layers,
         "cache_type": llm.target.cache_type,
-        "flash": llm.target.flash_attention is not False and may_be_slower,
+        "flash": may_choose(llm.target) and llm.target.flash_attention is not False and may_be_slower,
     }
     evidence, run = gathering.of_models(hardware, target, draft, engine, Costs.read(record)), None
     if llm.draft is not None:

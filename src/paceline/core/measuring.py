@@ -53,6 +53,14 @@ def measure(
         measuring.close()
 
 
+def release(target: Target, session: Session) -> None:
+    """Close a session that was there for measuring, and leave nothing of it in the target's cache."""
+    session.close()
+    forget = getattr(target, "forget", None)
+    if forget is not None:  # an engine may keep what closed sessions computed
+        forget()
+
+
 class Measuring:
     """Owns one session, and the text in it: tokens drawn at random, since a mixture of experts is dear where
     tokens differ, as those of a draft do."""
@@ -65,10 +73,7 @@ class Measuring:
         self.noise = 1.0  # see Cost
 
     def close(self) -> None:
-        self._session.close()
-        forget = getattr(self._target, "forget", None)
-        if forget is not None:  # an engine may keep what closed sessions computed
-            forget()
+        release(self._target, self._session)
 
     def table(
         self, seconds: float, depths: Sequence[int], rows: Sequence[int]

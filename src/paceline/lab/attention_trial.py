@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.measuring import release
 from paceline.core.ports import Target, Want
 from paceline.core.tree import EMPTY, chain
 
@@ -90,10 +91,7 @@ class _Trial:
         self._at = 0
 
     def close(self) -> None:
-        self._session.close()
-        forget = getattr(self._target, "forget", None)
-        if forget is not None:  # an engine may keep what closed sessions computed
-            forget()
+        release(self._target, self._session)
 
     def turn(self) -> tuple[float, float, float]:
         """Tokens a second of a prompt, and seconds of both passes after it."""

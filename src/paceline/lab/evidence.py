@@ -15,10 +15,10 @@ class Evidence:
     """What was read and measured; what is None, empty or 0 is not known, and no cause is made of it.
 
     threads: that decode; physical, logical: cores that may be used; quota: processors' worth of time.
-    cache_type: of the KV cache. flash: whether flash attention is on, or may be, and was not found to be the
-    faster. gpus: how many there are that could gain; offload: whether the engine can use them; target_layers,
-    draft_layers: how many are asked to be on a GPU. template, draft_template: chat templates; drafted_for:
-    whether there is a draft model. n_ctx: asked; trained, draft_trained: contexts.
+    cache_type: of the KV cache. flash: whether flash attention is on, or may be, could be left out, and was
+    not found to be the faster. gpus: how many there are that could gain; offload: whether the engine can use
+    them; target_layers, draft_layers: how many are asked to be on a GPU. template, draft_template: chat
+    templates; drafted_for: whether there is a draft model. n_ctx: asked; trained, draft_trained: contexts.
     memory: a Facts' word. experts, experts_used: of the target.
     size: bytes of both models; available, usable: of memory, before they were loaded, and at most.
     curve: seconds of the target's pass by rows; deeper: of one over a single row by context depth.

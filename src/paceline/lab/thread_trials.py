@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.measuring import release
 from paceline.core.ports import Target, Want
 from paceline.core.tree import EMPTY
 from paceline.machine.hardware.containers import Limits
@@ -183,10 +184,7 @@ class Trials:
         self._at = 0
 
     def close(self) -> None:
-        self._session.close()
-        forget = getattr(self._target, "forget", None)
-        if forget is not None:
-            forget()
+        release(self._target, self._session)
 
     def turn(self, length: int, passes: int) -> tuple[float, float]:
         """Seconds a token of a prompt of so many tokens, and of a pass of one token."""

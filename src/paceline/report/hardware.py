@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
+from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 NAME = 11  # characters of the first column
 NARROW = 40  # a terminal has at least so many, as far as we care
 ENGINE = "llama-cpp-python"
-TILES = files("paceline") / "engines" / "llama" / "tileconfig.h"
+TILES = Path(__file__).parents[1] / "engines" / "llama" / "tileconfig.h"
 
 
 def write(hardware: Record, file: IO[str]) -> None:
