@@ -225,7 +225,11 @@ def main() -> None:
     parser.add_argument("-n", "--n-predict", type=int, default=96)
     parser.add_argument("-t", "--threads", type=int)
     parser.add_argument(
-        "-fa", "--flash-attn", choices=FLASH_ATTENTION, default="auto", help="of all systems' targets"
+        "-fa",
+        "--flash-attn",
+        choices=FLASH_ATTENTION,
+        default="auto",
+        help="of all targets; auto: each as it chooses itself",
     )
     parser.add_argument("--md", action="store_true", help="the tables as Markdown")
     parser.add_argument("--json", action="store_true")

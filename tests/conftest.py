@@ -28,13 +28,15 @@ def one_thread_a_worker() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What passes cost is measured once a run and model, in moments, and kept apart from the user's."""
+    """What passes cost is measured once a run and model, in moments, and kept apart from the user's. Flash
+    attention is llama.cpp's choice, so that texts do not depend on what is faster here."""
     base = tmp_path_factory.getbasetemp()
     home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
     quick = {"target": Effort(0.1, (16,), (1, 2, 4, 8)), "draft": Effort(0.05, (16,), (1, 2))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_HOME", str(home))
         patch.setattr("paceline.costing.QUICK", quick)
+        patch.setattr("paceline.attention.QUICK", 0.0)
         yield
 
 

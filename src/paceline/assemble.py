@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline import zoo
+from paceline import attention, zoo
 from paceline.core.errors import UsageError
 from paceline.core.ports import Drafter, Learner
 from paceline.core.settings import LEARNERS, WITH_MODEL, Drafting, checked
@@ -46,8 +46,8 @@ def load(
     something for, each used where it pays by what passes cost on this machine. What they cost is measured
     when a model is loaded for the first time, in a few seconds, and kept.
     n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core, within a
-    container's quota. flash_attention: None leaves it to llama.cpp; a draft model on a processor does
-    without. cache_type: f32, f16, bf16 or q8_0.
+    container's quota. flash_attention: None leaves it to llama.cpp, but on a processor, where it is tried
+    this once and a draft model does without. cache_type: f32, f16, bf16 or q8_0.
     exact_greedy: plain and drafted passes have one shape, n_draft + 1 rows, so that greedy output is plain
     output to the last bit; plain decoding then costs what a drafted pass does.
     corpora: names or folders of what `paceline corpus build` made, or files of n-gram caches in llama.cpp's
@@ -95,6 +95,7 @@ def load(
         rows = 1 + drafting.n_draft if exact_greedy else 0
         engine = LlamaTarget(Path(target), n_ctx=n_ctx, exact_rows=rows, **engine_settings)
         undo.callback(engine.close)
+        attention.settle(engine)
         if not engine.caps.rewind and left_open:
             names, draft, drafting = ("none",), None, Drafting(drafters=("none",))
             if remember:

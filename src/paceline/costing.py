@@ -76,7 +76,7 @@ def costs_of(
 
     quiet: say nothing on a terminal while measuring."""
     found: dict[str, Kept] = {}
-    with _progress(quiet) as tell:
+    with progress(DOING, quiet) as tell:
         for role, model in roles(target, draft).items():
             key = key_of(model, role)
             kept = recall(key, warn)
@@ -120,15 +120,15 @@ def _silent(_line: str) -> None:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """One line in a terminal, which is gone afterwards."""
+def progress(doing: str, quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """One line in a terminal, which is gone afterwards. quiet: not even that."""
     shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
     width = 0
 
     def tell(role: str, share: float) -> None:
         nonlocal width
         if shown:
-            line = f"{DOING}: {role} {share:.0%}"
+            line = f"{doing}: {role} {share:.0%}"
             width = max(width, len(line))
             print(f"\r{line:{width}}", end="", file=sys.stderr, flush=True)
 

@@ -14,7 +14,7 @@ import pytest
 from command_line import Done, command, program
 from paceline.cli.replay_input import costs_of
 from paceline.core.cost import Costs
-from paceline.core.errors import MissingExtraError
+from paceline.core.errors import MissingExtraError, ModelError
 from paceline.lab import costs as lab
 from paceline.lab.thread_trials import Setting, Trials, pinnable
 from paceline.machine.models.facts import RECURRENT, Facts
@@ -245,14 +245,19 @@ def test_flash_attention_is_tried_and_the_faster_is_named(
     assert found["best"] in (0, 1)
     text = doctor(capsys, models, tmp_path, *QUICK, "--measure", "-fa", "off").out
     assert "flash attention, tried with the target after" in text
-    assert "fastest at decoding: -fa o" in text
+    assert "faster: -fa o" in text
+    assert len(list((tmp_path / "attention").iterdir())) == 1  # whatever is loaded next goes by it
     other = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json", "--cache-type", "bf16")
     assert other.json["attention"] is None  # of f16 and f32 it is known that they can do without
     assert other.json["diagnosis"]["evidence"]["flash"] is False
-    monkeypatch.setattr("paceline.machine.hardware.bandwidth.free_memory", lambda: 1000)
+
+    def full(*args: Any, **more: Any) -> None:
+        raise ModelError("no room")
+
+    monkeypatch.setattr("paceline.attention.try_both", full)
     crowded = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json")
     assert crowded.json["attention"] is None
-    assert "paceline: not tried without flash attention: a second copy takes" in crowded.err
+    assert "paceline: flash attention is not tried: no room" in crowded.err
 
 
 def test_memory_is_measured_again_when_asked(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import paceline
 from gguf_files import write_llama
@@ -15,7 +16,7 @@ from paceline import zoo
 from paceline.core.errors import ContractError, ModelError, UsageError, VocabError
 from paceline.core.ports import Budget, Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
-from paceline.engines.llama import LlamaTarget
+from paceline.engines.llama import LlamaTarget, binding
 from paceline.engines.llama.session import common_prefix
 from paceline.engines.noise import apart, batch_noise, teacher_forced
 from paceline.lab.compare import Difference, explain
@@ -307,6 +308,56 @@ def test_a_draft_with_another_vocabulary_is_refused_before_anything_is_decoded(t
         paceline.load(other, third)
     with pytest.raises(VocabError, match="the draft has another vocabulary: BOS token"):
         paceline.load(zoo.target_path(), other)
+
+
+def test_a_sibling_has_the_same_weights_and_a_cache_of_its_own(small: LlamaTarget) -> None:
+    other = small.sibling(n_ctx=32, flash_attention=False)
+    assert (other.caps.n_ctx, other.flash_attention, other._model) == (32, False, small._model)
+    first, second = last_row(small, [1, 2, 3]), last_row(other, [1, 2, 3])
+    np.testing.assert_allclose(first, second, atol=1e-2 * float(np.ptp(first)))
+    other.close()
+    small.forget()
+    np.testing.assert_array_equal(last_row(small, [1, 2, 3]), first)  # which stay
+
+
+def test_flash_attention_is_changed_between_sessions(
+    small: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = last_row(small, [1, 2, 3])
+    session = small.open()
+    session.prefill([1, 2])
+    with pytest.raises(ContractError, match="while a session is open"):
+        small.use_flash_attention(False)
+    session.close()
+    computed = computed_tokens(small, monkeypatch)
+    small.use_flash_attention(False)
+    other = small.sibling(n_ctx=128, flash_attention=False)
+    np.testing.assert_array_equal(last_row(small, [1, 2, 3]), last_row(other, [1, 2, 3]))
+    assert computed == [3]  # nothing is left of the old cache
+    other.close()
+
+    def full(*args: Any, flash_attention: bool | None, **more: Any) -> Any:
+        if flash_attention is None:
+            raise ModelError("no room")
+        return made(*args, flash_attention=flash_attention, **more)
+
+    made = binding.make_context
+    monkeypatch.setattr(binding, "make_context", full)
+    with pytest.raises(ModelError, match="no room"):
+        small.use_flash_attention(None)
+    assert small.flash_attention is False
+    monkeypatch.undo()
+    small.use_flash_attention(None)
+    np.testing.assert_array_equal(last_row(small, [1, 2, 3]), before)
+
+
+def last_row(target: LlamaTarget, tokens: list[int]) -> NDArray[np.float32]:
+    session = target.open()
+    session.prefill(tokens)
+    (said,) = target.forward([(session, EMPTY)], Want())
+    row = np.array(said.logits(0))
+    session.close()
+    return row
 
 
 def test_an_unknown_cache_type_is_answered_with_the_known_ones(models: Path) -> None:

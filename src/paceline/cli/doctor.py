@@ -115,10 +115,11 @@ class Examining:
             raise
 
     def _found(self) -> dict[str, Any]:
+        from paceline import attention
         from paceline.assemble import load
         from paceline.cli.progress import progress
         from paceline.costing import to_stderr
-        from paceline.lab import attention_trial, gathering, thread_trials
+        from paceline.lab import gathering, thread_trials
         from paceline.lab.costs import examine
 
         # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
@@ -137,7 +138,7 @@ class Examining:
             attends = self._measure and doctor_machine.may_choose(llm.target)
             work = {"target": STEPS, thread_trials.TURN: thread_trials.ROUNDS * len(settings)}
             if attends:
-                work |= {attention_trial.TURN: 2 * attention_trial.ROUNDS}
+                work |= {attention.TURN: 2 * attention.ROUNDS}
             if llm.draft is not None:
                 work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
             with progress(work, interrupts) as tick:

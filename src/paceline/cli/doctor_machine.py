@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import MissingExtraError, PacelineError
@@ -135,18 +134,16 @@ def may_choose(target: LlamaTarget) -> bool:
 
 
 def try_attention(target: LlamaTarget, tick: Tick) -> dict[str, Any] | None:
-    """With the names of `--json`; None where there is no room for a second copy of the model."""
+    """With the names of `--json`; None where there is no room for it. What is best is kept."""
+    from paceline.attention import best, keep, try_both
     from paceline.costing import to_stderr
-    from paceline.lab.attention_trial import best, tried
 
-    flash = target.flash_attention is not False  # llama.cpp's own choice on a processor
     try:
-        other = again(target, flash_attention=not flash)
+        found = try_both(target, tick)
     except PacelineError as error:
-        to_stderr(f"not tried {'without' if flash else 'with'} flash attention: {error}")
+        to_stderr(f"flash attention is not tried: {error}")
         return None
-    with closing(other):
-        found = tried({flash: target, not flash: other}, tick)
+    keep(target, found, to_stderr)
     return {"tried": [one.as_dict() for one in found], "best": found.index(best(found))}
 
 

@@ -131,7 +131,7 @@ FlashAttention = Annotated[
         "--flash-attn",
         panel=MODELS,
         metavar="MODE",
-        help="Flash attention: on, off or auto (llama.cpp decides; a draft on a processor goes without).",
+        help="Flash attention: on, off or auto (llama.cpp's choice; on a processor tried once).",
     ),
 ]
 CacheType = Annotated[

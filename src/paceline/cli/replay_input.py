@@ -46,6 +46,7 @@ def costs_of(curve: Path | None, model: Path | None, draft: str | None, threads:
 
 def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | None:
     """Of both, or none."""
+    from paceline.attention import settled
     from paceline.costing import as_costs, beside, key_of, roles, to_stderr
     from paceline.machine.costs import recall
     from paceline.machine.hardware.threads import choose_threads
@@ -64,6 +65,7 @@ def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | 
     for role, one in roles(large, small).items():
         if not one.path.is_file():
             return None  # whoever opens it says so
+        one.flash_attention = settled(one)
         kept = recall(key_of(one, role), to_stderr)
         if kept is None:
             return None

@@ -120,7 +120,7 @@ def dear_attention(e: Evidence) -> Cause | None:
         MEDIUM,
         f"a pass over one row costs {grown:.2f} after {high:,} tokens of what it costs after {low:,}",
         "do without flash attention (-fa off) where that is faster, as it may be on a processor: "
-        "`paceline doctor --measure` tries both",
+        "`paceline doctor --measure` tries both after more tokens than loading does",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from paceline.core.cost import Cost, Costs
 from paceline.core.errors import UsageError
-from paceline.machine.home import home, write_whole
+from paceline.machine.home import kept_at, write_whole
 
 FORMAT = 1
 
@@ -50,9 +49,8 @@ class Kept:
 
 
 def path_of(key: Key) -> Path:
-    """Where the costs are kept of what `key` tells: everything that they depend on, as JSON has it."""
-    text = json.dumps(key, sort_keys=True)
-    return home() / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    """Where the costs are kept of what `key` tells."""
+    return kept_at("costs", key)
 
 
 def recall(key: Key, warn: Warn) -> Kept | None:

@@ -1,11 +1,15 @@
-"""Where Paceline keeps what belongs to its user: corpora, and what it remembers."""
+"""Where Paceline keeps what belongs to its user: corpora, what it remembers, what it has measured."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from paceline.core.errors import UsageError
 
@@ -20,6 +24,12 @@ def home() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("paceline")
+
+
+def kept_at(folder: str, key: Mapping[str, Any]) -> Path:
+    """The file for what was measured of something; key: everything that it depends on, as JSON has it."""
+    text = json.dumps(key, sort_keys=True)
+    return home() / folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:

@@ -185,7 +185,7 @@ def fastest(it: Record) -> str:
 
 
 def attention(found: Sequence[Record], best: int) -> Block:
-    """As `attention_trial` tried it. best: the index of the one that is named."""
+    """As `attention` tried it. best: the index of the one that is named."""
     rows = tuple(
         (
             "on" if one["flash"] else "off",
@@ -202,7 +202,7 @@ def attention(found: Sequence[Record], best: int) -> Block:
 
 
 def faster(it: Record) -> str:
-    return f"fastest at decoding: -fa {'on' if it['flash'] else 'off'}"
+    return f"faster: -fa {'on' if it['flash'] else 'off'}, from now on where it is left open"
 
 
 def _spelled(cpus: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,8 @@ import pytest
 
 from advice_facts import facts
 from gguf_files import write_llama
+from paceline import attention
+from paceline.attention import Attention
 from paceline.core.cost import Cost
 from paceline.costing import key_of
 from paceline.lab.advice.passes import (
@@ -94,6 +97,9 @@ def test_kept_costs_are_found_without_loading_the_model(
     assert (found.likely[2], found.step, found.source) == (1.5, 0.125, MEASURED)
     assert kept(way, "draft", 256) is None
     assert kept(Way(models / "target.gguf", 2), "target", 256) is None
+    attention.keep(way, [Attention(False, 512, 8, 1.0, 1.0, 1.0)], pytest.fail)  # from now on
+    assert kept(way, "target", 256) is None
+    assert kept(replace(way, flash_attention=True), "target", 256) is None
 
 
 def test_measuring_keeps_what_advice_then_finds(

@@ -38,7 +38,8 @@ class LlamaTarget:
     sessions: how many may be open at once. threads: physical cores are best (assemble.py counts them).
     exact_rows: every pass is filled up to so many rows, so that plain and drafted decoding run the same
     kernels and give the same numbers to the last bit (0: as many rows as there are tokens).
-    mmap: weights are mapped from the file; else they are read into memory of this process's own."""
+    mmap: weights are mapped from the file; else they are read into memory of this process's own. weights: a
+    target of the same file whose weights to use, which stays open for longer."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class LlamaTarget:
         cache_type: str = "f16",
         exact_rows: int = 0,
         mmap: bool = True,
+        weights: LlamaTarget | None = None,
     ) -> None:
         if not 1 <= sessions <= MAX_SESSIONS:
             raise UsageError(f"{sessions} sessions: must be between 1 and {MAX_SESSIONS}")
@@ -60,28 +62,21 @@ class LlamaTarget:
         self.threads = threads
         self.exact_rows = exact_rows
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
-        self._model: Any = binding.load_model(path, gpu_layers=gpu_layers, mmap=mmap)
+        self._owns_model = weights is None
+        self._model: Any = (
+            binding.load_model(path, gpu_layers=gpu_layers, mmap=mmap) if weights is None else weights._model
+        )
         self._context: Any = None
         try:
             trained = int(self._cpp.llama_model_n_ctx_train(self._model))
             per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
-            self._context = binding.make_context(
-                self._model,
-                path,
-                n_ctx=per_session * sessions + exact_rows,  # what fills a pass needs cells too
-                threads=threads,
-                sequences=sessions + MAX_BRANCHES,
-                rows=MAX_ROWS,
-                n_batch=N_BATCH,
-                flash_attention=flash_attention,
-                cache_type=cache_type,
-            )
+            self._cells = per_session * sessions + exact_rows  # what fills a pass needs cells too
+            self._make_context(sessions)
             self.vocab = read_vocab(self._model)
             self._text = LlamaText(self._model)
         except BaseException:
             self.close()
             raise
-        self._memory = self._cpp.llama_get_memory(self._context)
         stateful = self._cpp.llama_model_is_recurrent(self._model) or self._cpp.llama_model_is_hybrid(
             self._model
         )
@@ -97,8 +92,6 @@ class LlamaTarget:
             folded=0 if exact_rows else min(MAX_FOLDED, (N_BATCH - MAX_ROWS) // sessions),
         )
         self._batch = Batch(N_BATCH)
-        self._free_slots = [Slot(i) for i in range(sessions)]
-        self._free_branches = list(range(sessions + MAX_BRANCHES - 1, sessions - 1, -1))
         self._pass = 0  # counts forwards, so that an answer asked for too late is noticed
         if exact_rows:
             try:
@@ -106,6 +99,22 @@ class LlamaTarget:
             except BaseException:
                 self.close()
                 raise
+
+    def _make_context(self, sessions: int) -> None:
+        self._context = binding.make_context(
+            self._model,
+            self.path,
+            n_ctx=self._cells,
+            threads=self.threads,
+            sequences=sessions + MAX_BRANCHES,
+            rows=MAX_ROWS,
+            n_batch=N_BATCH,
+            flash_attention=self.flash_attention,
+            cache_type=self.cache_type,
+        )
+        self._memory = self._cpp.llama_get_memory(self._context)
+        self._free_slots = [Slot(i) for i in range(sessions)]
+        self._free_branches = list(range(sessions + MAX_BRANCHES - 1, sessions - 1, -1))
 
     @property
     def name(self) -> str:
@@ -142,17 +151,56 @@ class LlamaTarget:
         self.threads = threads
         self._cpp.llama_set_n_threads(self._context, threads, threads)
 
+    def use_flash_attention(self, flash: bool | None) -> None:
+        """From the next session on; none may be open. What closed ones left in the cache is dropped. Raises
+        ModelError where no context can be made with it, and is as it was."""
+        self._require_open()
+        if len(self._free_slots) < self.caps.batch:
+            raise ContractError("flash attention is changed while a session is open")
+        before, self.flash_attention = self.flash_attention, flash
+        self._free_context()
+        try:
+            self._make_context(self.caps.batch)
+        except BaseException:
+            self.flash_attention = before
+            self._make_context(self.caps.batch)
+            raise
+
+    def sibling(self, *, n_ctx: int, flash_attention: bool | None) -> LlamaTarget:
+        """The same weights with a cache of its own. To be closed before this one. Raises ModelError."""
+        self._require_open()
+        return LlamaTarget(
+            self.path,
+            n_ctx=n_ctx,
+            threads=self.threads,
+            gpu_layers=self.gpu_layers,
+            flash_attention=flash_attention,
+            cache_type=self.cache_type,
+            weights=self,
+        )
+
+    def scores(self) -> int:
+        """Bytes that attention without flash attention takes besides: what all rows of a pass over a prompt
+        make of all cells, in all heads."""
+        self._require_open()
+        heads, rows = self._cpp.llama_model_n_head(self._model), self._cpp.llama_n_ubatch(self._context)
+        return 4 * int(heads) * int(rows) * self._cells
+
     def open(self) -> LlamaSession:
         self._require_open()
         return LlamaSession(self)
 
     def close(self) -> None:
+        self._free_context()
+        if self._model is not None:
+            if self._owns_model:
+                self._cpp.llama_model_free(self._model)
+            self._model = None
+
+    def _free_context(self) -> None:
         if self._context is not None:
             self._cpp.llama_free(self._context)
             self._context = None
-        if self._model is not None:
-            self._cpp.llama_model_free(self._model)
-            self._model = None
 
     def forward(self, batch: Sequence[tuple[LlamaSession, DraftTree]], want: Want) -> list[LlamaForward]:
         self._require_open()

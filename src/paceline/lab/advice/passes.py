@@ -7,7 +7,7 @@ worst."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -75,12 +75,14 @@ class Way:
 def kept(way: Way, role: str, depth: int) -> Passes | None:
     """What `paceline doctor`, or use, has measured of a model run this way; None where it has not, or cannot
     be asked. role: target or draft."""
+    from paceline.attention import settled
     from paceline.costing import beside, key_of
     from paceline.machine.costs import recall
 
-    if role == "draft":
-        way = Way(**beside(vars(way)))
     try:
+        if role == "draft":
+            way = Way(**beside(vars(way)))
+        way = replace(way, flash_attention=settled(way))
         found = recall(key_of(cast("LlamaTarget", way), role), _silent)
     except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
         return None

@@ -250,12 +250,14 @@ class Bench:
         methods = [changed(method, **point.drafting) for method in self._methods]
         draft = self._drafted(point)
         turns.add(methods[1:], draft)
-        usual = {"threads": None, "flash_attention": None, "cache_type": "f16", "gpu_layers": 0}
+        usual = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
+        target = models.plain.target
+        ours = {"n_ctx": target.caps.n_ctx, "flash_attention": target.flash_attention}
         place = partial(
             peers.Place,
             target=self._target,
             draft=draft,
-            engine=usual | self._given | {"n_ctx": models.plain.target.caps.n_ctx},
+            engine=usual | self._given | ours,
             parallel=point.batch,
         )
         peers.join(turns.entries, self._peers, methods, place)
@@ -293,7 +295,8 @@ class Bench:
             return
         asked = {"size": plan.size, "items": plan.items, "n": plan.n, "ignore_eos": plan.ignore_eos}
         request = asked | {"seed": plan.seed, "questions": digest(self._items), **asdict(plan.sampling)}
-        engine = {name: self._given.get(name) for name in ("flash_attention", "cache_type", "gpu_layers")}
+        engine = {name: self._given.get(name) for name in ("cache_type", "gpu_layers")}
+        engine |= {"flash_attention": turns.llm.target.flash_attention}
         known = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}
         record.provenance = provenance(turns.llm, request) | known
         if self._history is not None and record.run is not None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import PacelineError
 from paceline.machine.hardware.cores import CPU
 from paceline.machine.hardware.files import Files, whole
-from paceline.machine.home import home, write_whole
+from paceline.machine.home import kept_at, write_whole
 from paceline.machine.identity import cpu_name
 
 FORMAT = 1
@@ -172,15 +170,10 @@ class Reading:
                     return read
 
 
-def path_of(key: Key) -> Path:
-    text = json.dumps(key, sort_keys=True)
-    return home() / "bandwidth" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
-
-
 def recall(key: Key) -> float | None:
     """What was kept; None where nothing was, or nothing that can be used: it is measured in a moment."""
     try:
-        said = json.loads(path_of(key).read_bytes())
+        said = json.loads(kept_at("bandwidth", key).read_bytes())
         rate = said["bytes_per_second"]
         good = said["format"] == FORMAT and said["key"] == key and type(rate) in (int, float)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -190,7 +183,7 @@ def recall(key: Key) -> float | None:
 
 def keep(key: Key, rate: float, warn: Warn | None = None) -> None:
     """Whole or not at all; where the disk refuses, `warn` is told."""
-    path = path_of(key)
+    path = kept_at("bandwidth", key)
     try:
         write_whole(path, json.dumps({"format": FORMAT, "key": key, "bytes_per_second": rate}))
     except OSError as error:

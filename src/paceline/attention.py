@@ -1,0 +1,247 @@
+"""Flash attention or none, on a processor: tried with a model this once, and kept.
+
+It goes through the cache once for every row, and needs no room for what all rows make of all of it. llama.cpp
+takes it where it is left the choice. Prompts are faster with it; a pass over the few rows of a draft may take
+half of the time without, or hardly less (docs/log.md)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median_low
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.core.errors import ModelError
+from paceline.core.measuring import release
+from paceline.core.ports import Target, Want
+from paceline.core.tree import EMPTY, chain
+from paceline.costing import Warn, goes_without_flash, key_of, progress, to_stderr
+from paceline.machine.hardware.bandwidth import free_memory
+from paceline.machine.home import kept_at, write_whole
+
+if TYPE_CHECKING:
+    from paceline.engines.llama import LlamaTarget
+
+FORMAT = 1
+TURN = "attention"  # of a progress bar
+ROUNDS = 3
+DEPTH = 512  # tokens of the prompt, that passes come after
+ROWS = 8  # of a pass that verifies a draft
+# Tokens of a prompt to be read for every two passes, one over a single row and one over ROWS. Judgement.
+READ = 8
+ALIKE = 0.05  # so much more a request may take with flash attention: it needs less memory
+# When a model is loaded for the first time: seconds for reading a prompt, and its length at most and at
+# least. Where less can be read it is not tried, since nothing would be seen of it.
+QUICK, SHORT, SHORTEST = 2.0, 256, 128
+START = 16  # tokens: how a prompt is begun whose length is not known yet
+SHARE = 4  # scores may take one over this of the free memory
+DOING = "trying flash attention and none here, this once"
+
+Clock = Callable[[], float]
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """prompt: tokens a second, of one of `depth` tokens. token, draft: seconds of a pass after it over one
+    row and over `rows`."""
+
+    flash: bool
+    depth: int
+    rows: int
+    prompt: float
+    token: float
+    draft: float
+
+    @property
+    def request(self) -> float:
+        """Seconds of what a request asks for: READ tokens of a prompt, and both passes."""
+        return READ / self.prompt + self.token + self.draft
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def settle(target: LlamaTarget, *, warn: Warn = to_stderr, quiet: bool = False) -> None:
+    """Let a target that was just loaded go without flash attention where that was left open and is faster
+    here: as was found before, or is in a few seconds now. quiet: say nothing on a terminal meanwhile."""
+    if not left_open(target) or not target.caps.rewind or target.caps.n_ctx < 2 * SHORTEST:
+        return
+    if SHARE * target.scores() > free_memory():
+        return
+    flash = recall(target)
+    try:
+        if flash is None:
+            with progress(DOING, quiet) as tell:
+                found = try_both(target, _Shares(tell), seconds=QUICK)
+            flash = keep(target, found, warn)
+        if not flash:
+            target.use_flash_attention(False)
+    except ModelError as error:
+        warn(f"{error}; flash attention stays on")
+
+
+def left_open(model: Any) -> bool:
+    """Whether flash attention is a matter of speed, and was not said. model: a target, or how one is run."""
+    goes = goes_without_flash(model.gpu_layers, model.cache_type)
+    return goes and model.flash_attention is None and not model.exact_rows
+
+
+def settled(model: Any) -> bool | None:
+    """What `settle` would choose for a model that is run like this, by what is known already."""
+    return False if left_open(model) and recall(model) is False else model.flash_attention
+
+
+def try_both(
+    target: LlamaTarget, tick: Tick = lambda _: None, *, seconds: float = math.inf
+) -> list[Attention]:
+    """With the weights of `target`, which is left alone. Raises ModelError where no context can be made. For
+    tick and seconds see `tried`."""
+    n_ctx = min(2 * (DEPTH if seconds == math.inf else SHORT), target.caps.n_ctx)
+    with (
+        closing(target.sibling(n_ctx=n_ctx, flash_attention=True)) as on,
+        closing(target.sibling(n_ctx=n_ctx, flash_attention=False)) as off,
+    ):
+        return tried({True: on, False: off}, tick, seconds=seconds)
+
+
+def tried(
+    targets: Mapping[bool, Target],
+    tick: Tick = lambda _: None,
+    clock: Clock = perf_counter,
+    *,
+    seconds: float = math.inf,
+) -> list[Attention]:
+    """targets: one model, by whether it has flash attention. They take turns; of the rounds the median. tick:
+    told after every turn; what it raises ends it. seconds: for reading a prompt, which is as long as one of
+    them can in these, piece by piece, and read once by each; nothing is tried where that is not enough."""
+    taken: dict[bool, list[tuple[float, float, float]]] = {flash: [] for flash in targets}
+    with ExitStack() as stack:
+        trials = {
+            flash: stack.enter_context(closing(_Trial(target, clock))) for flash, target in targets.items()
+        }
+        if seconds < math.inf:
+            if trials[True].grow(seconds) < SHORTEST:
+                return []
+            trials[False].depth = trials[True].depth
+            trials[False].grow()
+        for round_ in range(ROUNDS):
+            for flash in sorted(trials, reverse=round_ % 2 == 0):
+                taken[flash].append(trials[flash].turn(anew=seconds == math.inf))
+                tick(TURN)
+    return [
+        Attention(flash, trials[flash].depth, trials[flash].rows, *map(median_low, zip(*some, strict=True)))
+        for flash, some in taken.items()
+    ]
+
+
+def best(tried: Sequence[Attention]) -> Attention:
+    """The faster one for a request; of those that are alike the one with flash attention."""
+    least = min(one.request for one in tried)
+    return max((one for one in tried if one.request <= least * (1 + ALIKE)), key=lambda one: one.flash)
+
+
+def recall(model: Any) -> bool | None:
+    """Which was kept for a model that is run like this; None where none was, or none that can be used: it is
+    tried again in a moment."""
+    try:
+        said = json.loads(path_of(model).read_bytes())
+        good = said["format"] == FORMAT and said["key"] == json.loads(json.dumps(_key(model)))
+        flash = said["flash"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return flash if good and type(flash) is bool else None
+
+
+def keep(model: Any, found: Sequence[Attention], warn: Warn) -> bool:
+    """The best, for whatever loads the model next; flash attention where nothing was tried. Where the disk
+    refuses, `warn` is told."""
+    path, flash = path_of(model), not found or best(found).flash
+    said = {"format": FORMAT, "key": _key(model), "flash": flash, "tried": [one.as_dict() for one in found]}
+    try:
+        write_whole(path, json.dumps(said, allow_nan=False))
+    except OSError as error:
+        warn(f"{path}: cannot be written ({error.strerror}); flash attention is tried again next time")
+    return flash
+
+
+def path_of(model: Any) -> Path:
+    """Where the choice is kept for a model that is run like this."""
+    return kept_at("attention", _key(model))
+
+
+def _key(model: Any) -> dict[str, Any]:
+    """What the choice depends on: all that a target's costs do but the choice."""
+    return key_of(model, "target") | {"flash_attention": None}
+
+
+class _Shares:
+    """Ticks, as shares of the time."""
+
+    def __init__(self, tell: Callable[[str, float], None]) -> None:
+        self._tell, self._done = tell, 0
+        tell(TURN, 0.0)
+
+    def __call__(self, role: str) -> None:
+        self._done += 1
+        self._tell(role, self._done / (2 * ROUNDS))
+
+
+class _Trial:
+    """Owns one session."""
+
+    def __init__(self, target: Target, clock: Clock) -> None:
+        self._target, self._clock = target, clock
+        self._session = target.open()
+        self.depth = max(1, min(DEPTH, target.caps.n_ctx // 2))
+        self.rows = max(1, min(ROWS, target.caps.rows, target.caps.n_ctx // 2))
+        length = self.depth + ROUNDS + ROWS
+        self._words: list[int] = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
+        self._at = 0
+        self._prompt = 0.0  # tokens a second
+
+    def close(self) -> None:
+        release(self._target, self._session)
+
+    def grow(self, seconds: float = math.inf) -> int:
+        """Read a prompt in pieces, each as long as all before it, while there is time for the next; returns
+        its length. The first is not counted: weights that were never touched come from the disk."""
+        first = depth = min(START, self.depth)
+        spent, last = 0.0, self._read(self._words[:depth])
+        while depth < self.depth and spent + 2 * last < seconds:
+            depth = min(2 * depth, self.depth)
+            last = self._read(self._words[:depth])  # what it has more than before
+            spent += last
+        self.depth, self._prompt = depth, (depth - first) / max(spent, 1e-9)
+        return depth
+
+    def turn(self, *, anew: bool) -> tuple[float, float, float]:
+        """Tokens a second of a prompt, read anew or the last one's, and seconds of both passes after it."""
+        if anew:
+            self._at += 1  # another first token: nothing is in the cache
+            self._prompt = self.depth / self._read(self._text)
+        return self._prompt, self._pass(1), self._pass(self.rows)
+
+    @property
+    def _text(self) -> list[int]:
+        return self._words[self._at : self._at + self.depth]
+
+    def _read(self, text: Sequence[int]) -> float:
+        began = self._clock()
+        self._session.prefill(text)
+        self._target.forward([(self._session, EMPTY)], Want())
+        return max(self._clock() - began, 1e-9)
+
+    def _pass(self, rows: int) -> float:
+        self._session.prefill(self._text)
+        draft = chain(self._words[: rows - 1], "filler")
+        began = self._clock()
+        self._target.forward([(self._session, draft)], Want())
+        return max(self._clock() - began, 1e-9)

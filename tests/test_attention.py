@@ -1,0 +1,276 @@
+"""Flash attention and none take turns; the faster one is used where the choice was left open, and kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from paceline import attention
+from paceline.attention import (
+    DEPTH,
+    ROUNDS,
+    ROWS,
+    SHORTEST,
+    TURN,
+    Attention,
+    best,
+    recall,
+    settled,
+    tried,
+)
+from paceline.core.errors import ModelError
+from paceline.core.tree import DraftTree
+from paceline.engines.llama import LlamaTarget
+from paceline.engines.llama.session import common_prefix
+from paceline.engines.toy import ToyTarget
+
+V, CONTEXT = 6, 2048
+FASTER = [Attention(True, 256, 8, 300.0, 0.04, 0.1), Attention(False, 256, 8, 240.0, 0.03, 0.06)]
+
+
+class Timed:
+    """A toy's passes take what `row` and `pass_` say, and a prompt's tokens `token`; all passes of the test
+    go by one clock."""
+
+    def __init__(self, pass_: float, row: float, log: list[str], name: str, token: float = 0.0) -> None:
+        self._toy = ToyTarget(V, n_ctx=CONTEXT)
+        self._pass, self._row, self._log, self._name = pass_, row, log, name
+        self._token, self._known = token, list[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._toy, name)
+
+    def forward(self, batch: Sequence[tuple[Any, DraftTree]], want: Any) -> Any:
+        tokens = list(batch[0][0].tokens)
+        fresh = len(tokens) - common_prefix(self._known, tokens)
+        self._known = tokens
+        Clock.now += self._pass + self._row * len(batch[0][1]) + self._token * fresh
+        self._log.append(self._name)
+        return self._toy.forward(batch, want)
+
+
+class Clock:
+    now = 0.0
+
+
+def read() -> float:
+    return Clock.now
+
+
+def test_they_take_turns_and_the_medians_are_told() -> None:
+    log: list[str] = []
+    ticks: list[str] = []
+    targets: dict[bool, Any] = {True: Timed(2.0, 1.0, log, "on"), False: Timed(1.0, 0.5, log, "off")}
+    found = tried(targets, ticks.append, read)
+    assert [(one.flash, one.depth, one.rows) for one in found] == [(True, DEPTH, ROWS), (False, DEPTH, ROWS)]
+    assert [(one.token, one.draft) for one in found] == [(2.0, 2.0 + ROWS - 1), (1.0, 1.0 + (ROWS - 1) / 2)]
+    assert found[0].prompt == pytest.approx(DEPTH / 2.0)
+    assert best(found).flash is False
+    assert ticks == [TURN] * 2 * ROUNDS
+    turns = [log[i] for i in range(0, len(log), 3)]  # of three passes each
+    assert turns == ["on", "off", "off", "on", "on", "off"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "depth", "pieces"),
+    [(0.5, 0, 3), (1.5, 128, 4), (2.0, 128, 4), (4.0, 256, 5), (100.0, DEPTH, 6)],
+)
+def test_in_little_time_a_prompt_is_as_long_as_fits_and_read_once_by_each(
+    seconds: float, depth: int, pieces: int
+) -> None:
+    """At 0.01 s a token: 16 are read at first, uncounted, and then 16, 32, ... more."""
+    log: list[str] = []
+    targets: dict[bool, Any] = {
+        True: Timed(1e-6, 0.0, log, "on", 0.01),
+        False: Timed(1e-6, 0.0, log, "off", 0.02),
+    }
+    found = tried(targets, clock=read, seconds=seconds)
+    assert [(one.flash, one.depth, round(one.prompt)) for one in found] == [
+        (flash, depth, rate) for flash, rate in ((True, 100), (False, 50)) if depth
+    ]
+    passes = 2 * ROUNDS if depth else 0
+    assert log.count("on") == pieces + passes
+    assert log.count("off") == (pieces + passes if depth else 0)
+
+
+@pytest.mark.parametrize(
+    ("on", "off", "flash"),
+    [
+        ((100.0, 1.0, 4.0), (90.0, 0.7, 2.0), False),
+        ((100.0, 1.0, 4.0), (90.0, 1.0, 3.85), True),  # alike
+        ((100.0, 1.0, 2.0), (90.0, 1.1, 3.0), True),
+        ((100.0, 1.0, 4.0), (90.0, 1.1, 2.0), False),  # drafted for it gains more than it loses plainly
+        ((10.0, 1.0, 2.0), (2.0, 0.7, 1.5), True),  # what decoding gains is lost on the prompt
+    ],
+)
+def test_the_faster_for_a_request_is_named_and_of_equals_flash_attention(
+    on: tuple[float, float, float], off: tuple[float, float, float], flash: bool
+) -> None:
+    found = [Attention(True, 512, 8, *on), Attention(False, 512, 8, *off)]
+    assert best(found).flash is flash
+    assert best(found[::-1]).flash is flash
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def target(models: Path, home: Path) -> Iterator[LlamaTarget]:
+    loaded = LlamaTarget(models / "target.gguf", n_ctx=2 * SHORTEST)
+    yield loaded
+    loaded.close()
+
+
+def found_to_be(found: list[Attention], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How often, with how many seconds."""
+    asked: list[float] = []
+
+    def trial(targets: Any, tick: Any, *, seconds: float) -> list[Attention]:
+        asked.append(seconds)
+        tick(TURN)
+        return found
+
+    monkeypatch.setattr(attention, "tried", trial)
+    return asked
+
+
+def test_a_model_goes_without_where_that_is_faster_now_and_ever_after(
+    models: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = found_to_be(FASTER, monkeypatch)
+    prompt = [1, 2, 3] * 20
+    outputs = []
+    for _ in range(2):
+        with paceline.load(models / "target.gguf", drafters="lookup", n_ctx=512) as llm:
+            assert llm.target.flash_attention is False
+            outputs.append(llm.generate(prompt, max_tokens=8).tokens)
+    assert asked == [attention.QUICK]
+    with paceline.load(models / "target.gguf", drafters="none", n_ctx=512, flash_attention=False) as llm:
+        assert llm.generate(prompt, max_tokens=8).tokens == outputs[0] == outputs[1]
+    with paceline.load(models / "target.gguf", drafters="none", n_ctx=512, flash_attention=True) as llm:
+        assert llm.target.flash_attention is True
+    with paceline.load(models / "target.gguf", drafters="lookup", n_ctx=512, exact_greedy=True) as llm:
+        assert llm.target.flash_attention is None
+
+
+@pytest.mark.parametrize(
+    "found", [[], FASTER[::-1][1:], [FASTER[0], Attention(False, 256, 8, 240.0, 0.04, 0.1)]]
+)
+def test_llama_cpps_choice_stays_where_nothing_was_tried_or_gained(
+    found: list[Attention], target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = found_to_be(found, monkeypatch)
+    for _ in range(2):
+        attention.settle(target)
+        assert target.flash_attention is None
+    assert len(asked) == 1
+    assert settled(target) is None
+
+
+def test_it_is_really_tried(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is faster nobody knows here."""
+    monkeypatch.setattr(attention, "QUICK", 30.0)
+    attention.settle(target)
+    kept = recall_file(target)
+    assert [one["flash"] for one in kept["tried"]] == [True, False]
+    assert all(one["depth"] == SHORTEST for one in kept["tried"])
+    assert target.flash_attention is (None if kept["flash"] else False)
+    session = target.open()  # the model is as usable as it was
+    session.prefill([1, 2, 3])
+    session.close()
+
+
+def test_what_a_model_is_run_like_tells_what_would_be_chosen(
+    target: LlamaTarget, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_to_be(FASTER, monkeypatch)
+    assert settled(target) is None
+    attention.settle(target)
+    fresh = LlamaTarget(models / "target.gguf", n_ctx=2 * SHORTEST)
+    assert fresh.flash_attention is None
+    assert settled(fresh) is False
+    fresh.close()
+    other = LlamaTarget(models / "target.gguf", n_ctx=2 * SHORTEST, threads=2)
+    assert settled(other) is None
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"format": 1}', '{"format": 0, "key": {}, "flash": false}', "flash"]
+)
+def test_a_damaged_choice_is_made_again(
+    damage: str, target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_to_be(FASTER, monkeypatch)
+    attention.settle(target)
+    path = attention.path_of(target)
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps(said | {"flash": "no"}) if damage == "flash" else damage)
+    assert recall(target) is None
+    target.use_flash_attention(None)
+    attention.settle(target)
+    assert recall(target) is False
+
+
+def test_a_choice_that_cannot_be_kept_is_used_and_told(
+    target: LlamaTarget, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found_to_be(FASTER, monkeypatch)
+    home.write_text("in the way")
+    said: list[str] = []
+    attention.settle(target, warn=said.append)
+    assert target.flash_attention is False
+    (line,) = said
+    assert "cannot be written" in line
+
+
+@pytest.mark.parametrize(
+    "given", [{"n_ctx": 128}, {"cache_type": "bf16"}, {"flash_attention": True}, {"exact_rows": 4}]
+)
+def test_where_it_is_no_matter_of_speed_nothing_is_tried(
+    given: dict[str, Any], models: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = found_to_be(FASTER, monkeypatch)
+    target = LlamaTarget(models / "target.gguf", **({"n_ctx": 512} | given))
+    attention.settle(target)
+    assert target.flash_attention is given.get("flash_attention")
+    assert not asked
+    target.close()
+
+
+def test_where_scores_would_fill_the_memory_nothing_is_tried(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = found_to_be(FASTER, monkeypatch)
+    monkeypatch.setattr(attention, "free_memory", lambda: attention.SHARE * target.scores() - 1)
+    attention.settle(target)
+    assert (target.flash_attention, asked) == (None, [])
+    monkeypatch.setattr(attention, "free_memory", lambda: attention.SHARE * target.scores())
+    attention.settle(target)
+    assert target.flash_attention is False
+
+
+def test_where_no_other_context_can_be_made_the_model_is_as_it_was(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **more: Any) -> None:
+        raise ModelError("no room")
+
+    monkeypatch.setattr(target, "use_flash_attention", full)
+    found_to_be(FASTER, monkeypatch)
+    said: list[str] = []
+    attention.settle(target, warn=said.append)
+    assert said == ["no room; flash attention stays on"]
+
+
+def recall_file(target: LlamaTarget) -> dict[str, Any]:
+    out: dict[str, Any] = json.loads(attention.path_of(target).read_text())
+    return out
