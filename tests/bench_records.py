@@ -58,6 +58,7 @@ def record(results: Sequence[Result], **more: Any) -> dict[str, Any]:
         "draft": None,
         "machine": {"system": "Linux x86_64", "processor": "A processor"},
         "threads": 2,
+        "flash_attention": False,
         "suite": "code",
         "request": {"temperature": 0.0},
     }

@@ -39,7 +39,7 @@ READ = 8
 ALIKE = 0.05  # so much more a request may take with flash attention: it needs less memory
 # When a model is loaded for the first time: seconds for reading a prompt, and its length at most and at
 # least. Where less can be read it is not tried, since nothing would be seen of it.
-QUICK, SHORT, SHORTEST = 2.0, 256, 128
+QUICK, SHORT, SHORTEST = 1.0, 256, 128
 START = 16  # tokens: how a prompt is begun whose length is not known yet
 SHARE = 4  # scores may take one over this of the free memory
 DOING = "trying flash attention and none here, this once"
@@ -120,21 +120,22 @@ def tried(
     seconds: float = math.inf,
 ) -> list[Attention]:
     """targets: one model, by whether it has flash attention. They take turns; of the rounds the median. tick:
-    told after every turn; what it raises ends it. seconds: for reading a prompt, which is as long as one of
-    them can in these, piece by piece, and read once by each; nothing is tried where that is not enough."""
+    told after every turn; what it raises ends it. seconds: for a prompt of as many tokens as can be read
+    in these, which each reads once; nothing is tried where that are too few."""
     taken: dict[bool, list[tuple[float, float, float]]] = {flash: [] for flash in targets}
     with ExitStack() as stack:
         trials = {
             flash: stack.enter_context(closing(_Trial(target, clock))) for flash, target in targets.items()
         }
         if seconds < math.inf:
-            if trials[True].grow(seconds) < SHORTEST:
+            depth = trials[True].within(seconds)
+            if depth < SHORTEST:
                 return []
-            trials[False].depth = trials[True].depth
-            trials[False].grow()
+            for trial in trials.values():
+                trial.depth = depth
         for round_ in range(ROUNDS):
             for flash in sorted(trials, reverse=round_ % 2 == 0):
-                taken[flash].append(trials[flash].turn(anew=seconds == math.inf))
+                taken[flash].append(trials[flash].turn(anew=round_ == 0 or seconds == math.inf))
                 tick(TURN)
     return [
         Attention(flash, trials[flash].depth, trials[flash].rows, *map(median_low, zip(*some, strict=True)))
@@ -210,16 +211,15 @@ class _Trial:
     def close(self) -> None:
         release(self._target, self._session)
 
-    def grow(self, seconds: float = math.inf) -> int:
-        """Read a prompt in pieces, each as long as all before it, while there is time for the next; returns
-        its length. The first is not counted: weights that were never touched come from the disk."""
-        first = depth = min(START, self.depth)
-        spent, last = 0.0, self._read(self._words[:depth])
+    def within(self, seconds: float) -> int:
+        """How long a prompt may be to be read in so many seconds, by reading one piece by piece, each as long
+        as all before it. (In one go flash attention is the faster at it.)"""
+        depth, spent, last = min(START, self.depth), 0.0, 0.0
+        self._read(self._words[:depth])  # not counted: weights that were never touched come from the disk
         while depth < self.depth and spent + 2 * last < seconds:
             depth = min(2 * depth, self.depth)
             last = self._read(self._words[:depth])  # what it has more than before
             spent += last
-        self.depth, self._prompt = depth, (depth - first) / max(spent, 1e-9)
         return depth
 
     def turn(self, *, anew: bool) -> tuple[float, float, float]:

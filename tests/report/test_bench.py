@@ -18,7 +18,7 @@ def test_a_bench_is_a_header_a_table_theory_and_a_conclusion() -> None:
     assert out.getvalue().splitlines() == [
         "target    Tiny (llama 1B Q4_0), 1.00 GiB, fingerprint 0123456789abcdef",
         "engine    paceline 0.4.0, llama-cpp-python 0.3.36",
-        "machine   A processor, Linux x86_64, threads 2",
+        "machine   A processor, Linux x86_64, threads 2, no flash attention",
         "suite     code, 8 items, 5 rounds, temperature 0",
         "",
         "                                        accept.  accept.  TTFT  TPOT  draft",

@@ -39,6 +39,7 @@ def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
             "python": platform.python_version(),
         },
         "threads": llm.target.threads,
+        "flash_attention": llm.target.flash_attention,
         "n_ctx": llm.target.caps.n_ctx,
         "exact_rows": llm.target.exact_rows,
         "drafting": asdict(llm.drafting),

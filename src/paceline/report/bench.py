@@ -52,6 +52,8 @@ def header(record: Record) -> list[tuple[str, str]]:
     where = [printable(str(machine[name])) for name in ("processor", "system") if machine.get(name)]
     if known.get("threads"):
         where.append(f"threads {known['threads']}")
+    if known.get("flash_attention") is False:
+        where.append("no flash attention")
     if where:
         out.append(("machine", ", ".join(where)))
     what = [printable(str(known["suite"]))] if known.get("suite") else []

@@ -31,7 +31,10 @@ from paceline.lab.workload import Item, load, of_size, sampled
 from paceline.makers import Corpora
 from paceline.zoo.quantize import quantize
 
-VARIED = {"threads": ("threads",), "draft-type": ("draft",)}  # of the provenance, by a sweep
+VARIED = {
+    "threads": ("threads", "flash_attention"),
+    "draft-type": ("draft",),
+}  # of the provenance, by a sweep
 FULL_CONTEXT = 4096  # a target with less is asked the tiny items of a suite
 
 
@@ -295,8 +298,7 @@ class Bench:
             return
         asked = {"size": plan.size, "items": plan.items, "n": plan.n, "ignore_eos": plan.ignore_eos}
         request = asked | {"seed": plan.seed, "questions": digest(self._items), **asdict(plan.sampling)}
-        engine = {name: self._given.get(name) for name in ("cache_type", "gpu_layers")}
-        engine |= {"flash_attention": turns.llm.target.flash_attention}
+        engine = {name: self._given.get(name) for name in ("flash_attention", "cache_type", "gpu_layers")}
         known = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}
         record.provenance = provenance(turns.llm, request) | known
         if self._history is not None and record.run is not None:
