@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from paceline.attention import (
 )
 from paceline.core.errors import ModelError
 from paceline.core.tree import DraftTree
+from paceline.costing import NOISY
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.session import common_prefix
 from paceline.engines.toy import ToyTarget
@@ -71,6 +73,7 @@ def test_they_take_turns_and_the_medians_are_told() -> None:
     assert [(one.token, one.draft) for one in found] == [(2.0, 2.0 + ROWS - 1), (1.0, 1.0 + (ROWS - 1) / 2)]
     assert found[0].prompt == pytest.approx(DEPTH / 2.0)
     assert best(found).flash is False
+    assert [one.noise for one in found] == [1.0, 1.0]
     assert ticks == [TURN] * 2 * ROUNDS
     turns = [log[i] for i in range(0, len(log), 3)]  # of three passes each
     assert turns == ["on", "off", "off", "on", "on", "off"]
@@ -178,6 +181,7 @@ def test_llama_cpps_choice_stays_where_nothing_was_tried_or_gained(
 def test_it_is_really_tried(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is faster nobody knows here."""
     monkeypatch.setattr(attention, "QUICK", 30.0)
+    monkeypatch.setattr(attention, "NOISY", float("inf"))
     attention.settle(target)
     kept = recall_file(target)
     assert [one["flash"] for one in kept["tried"]] == [True, False]
@@ -218,6 +222,17 @@ def test_a_damaged_choice_is_made_again(
     target.use_flash_attention(None)
     attention.settle(target)
     assert recall(target) is False
+
+
+def test_what_a_busy_machine_says_is_not_used(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = found_to_be([FASTER[0], replace(FASTER[1], noise=NOISY)], monkeypatch)
+    for _ in range(2):
+        attention.settle(target)
+        assert target.flash_attention is None
+    assert len(asked) == 2
+    found_to_be(FASTER, monkeypatch)
+    attention.settle(target)
+    assert target.flash_attention is False
 
 
 def test_a_choice_that_cannot_be_kept_is_used_and_told(

@@ -22,7 +22,7 @@ from paceline.core.errors import ModelError
 from paceline.core.measuring import release
 from paceline.core.ports import Target, Want
 from paceline.core.tree import EMPTY, chain
-from paceline.costing import Warn, goes_without_flash, key_of, progress, to_stderr
+from paceline.costing import NOISY, Warn, goes_without_flash, key_of, progress, to_stderr
 from paceline.machine.hardware.bandwidth import free_memory
 from paceline.machine.home import kept_at, write_whole
 
@@ -51,7 +51,7 @@ Tick = Callable[[str], None]
 @dataclass(frozen=True)
 class Attention:
     """prompt: tokens a second, of one of `depth` tokens. token, draft: seconds of a pass after it over one
-    row and over `rows`."""
+    row and over `rows`. noise: what the former usually took over the least it did."""
 
     flash: bool
     depth: int
@@ -59,6 +59,7 @@ class Attention:
     prompt: float
     token: float
     draft: float
+    noise: float = 1.0
 
     @property
     def request(self) -> float:
@@ -69,9 +70,9 @@ class Attention:
         return asdict(self)
 
 
-def settle(target: LlamaTarget, *, warn: Warn = to_stderr, quiet: bool = False) -> None:
+def settle(target: LlamaTarget, *, warn: Warn = to_stderr) -> None:
     """Let a target that was just loaded go without flash attention where that was left open and is faster
-    here: as was found before, or is in a few seconds now. quiet: say nothing on a terminal meanwhile."""
+    here: as was found before, or is in a few seconds now, with a line on the terminal."""
     if not left_open(target) or not target.caps.rewind or target.caps.n_ctx < 2 * SHORTEST:
         return
     if SHARE * target.scores() > free_memory():
@@ -79,7 +80,7 @@ def settle(target: LlamaTarget, *, warn: Warn = to_stderr, quiet: bool = False) 
     flash = recall(target)
     try:
         if flash is None:
-            with progress(DOING, quiet) as tell:
+            with progress(DOING, quiet=False) as tell:
                 found = try_both(target, _Shares(tell), seconds=QUICK)
             flash = keep(target, found, warn)
         if not flash:
@@ -106,7 +107,7 @@ def try_both(
     tick and seconds see `tried`."""
     n_ctx = min(2 * (DEPTH if seconds == math.inf else SHORT), target.caps.n_ctx)
     with (
-        closing(target.sibling(n_ctx=n_ctx, flash_attention=True)) as on,
+        closing(target.sibling(n_ctx=n_ctx, flash_attention=None)) as on,  # as llama.cpp chooses
         closing(target.sibling(n_ctx=n_ctx, flash_attention=False)) as off,
     ):
         return tried({True: on, False: off}, tick, seconds=seconds)
@@ -137,10 +138,13 @@ def tried(
             for flash in sorted(trials, reverse=round_ % 2 == 0):
                 taken[flash].append(trials[flash].turn(anew=round_ == 0 or seconds == math.inf))
                 tick(TURN)
-    return [
-        Attention(flash, trials[flash].depth, trials[flash].rows, *map(median_low, zip(*some, strict=True)))
-        for flash, some in taken.items()
-    ]
+    out = []
+    for flash, some in taken.items():
+        prompts, tokens, drafts = zip(*some, strict=True)
+        prompt, token, draft = map(median_low, (prompts, tokens, drafts))
+        trial = trials[flash]
+        out.append(Attention(flash, trial.depth, trial.rows, prompt, token, draft, token / min(tokens)))
+    return out
 
 
 def best(tried: Sequence[Attention]) -> Attention:
@@ -162,8 +166,10 @@ def recall(model: Any) -> bool | None:
 
 
 def keep(model: Any, found: Sequence[Attention], warn: Warn) -> bool:
-    """The best, for whatever loads the model next; flash attention where nothing was tried. Where the disk
-    refuses, `warn` is told."""
+    """The best, for whatever loads the model next; flash attention where nothing was tried. Of a machine that
+    was too busy nothing is kept, and it is flash attention. Where the disk refuses, `warn` is told."""
+    if any(one.noise >= NOISY for one in found):
+        return True
     path, flash = path_of(model), not found or best(found).flash
     said = {"format": FORMAT, "key": _key(model), "flash": flash, "tried": [one.as_dict() for one in found]}
     try:

@@ -27,6 +27,7 @@ QUICK = ("--seconds", "0.2", "--depths", "16", "--rows", "1,2,4")
 def however_busy_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs are kept, and memory is not read for half a second in every test."""
     monkeypatch.setattr(lab, "NOISY", float("inf"))
+    monkeypatch.setattr("paceline.attention.NOISY", float("inf"))
     monkeypatch.setattr("paceline.machine.hardware.bandwidth.measure", lambda threads, size: 12.5e9)
 
 

@@ -134,6 +134,12 @@ class Belief:
 
     def _hear(self, mood: Mood, tree: DraftTree, nodes: Sequence[int], depth: int, right: int | None) -> None:
         """The outcomes of siblings."""
+        who = voices_of(tree, nodes[0])
+        if len(nodes) == len(who) == 1:  # one voice, the commonest: what follows, in one go
+            (name, score), hit = who[0], right is not None
+            x = LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score)
+            self._told.add(sigmoid(self.of(name).observe(x, depth, mood.get(name, 0.0), hit)), hit)
+            return
         siblings: list[list[tuple[str, float]]] = []
         first, several, calibrators = "", False, self._calibrators
         for node in nodes:

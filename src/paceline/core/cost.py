@@ -103,8 +103,13 @@ class Cost:
 
     def curve(self, most: int, depth: int) -> list[float]:
         """0.0, then the seconds of 1 to `most` rows."""
-        pace = self._pace
-        return [s * pace for s in self._curve(bucket(depth), most)[: most + 1]]
+        pace, shape = self.paced(most, depth)
+        return [s * pace for s in shape[: most + 1]]
+
+    def paced(self, most: int, depth: int) -> tuple[float, list[float]]:
+        """What makes a curve of the numbers beside it: the same without multiplying them all. They may be
+        more than were asked for, and are not to be changed."""
+        return self._pace, self._curve(bucket(depth), most)
 
     def _curve(self, place: int, most: int) -> list[float]:
         curve = self._curves.get(place)

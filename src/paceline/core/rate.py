@@ -83,8 +83,9 @@ class Rate:
         self._steps = self._silent = self._declined = 0
         self._left_out = self._was_right = 0  # likeliest guesses at steps at which none was verified
         self._refused: set[int] = set()  # moods of requests for which some drafter was not worth asking
-        self._curve: list[float] = [0.0]
-        self._rows = 1
+        self._rows = self._end = 1  # of a pass without drafts; with all that it may have
+        self._pace, self._curve = 1.0, list[float]()  # what passes take, as Cost.paced has it
+        self._alone = 0.0  # seconds of a pass without drafts
 
     # What the loop asks.
 
@@ -93,15 +94,17 @@ class Rate:
         self._rows = rows = len(requests)
         self._refused.clear()
         if self._nap:
-            self._curve = self.costs.target.curve(rows, len(requests[0].session.tokens))
+            self._alone = self.costs.target.seconds(rows, len(requests[0].session.tokens))
             return [NO_BUDGET] * rows
         deepest = max([len(request.session.tokens) for request in requests])
-        self._curve = curve = self.costs.target.curve(rows + nodes * min(rows, SHARED), deepest)
-        self.rate = rows / curve[rows]
+        self._end = rows + nodes * min(rows, SHARED)
+        self._pace, self._curve = self.costs.target.paced(self._end, deepest)
+        self._alone = self._pace * self._curve[rows]
+        self.rate = rows / self._alone
         if self._seconds > 0.0:
             self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
         # Where drafting has cost more than it gave, more is asked of it until that is made good.
-        lost = (self._staked - self._plainly) / (self._plainly + PATIENCE * curve[rows])
+        lost = (self._staked - self._plainly) / (self._plainly + PATIENCE * self._alone)
         self.rate *= 1.0 + STRICT * max(0.0, lost)
         self._slightest = 0.0
         return [
@@ -128,8 +131,8 @@ class Rate:
         bargain on the curve."""
         if not self._slightest:
             curve, rows = self._curve, self._rows
-            least = min((curve[n] - curve[rows]) / (n - rows) for n in range(rows + 1, len(curve)))
-            self._slightest = max(0.01, 0.5 * self.rate * least)
+            least = min((curve[n] - curve[rows]) / (n - rows) for n in range(rows + 1, self._end + 1))
+            self._slightest = max(0.01, 0.5 * self.rate * self._pace * least)
         return self._slightest
 
     def _mood(self, request: Request) -> Mood:
@@ -159,7 +162,7 @@ class Rate:
                 queue += [(-s, at, node) for node, s in enumerate(survival)]
         queue.sort()
         kept = fitting(queue, drafts, budgets)
-        rows = min(rows, len(self._curve) - 1)  # many requests may have drawn more than the curve shows
+        rows = min(rows, self._end)  # many requests may have drawn more than the curve shows
         n, _ = self._best([entry[0] for entry in kept], rows)
         taken: list[list[int]] = [[] for _ in drafts]
         for _, at, node in kept[:n]:
@@ -176,7 +179,9 @@ class Rate:
         """What `choose` comes to for one request, whose draft is within its budget: as nearly always, and in
         two thirds of the time."""
         survival = self.belief.survivals(self._mood(request), draft)
-        order = sorted(range(len(survival)), key=survival.__getitem__, reverse=True)
+        order: Sequence[int] = range(len(survival))
+        if draft.probe or not draft.is_chain:  # of which none is likelier than the one before
+            order = sorted(order, key=survival.__getitem__, reverse=True)
         n, worth = self._best([-survival[node] for node in order], self._rows)
         if isinstance(budget, RateBudget) and budget.proposal.name:
             self._settle(budget.proposal, now, worth)
@@ -210,7 +215,7 @@ class Rate:
         self._seconds = LATELY * self._seconds + took
         self._spent += took
         self._staked += pass_ + min(draft, pass_)
-        self._plainly += tokens * self._curve[self._rows] / self._rows
+        self._plainly += tokens * self._alone / self._rows
         if not first:
             self._rest(rows > len(steps), other, pass_)
         for worth in self._worth.values():
@@ -243,7 +248,7 @@ class Rate:
         worth = self._worth.get(drafter)
         if worth is None:
             worth = self._worth[drafter] = Worth()
-        slight = SLIGHT * self._curve[self._rows]
+        slight = SLIGHT * self._alone
         before, what, probe = 0.0, 0, False
         if worth.seconds > slight or (proposal.name and self._worth[proposal.name].seconds > slight):
             survival = descending(self.belief.survivals(budget.mood, draft()))
@@ -291,11 +296,11 @@ class Rate:
     def _best(self, survival: Sequence[float], rows: int) -> tuple[int, float]:
         """How many of the survivals (here below zero, so that the likeliest are the least and come first) are
         worth their rows beside `rows` others, and what they are worth in tokens."""
-        curve, rate = self._curve, self.rate
-        best, most, gained, base = 0, 0.0, 0.0, rate * curve[rows]
-        for n, s in enumerate(survival[: len(curve) - 1 - rows], 1):
+        curve, price = self._curve, self.rate * self._pace  # tokens that 1.0 of the curve has to bring
+        best, most, gained, base = 0, 0.0, 0.0, price * curve[rows]
+        for n, s in enumerate(survival[: self._end - rows], 1):
             gained -= s
-            worth = gained + base - rate * curve[rows + n]
+            worth = gained + base - price * curve[rows + n]
             if worth > most:
                 best, most = n, worth
         return best, most
