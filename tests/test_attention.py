@@ -226,10 +226,12 @@ def test_a_damaged_choice_is_made_again(
 
 def test_what_a_busy_machine_says_is_not_used(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = found_to_be([FASTER[0], replace(FASTER[1], noise=NOISY)], monkeypatch)
+    said: list[str] = []
     for _ in range(2):
-        attention.settle(target)
+        attention.settle(target, warn=said.append)
         assert target.flash_attention is None
-    assert len(asked) == 2
+    assert len(asked) == len(said) == 2
+    assert "too busy" in said[0]
     found_to_be(FASTER, monkeypatch)
     attention.settle(target)
     assert target.flash_attention is False

@@ -166,9 +166,10 @@ def recall(model: Any) -> bool | None:
 
 
 def keep(model: Any, found: Sequence[Attention], warn: Warn) -> bool:
-    """The best, for whatever loads the model next; flash attention where nothing was tried. Of a machine that
-    was too busy nothing is kept, and it is flash attention. Where the disk refuses, `warn` is told."""
+    """The best, for whatever loads the model next; flash attention where nothing was tried. Of a machine too
+    busy to tell it is flash attention, nothing is kept, and `warn` is told, as where the disk refuses."""
     if any(one.noise >= NOISY for one in found):
+        warn("the machine is too busy to tell whether flash attention is faster: nothing is kept")
         return True
     path, flash = path_of(model), not found or best(found).flash
     said = {"format": FORMAT, "key": _key(model), "flash": flash, "tried": [one.as_dict() for one in found]}
