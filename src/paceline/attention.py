@@ -75,9 +75,9 @@ def settle(target: LlamaTarget, *, warn: Warn = to_stderr) -> None:
     here: as was found before, or is in a few seconds now, with a line on the terminal."""
     if not left_open(target) or not target.caps.rewind or target.caps.n_ctx < 2 * SHORTEST:
         return
-    if SHARE * target.scores() > free_memory():
-        return
     flash = recall(target)
+    if flash or SHARE * target.scores() > free_memory():
+        return
     try:
         if flash is None:
             with progress(DOING, quiet=False) as tell:
@@ -156,9 +156,10 @@ def best(tried: Sequence[Attention]) -> Attention:
 def recall(model: Any) -> bool | None:
     """Which was kept for a model that is run like this; None where none was, or none that can be used: it is
     tried again in a moment."""
+    key = _key(model)
     try:
-        said = json.loads(path_of(model).read_bytes())
-        good = said["format"] == FORMAT and said["key"] == json.loads(json.dumps(_key(model)))
+        said = json.loads(path_of(key).read_bytes())
+        good = said["format"] == FORMAT and said["key"] == json.loads(json.dumps(key))
         flash = said["flash"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -171,8 +172,9 @@ def keep(model: Any, found: Sequence[Attention], warn: Warn) -> bool:
     if any(one.noise >= NOISY for one in found):
         warn("the machine is too busy to tell whether flash attention is faster: nothing is kept")
         return True
-    path, flash = path_of(model), not found or best(found).flash
-    said = {"format": FORMAT, "key": _key(model), "flash": flash, "tried": [one.as_dict() for one in found]}
+    key, flash = _key(model), not found or best(found).flash
+    path = path_of(key)
+    said = {"format": FORMAT, "key": key, "flash": flash, "tried": [one.as_dict() for one in found]}
     try:
         write_whole(path, json.dumps(said, allow_nan=False))
     except OSError as error:
@@ -180,9 +182,9 @@ def keep(model: Any, found: Sequence[Attention], warn: Warn) -> bool:
     return flash
 
 
-def path_of(model: Any) -> Path:
-    """Where the choice is kept for a model that is run like this."""
-    return kept_at("attention", _key(model))
+def path_of(key: Mapping[str, Any]) -> Path:
+    """Where the choice is kept of what `key` tells."""
+    return kept_at("attention", key)
 
 
 def _key(model: Any) -> dict[str, Any]:

@@ -99,31 +99,27 @@ def try_threads(llm: LLM, chosen: list[Setting], nodes: Sequence[int], tick: Tic
 
 
 def spread_over(nodes: Sequence[int], target: LlamaTarget) -> LlamaTarget:
-    """The same model once more, its weights on all of these nodes in turns."""
-    from paceline.machine.hardware.placement import spread
-
-    with spread(nodes):
-        return again(target, mmap=False)
-
-
-def again(target: LlamaTarget, **changed: Any) -> LlamaTarget:
-    """The same model once more, if there is room. Raises PacelineError where there is none."""
+    """The same model once more, its weights on all of these nodes in turns. Raises PacelineError where there
+    is no room."""
     from paceline.engines.llama import LlamaTarget
     from paceline.lab.gathering import header
     from paceline.machine.hardware.bandwidth import free_memory
+    from paceline.machine.hardware.placement import spread
 
     facts, free = header(target.path, []), free_memory()
     size = target.path.stat().st_size if facts is None else facts.size  # of all parts
     if 1.2 * size > free:
         raise PacelineError(f"a second copy takes {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
-    given: dict[str, Any] = {
-        "n_ctx": target.caps.n_ctx,
-        "threads": target.threads,
-        "gpu_layers": target.gpu_layers,
-        "flash_attention": target.flash_attention,
-        "cache_type": target.cache_type,
-    }
-    return LlamaTarget(target.path, **(given | changed))
+    with spread(nodes):
+        return LlamaTarget(
+            target.path,
+            n_ctx=target.caps.n_ctx,
+            threads=target.threads,
+            gpu_layers=target.gpu_layers,
+            flash_attention=target.flash_attention,
+            cache_type=target.cache_type,
+            mmap=False,
+        )
 
 
 def may_choose(target: LlamaTarget) -> bool:
