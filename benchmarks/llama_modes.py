@@ -221,7 +221,9 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=20, help="modes side by side")
     parser.add_argument("--same-text", action="store_true", help="what plain decoding says, for all")
     parser.add_argument("--temp", type=float, default=0.0, help="texts are drawn, by each its own")
-    parser.add_argument("--modes", default="", help="only these, by the beginning of their names")
+    parser.add_argument(
+        "--modes", default="", help="only these, by the beginning of their names (with a space: the whole)"
+    )
     parser.add_argument("-n", "--n-predict", type=int, default=96)
     parser.add_argument("-t", "--threads", type=int)
     parser.add_argument(
@@ -244,6 +246,8 @@ def main() -> None:
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[Group] = []
         with Models({"target": target, **settings(arguments)}) as models:
+            for method in parse_all(arguments.ours, {})[1:] if arguments.ours else []:
+                models.llm(method.drafting, draft)  # measures passes, while the target still reads any text
             texts = recorded_texts(models, Path(folder), arguments) if arguments.same_text else {}
 
             def turns(
@@ -262,7 +266,9 @@ def main() -> None:
                 show({"provenance": known, "results": [asdict(result) for result in results]}, arguments)
                 return found
 
-            every = [mode for mode in modes() if mode.name.startswith(tuple(arguments.modes.split(",")))]
+            every = [
+                mode for mode in modes() if f"{mode.name} ".startswith(tuple(arguments.modes.split(",")))
+            ]
             every = [mode for mode in every if mode != PLAIN]
             heat = arguments.heat or arguments.items // 2
             asked = workload.sampled(items, heat) if arguments.finals else items
