@@ -246,8 +246,6 @@ def main() -> None:
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[Group] = []
         with Models({"target": target, **settings(arguments)}) as models:
-            for method in parse_all(arguments.ours, {})[1:] if arguments.ours else []:
-                models.llm(method.drafting, draft)  # measures passes, while the target still reads any text
             texts = recorded_texts(models, Path(folder), arguments) if arguments.same_text else {}
 
             def turns(

@@ -13,6 +13,7 @@ from typing import Any
 
 from paceline.core.ports import Budget, Features, Want
 from paceline.core.tree import DraftTree
+from paceline.costing import costs_of
 from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
 from paceline.lab.bench.gate import Examiner
 from paceline.lab.bench.models import Models
@@ -92,6 +93,7 @@ class RehearsedTurns(Turns):
 
 def rehearse(models: Models, recorded: Sequence[Trace]) -> list[Recording]:
     """Let the models' target say what was recorded, which is returned."""
+    costs_of(models.plain.target, None)  # kept, for `auto`: what rehearses reads no text to measure with
     recordings = [request.recording for trace in recorded for request in trace.requests]
     rehearsal: Any = Rehearsal(models.plain.target, recordings)
     models.plain.target = rehearsal
