@@ -7,8 +7,8 @@ For each quantisation of the embedded target, inflated, and for each workload:
   1  plain answers are recorded, and what passes cost is measured
   2  a replay of the record scores every fixed setting (one drafter, a fixed length, a fixed p_min) and tells
      what a clairvoyant would reach with the proposals of `auto`
-  3  plain decoding, the best of the fixed settings and `auto` decode the same answers in turns: real passes
-     and drafts, what the target says is the record's (rehearsal.py)
+  3  plain decoding, the best of the fixed settings and `auto` decode the same answers at the same time, a few
+     tokens each in turn (side_by_side.py): real passes and drafts, what the target says is the record's
   4  the same replay, with the costs as use has refreshed them, predicts the speed of `auto`
 Ratios are of measured speeds within one run; the bound's share is the predicted one. Targets: 0.98 of plain,
 1.05 of the best fixed setting in hindsight, 0.75 of the bound, a prediction within 10%, a calibration error
@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rehearsal import RehearsedTurns, rehearse
+from side_by_side import SideBySide
 
 from paceline import zoo
 from paceline.assemble import load
@@ -39,12 +39,9 @@ from paceline.core.cost import Costs
 from paceline.core.sampling import Sampling
 from paceline.costing import beside, costs_of
 from paceline.lab import workload
-from paceline.lab.bench.bench import unwatched
 from paceline.lab.bench.method import parse_all
-from paceline.lab.bench.models import Models
 from paceline.lab.bench.prompts import Prompts, earlier
 from paceline.lab.bench.record import Interval
-from paceline.lab.bench.summary import Group, ratio
 from paceline.lab.replay import traces
 from paceline.lab.replay.lane import Means
 from paceline.lab.replay.record import Result
@@ -119,7 +116,16 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
             grid = ",".join([*COPIED, *SURE, *GUESSED])
             best = max(replayed(recorded, grid, big, small, costs, bound=False), key=speed)
         methods = [AUTO] if best.method == "plain" else [best.method, AUTO]
-        groups = rehearsed(target, recorded, suite, ",".join(methods), sampling, arguments)
+        recordings = [request.recording for trace in recorded for request in trace.requests]
+        with SideBySide(
+            target,
+            parse_all(",".join(methods), {}),  # plain decoding is among them
+            zoo.draft_path(),
+            recordings,
+            temperature,
+            settings(arguments),
+        ) as sides:
+            sides.run(arguments.rounds)
         with both_models(target, settings(arguments)) as (big, small, costs):
             both = replayed(recorded, ",".join(methods), big, small, costs, bound=True)
     auto, fixed, plain = (
@@ -127,20 +133,20 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
     )
     assert auto.predicted is not None
     assert auto.predicted.bound is not None
-    predicted, measured = speed(auto), measured_speed(groups, AUTO)
+    predicted, measured = speed(auto), sides.speed(AUTO)
     return Row(
         type=ftype,
         workload=name,
         best=best.method,
-        plain=ratio(groups, AUTO, "plain"),
-        fixed=ratio(groups, AUTO, best.method),
-        best_over_plain=ratio(groups, best.method, "plain"),
+        plain=sides.over(AUTO, "plain"),
+        fixed=sides.over(AUTO, best.method),
+        best_over_plain=sides.over(best.method, "plain"),
         bound=auto.predicted.bound.reached,
         fixed_bound=auto.predicted.bound.reached * speed(fixed) / predicted,
         measured=measured,
         predicted=predicted,
         off=predicted / measured - 1,
-        drift=speed(plain) / measured_speed(groups, "plain") - 1,
+        drift=speed(plain) / sides.speed("plain") - 1,
         calibration=calibrated(auto),
     )
 
@@ -158,34 +164,6 @@ def both_models(target: Path, given: Mapping[str, Any]) -> Iterator[tuple[Any, A
         load(zoo.draft_path(), drafters="none", **beside(given)) as small,
     ):
         yield big.target, small.target, costs_of(big.target, small.target)
-
-
-def rehearsed(
-    target: Path,
-    recorded: Sequence[Trace],
-    suite: str,
-    methods: str,
-    sampling: Sampling,
-    arguments: argparse.Namespace,
-) -> list[Group]:
-    """What plain decoding and `methods` take for the recorded answers, in turns."""
-    plain, *others = parse_all(methods, {})
-    with Models({"target": target, **settings(arguments)}) as models:
-        rehearse(models, recorded)
-        items = chosen(suite, arguments)
-        prompts = prompts_of(models.plain, items, sampling, arguments)
-        turns = RehearsedTurns(models, plain, prompts, unwatched, keep_prompts=True)
-        turns.ask_plainly(items, 1)
-        turns.add(others, zoo.draft_path())
-        turns.check(Sampling(), 0)  # and all are warm after it
-        groups = list(turns.rounds(arguments.rounds, set()))
-        assert all(entry.row.lossless for entry in turns.entries)
-        return groups
-
-
-def measured_speed(groups: Sequence[Group], system: str) -> float:
-    some = [group.measurements[system] for group in groups]
-    return sum(one.tokens for one in some) / sum(one.seconds for one in some)
 
 
 def chosen(suite: str, arguments: argparse.Namespace) -> list[workload.Item]:

@@ -17,12 +17,10 @@ from paceline.costing import costs_of
 from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
 from paceline.lab.bench.gate import Examiner
 from paceline.lab.bench.models import Models
-from paceline.lab.bench.turns import Turns
 from paceline.lab.compare import Difference, first_difference
 from paceline.lab.peers.llama_server import LlamaServer
 from paceline.lab.replay.traces import Trace
 from paceline.lab.system import Ask
-from paceline.lab.workload import Item
 
 
 class Rehearsal:
@@ -82,13 +80,6 @@ class Said:
     def logits(self, row: int) -> Any:
         self._real.logits(row)
         return self._record.logits(row)
-
-
-class RehearsedTurns(Turns):
-    """In each round with the seeds of the record: a draft model knows what they draw (core/rng.py)."""
-
-    def asks(self, items: Sequence[Item], seed: int = 0) -> list[Ask]:
-        return super().asks(items)
 
 
 def rehearse(models: Models, recorded: Sequence[Trace]) -> list[Recording]:

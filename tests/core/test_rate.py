@@ -17,6 +17,7 @@ from paceline.core.rate import CAUTION, SHARED, Rate
 from paceline.core.record import Stats, Step, Times
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, DraftTree, chain
+from paceline.core.worth import WELCOME, Worth
 from paceline.drafters.compose import Portfolio
 from paceline.drafters.model import ModelDrafter
 from paceline.engines.toy import ToyTarget
@@ -110,17 +111,23 @@ def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decodin
     assert play.policy.rate == pytest.approx(CAUTION * 4.0, rel=0.05)
     wrong = Prompter("wrong", lambda at: 0.0, score=0.9, length=7)
     play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [wrong], 400).perform()
-    assert 1.0 < play.policy.rate < 1.2  # what it has lost is asked for on top
+    assert play.policy.rate == 1.0
+    assert 1.0 < play.policy.asking < 1.8  # what it has lost is asked for on top
 
 
-def test_what_was_lost_is_made_good_before_more_is_risked() -> None:
-    """The same guess is taken by one who has lost nothing, and left out by one who has."""
+def test_what_was_lost_is_made_good_before_more_time_is_risked() -> None:
+    """A drafter that takes time is asked where nothing was lost, and not where much was. A guess that is
+    there already is taken by both."""
     rate = decider({1: 1.0, 2: 1.4, 64: 40.0})
     draft = chain([1], "a", [0.5])
     requests = asking(1)
-    for lost, taken in ((0.0, 1), (5.0, 1), (40.0, 0)):
+    kinds = len(Worth().gain)
+    for lost, asked in ((0.0, True), (5.0, True), (40.0, False)):
+        rate._worth["slow"] = Worth(gain=[0.2] * kinds, seconds=0.1, asked=WELCOME)
         rate._plainly, rate._staked = 1000.0, 1000.0 + lost
-        assert len(rate.choose(requests, rate.budgets(requests), [draft])[0]) == taken
+        budgets = rate.budgets(requests)
+        assert budgets[0].asks("slow", lambda: EMPTY) == asked
+        assert len(rate.choose(requests, budgets, [draft])[0]) == 1
 
 
 def test_a_draft_that_gains_less_than_the_rate_is_left_out() -> None:

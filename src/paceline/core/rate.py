@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CAUTION = 0.95  # what was reached in a few steps flatters what the next ones will reach
 LATELY = 0.88  # what is left of a step's weight after the next one: a memory of some eight steps
-STRICT, PATIENCE = 10.0, 50  # for each share of the time that was lost, of at least so many plain steps
+STRICT, PATIENCE = 40.0, 50  # for each share of the time that was lost, of at least so many plain steps
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
 SLIGHT = 0.002  # of a plain pass: a drafter that takes less is asked without asking what it is worth
 FELT, LONGEST_NAP = 0.02, 63  # a share of a pass; steps
@@ -71,7 +71,7 @@ class Rate:
     def forget(self) -> None:
         """Everything learned from requests; what passes cost stays."""
         self.belief = Belief()
-        self.rate = 0.0
+        self.rate = self.asking = 0.0  # tokens that a second has to bring: of a pass, of asking a drafter
         self._slightest = 0.0
         self._moods: WeakKeyDictionary[Request, Mood] = WeakKeyDictionary()
         self._worth: dict[str, Worth] = {}
@@ -103,9 +103,11 @@ class Rate:
         self.rate = rows / self._alone
         if self._seconds > 0.0:
             self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
-        # Where drafting has cost more than it gave, more is asked of it until that is made good.
+        # Where drafting has cost more than it gave, a drafter that takes time has to bring more until that is
+        # made good. A guess that is there already is verified for what it is worth, as before: left out, it
+        # would make nothing good.
         lost = (self._staked - self._plainly) / (self._plainly + PATIENCE * self._alone)
-        self.rate *= 1.0 + STRICT * max(0.0, lost)
+        self.asking = self.rate * (1.0 + STRICT * max(0.0, lost))
         self._slightest = 0.0
         return [
             RateBudget(
@@ -114,15 +116,15 @@ class Rate:
             for request in requests
         ]
 
-    def _rest(self, drafted: bool, other: float, pass_: float) -> None:
+    def _rest(self, drafted: bool, deciding: float, pass_: float) -> None:
         """Where deciding takes a share of a pass that can be felt, and comes to nothing, steps go by without
         it, and more the longer that lasts, until it is felt no more."""
         if self._nap:
             self._nap -= 1
-        elif drafted or other <= FELT * pass_:
+        elif drafted or deciding <= FELT * pass_:
             self._naps = 0
         else:
-            enough = int(min(other / (FELT * pass_), LONGEST_NAP))
+            enough = int(min(deciding / (FELT * pass_), LONGEST_NAP))
             self._nap = self._naps = min(2 * self._naps + 1, enough)
 
     @property
@@ -189,13 +191,15 @@ class Rate:
 
     def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
         cost = self.costs.target
-        rows, tokens, forward, draft, other, deepest, first = len(steps), 0, 0.0, 0.0, 0.0, 0, False
+        rows, tokens, forward, draft, beside, deepest, first = len(steps), 0, 0.0, 0.0, 0.0, 0, False
+        deciding = 0.0
         for request, step in zip(requests, steps, strict=True):
             rows += len(step.tree)
             tokens += len(step.tokens)
             forward += step.times.forward
             draft += step.times.draft
-            other += step.times.total - step.times.forward - step.times.draft
+            beside += step.times.total - step.times.forward - step.times.draft
+            deciding += step.times.other
             deepest = max(deepest, len(request.session.tokens) - len(step.tokens))
             first = first or request.stats.steps == 1
             for name in self.belief.learn(self._mood(request), step.tree.proposed, step.tokens):
@@ -208,16 +212,16 @@ class Rate:
         pass_ = cost.seconds(rows, deepest)
         if not first:  # which may hold a prompt's end
             cost.observe(rows, deepest, forward)
-            beside = min(other, pass_)  # drafts have costs of their own
-            self.costs.step += 0.02 * (beside - self.costs.step) if self.costs.step else beside
-        took = pass_ + min(draft + other, pass_)
+            least = min(beside, pass_)  # drafts have costs of their own
+            self.costs.step += 0.02 * (least - self.costs.step) if self.costs.step else least
+        took = pass_ + min(draft + beside, pass_)
         self._tokens = LATELY * self._tokens + tokens
         self._seconds = LATELY * self._seconds + took
         self._spent += took
         self._staked += pass_ + min(draft, pass_)
         self._plainly += tokens * self._alone / self._rows
         if not first:
-            self._rest(rows > len(steps), other, pass_)
+            self._rest(rows > len(steps), deciding, pass_)
         for worth in self._worth.values():
             worth.waited += tokens
 
@@ -255,7 +259,7 @@ class Rate:
             before = self._best(survival, self._rows)[1]
             what = kind(-survival[0]) if survival else 0
         self._settle(proposal, now, before)
-        if worth.seconds > slight and not worth.pays(what, self.rate):
+        if worth.seconds > slight and not worth.pays(what, self.asking):
             if not worth.due(self._probing, self._spent):
                 self._refused.add(id(budget.mood))
                 return False

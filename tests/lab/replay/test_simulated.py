@@ -22,7 +22,7 @@ from paceline.engines.llama import LlamaTarget
 from paceline.engines.recorded import RecordedTarget, Recording, numbered
 from paceline.engines.toy import ToyTarget
 from paceline.lab.replay.lane import play, together
-from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedPolicy, SimulatedTarget, VirtualClock
+from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedTarget, VirtualClock, WatchedPolicy
 
 V = 6
 ROW, PASS = 0.001, 1.0  # a cost that tells how many passes there were, and how many rows
@@ -68,8 +68,8 @@ def test_a_pass_costs_its_rows_and_time_stands_still_otherwise() -> None:
 
 def test_times_of_steps_are_those_of_the_clock() -> None:
     recording = Recording((1, 2, 3), (1, 2, 3, 1, 2, 3, 5))
-    target, clock = simulated(recorded(recording))
-    policy = SimulatedPolicy(Fixed(Budget(2, 2)), 0.25, clock)
+    clock = VirtualClock()
+    target, policy = SimulatedTarget(recorded(recording), COST, clock, 0.25), Fixed(Budget(2, 2))
     drafter = SimulatedDrafter(
         ComposedDrafter([LookupDrafter(1, 2)]), {"lookup": 0.125, "suffix": 9.0}, clock
     )
@@ -77,8 +77,8 @@ def test_times_of_steps_are_those_of_the_clock() -> None:
     for step in steps:
         assert step.times.draft == pytest.approx(0.125)
         assert step.times.forward == pytest.approx(PASS + ROW * (1 + len(step.tree)))
-        assert (step.times.verify, step.times.keep) == (0.0, 0.0)
-        assert step.times.other == pytest.approx(0.25)
+        assert (step.times.verify, step.times.other) == (0.0, 0.0)
+        assert step.times.keep == pytest.approx(0.25)
     assert sum(step.times.total for step in steps) == pytest.approx(clock())
     assert any(len(step.tree) for step in steps)
     drafter.close()
@@ -94,9 +94,8 @@ def test_requests_that_share_a_pass_share_its_time_at_their_mean_depth() -> None
 
     clock = VirtualClock()
     some = [Recording((1,) * 3, (2, 3)), Recording((2,) * 8, (3, 4, 5))]
-    target = SimulatedTarget(recorded(*some), Asked({256: {1: 1.0, 2: 3.0}}), clock)
-    policy = SimulatedPolicy(Fixed(Budget(0, 0)), 0.5, clock)
-    steps = list(together(target, NoDrafter(), policy, some, clock))
+    target = SimulatedTarget(recorded(*some), Asked({256: {1: 1.0, 2: 3.0}}), clock, 0.5)
+    steps = list(together(target, NoDrafter(), Fixed(Budget(0, 0)), some, clock))
     assert [who for who, _ in steps] == [0, 1, 0, 1, 1]
     assert Asked.depths_asked == [(2, 5), (2, 6), (1, 10)]
     assert [step.times.total for _, step in steps] == [2.0] * 4 + [1.5]
@@ -111,7 +110,7 @@ def test_a_policys_widest_budget_is_remembered() -> None:
             return [next(self.some)] * len(requests)
 
     policy: Policy = Wavers(Budget(0, 0))
-    watched = SimulatedPolicy(policy, 0.0, VirtualClock())
+    watched = WatchedPolicy(policy)
     assert (watched.learns, watched.account) == (False, None)
     watched.forget()
     request: Any = object()

@@ -21,7 +21,7 @@ from paceline.lab.replay.clairvoyant import Asked, Chances
 from paceline.lab.replay.clock import ClockedDrafter
 from paceline.lab.replay.positions import Positions
 from paceline.lab.replay.record import Played
-from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedPolicy, SimulatedTarget, VirtualClock
+from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedTarget, VirtualClock, WatchedPolicy
 from paceline.makers import NO_CORPORA, Corpora, make_drafter, make_policy
 
 ENDLESS = 1 << 30  # tokens; a request ends with its recording, which no drafter knows beforehand
@@ -107,7 +107,7 @@ class Lane:
         draft, costs = means.draft, means.costs
         if costs is not None:
             self._clock = clock = VirtualClock()
-            self._target = SimulatedTarget(recorded, costs.target, clock)
+            self._target = SimulatedTarget(recorded, costs.target, clock, costs.step)
             if draft is not None and costs.draft is not None:
                 draft = SimulatedTarget(draft, costs.draft, clock)
         made, self.drafting = make_drafter(method.drafting, self._target, draft, means.corpora, costs)
@@ -117,7 +117,7 @@ class Lane:
         # Its own costs: what a policy learns of them must not change what passes take.
         self.policy: Policy = make_policy(self.drafting, copy.deepcopy(costs), self._clock)
         if costs is not None:
-            self.policy = self._simulated = SimulatedPolicy(self.policy, costs.step, clock)
+            self.policy = self._watched = WatchedPolicy(self.policy)
             self._loops = SimulatedDrafter(self.drafter, means.proposing, clock)
         self._paid = clairvoyant.paid(made, self.drafting)
         self.unbound = clairvoyant.unbound(self.drafting, means.draft is not None)
@@ -168,7 +168,7 @@ class Lane:
         asked, costs = self._asked, self.means.costs
         assert asked is not None
         assert costs is not None
-        asked.most, asked.chances = self._simulated.most, chances
+        asked.most, asked.chances = self._watched.most, chances
         for _ in play(self._along, asked, Fixed(NO_BUDGET), recording):
             pass
         chances.follow(asked.most, cost=len(self._paid))

@@ -36,14 +36,15 @@ class VirtualClock:
 
 
 class SimulatedTarget:
-    """`target`, whose passes take what `cost` says of all their rows, at the mean depth of their sessions.
+    """`target`, whose passes take what `cost` says of all their rows, at the mean depth of their sessions. step:
+    seconds for all that a request's step takes beside its passes; they go by where its tokens are kept.
 
     A pass has the rows of roots and new nodes, and of the tokens that a session's cache lacks of its text.
     What `prefill` computes before that costs nothing for the first text of a session, which is a prompt, and
     later what a pass of so many rows does."""
 
-    def __init__(self, target: Target, cost: Cost, clock: VirtualClock) -> None:
-        self.inner, self.cost, self.clock = target, cost, clock
+    def __init__(self, target: Target, cost: Cost, clock: VirtualClock, step: float = 0.0) -> None:
+        self.inner, self.cost, self.clock, self.step = target, cost, clock, step
         self.vocab: Vocab = target.vocab
         self.caps: Caps = target.caps
 
@@ -121,6 +122,7 @@ class SimulatedSession:
 
     def keep(self, path: Sequence[int], root: int) -> None:
         self.inner.keep(path, root)
+        self._target.clock.spend(self._target.step)
         self._tree, self._cached = None, len(self.inner.tokens) - 1
 
     def close(self) -> None:
@@ -148,12 +150,11 @@ class SimulatedDrafter:
         self.inner.close()
 
 
-class SimulatedPolicy:
-    """`policy`, with `step` seconds for all that a request's step takes beside its passes. most: what it has
-    let anybody draft so far."""
+class WatchedPolicy:
+    """`policy`. most: what it has let anybody draft so far."""
 
-    def __init__(self, policy: Policy, step: float, clock: VirtualClock) -> None:
-        self.inner, self._step, self._clock = policy, step, clock
+    def __init__(self, policy: Policy) -> None:
+        self.inner = policy
         self.most = Budget(0, 0)
 
     @property
@@ -168,7 +169,6 @@ class SimulatedPolicy:
         self.inner.forget()
 
     def budgets(self, requests: Sequence[Request]) -> Sequence[Budget]:
-        self._clock.spend(self._step * len(requests))
         budgets = self.inner.budgets(requests)
         for b in budgets:
             most = self.most

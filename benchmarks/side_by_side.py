@@ -1,0 +1,179 @@
+"""Methods that decode the same text at the same time, a few tokens each in turn.
+
+A shared machine changes its pace by tenths within seconds: of two that answer one after the other, one may
+have had the better minute. Here each has a context of its own on the same weights, and the turn passes on
+every few tokens, so that all of them meet every moment and every place of the text alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rehearsal import Rehearsal
+
+from paceline.assemble import load
+from paceline.core.decode import Request, decode, start
+from paceline.core.ports import Learner
+from paceline.core.sampling import Sampling
+from paceline.costing import beside, costs_of, save
+from paceline.engines.recorded import Recording
+from paceline.engines.stream import TextStream
+from paceline.lab.bench.method import Method
+from paceline.lab.bench.record import Interval
+from paceline.lab.bench.summary import speedup
+from paceline.makers import NO_CORPORA, make_drafter, make_policy
+
+TURN = 8  # tokens
+Speed = tuple[float, float]  # tokens and seconds
+
+
+class Side:
+    """One method, with what it needs on the weights of `base`."""
+
+    def __init__(
+        self,
+        method: Method,
+        base: Any,
+        draft: Path,
+        recordings: Sequence[Recording],
+        given: Mapping[str, Any],
+    ) -> None:
+        self.name = method.name
+        self._stack = ExitStack()
+        engine = base.sibling(n_ctx=base.caps.n_ctx, flash_attention=base.flash_attention)
+        self._stack.callback(engine.close)
+        self.draft: Any = None
+        if method.uses_draft:
+            small = load(draft, drafters="none", n_ctx=base.caps.n_ctx, **beside(given))
+            self._stack.callback(small.close)
+            self.draft = small.target
+        self.target: Any = Rehearsal(engine, recordings)
+        self.costs = costs_of(base, self.draft) if method.drafting.policy == "rate" else None
+        self.drafter, drafting = make_drafter(
+            method.drafting, self.target, self.draft, NO_CORPORA, self.costs
+        )
+        self.policy = make_policy(drafting, self.costs)
+
+    def forget(self) -> None:
+        if isinstance(self.drafter, Learner):
+            self.drafter.forget()
+        self.policy.forget()
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+class Run:
+    """One answer of one side. Its prompt has been read, by the draft model too: the time is decoding's."""
+
+    def __init__(self, side: Side, recording: Recording, temperature: float) -> None:
+        self.tokens, self.seconds = 0, 0.0
+        self._length = len(recording.tokens)
+        if side.draft is not None:
+            session = side.draft.open()
+            session.prefill(recording.prompt)
+            session.close()  # which leaves the prompt for the next one
+        self._text = TextStream(side.target.text.piece)
+        self._request: Request = start(
+            side.target,
+            side.drafter,
+            recording.prompt,
+            max_tokens=self._length,
+            sampling=Sampling(temperature=temperature),
+            stop=self._text,
+            ignore_eos=True,
+        )
+        self._request.noise = recording.noise
+        self._steps = decode(side.target, side.drafter, side.policy, [self._request])
+
+    @property
+    def done(self) -> bool:
+        return self.tokens >= self._length
+
+    def until(self, place: int) -> None:
+        """Decode up to that many tokens, or a few more. The text is made as it comes, as for a user."""
+        began = perf_counter()
+        while self.tokens < place and not self.done:
+            _, step = next(self._steps)
+            self._text.take()
+            self.tokens += len(step.tokens)
+        self.seconds += perf_counter() - began
+
+    def close(self) -> None:
+        self._request.close()
+
+
+class SideBySide:
+    """given: what `assemble.load` takes besides the models. rounds: how often all is answered; what was
+    learned is forgotten before each."""
+
+    def __init__(
+        self,
+        target: Path,
+        methods: Sequence[Method],
+        draft: Path,
+        recordings: Sequence[Recording],
+        temperature: float,
+        given: Mapping[str, Any],
+    ) -> None:
+        self._recordings, self._temperature = recordings, temperature
+        self.speeds: dict[str, list[list[Speed]]] = {}  # by method, recording and round
+        self._stack = ExitStack()
+        self._base = self._stack.enter_context(load(target, drafters="none", **given)).target
+        self._sides: list[Side] = []
+        for method in methods:
+            side = Side(method, self._base, draft, recordings, given)
+            self._stack.callback(side.close)
+            self._sides.append(side)
+
+    def run(self, rounds: int) -> None:
+        self.speeds = {side.name: [[] for _ in self._recordings] for side in self._sides}
+        number = count()
+        self._answer(self._recordings[0], 0)  # warm
+        for _ in range(rounds):
+            for side in self._sides:
+                side.forget()
+            for at, recording in enumerate(self._recordings):
+                for name, speed in self._answer(recording, next(number)):
+                    self.speeds[name][at].append(speed)
+
+    def _answer(self, recording: Recording, number: int) -> list[tuple[str, Speed]]:
+        with ExitStack() as stack:
+            runs: list[tuple[str, Run]] = []
+            for side in self._sides:
+                run = Run(side, recording, self._temperature)
+                stack.callback(run.close)
+                runs.append((side.name, run))
+            for place in range(TURN, len(recording.tokens) + TURN, TURN):
+                # Each comes first as often as any other, and as often before its neighbour as after it.
+                cycles, first = divmod(number + place // TURN, len(runs))
+                order = [*runs[first:], *runs[:first]]
+                for _, run in order[::-1] if cycles % 2 else order:
+                    run.until(place)
+            return [(name, (float(run.tokens), run.seconds)) for name, run in runs]
+
+    def over(self, name: str, other: str) -> Interval | None:
+        return speedup(self.speeds[name], self.speeds[other])
+
+    def speed(self, name: str) -> float:
+        """Tokens a second."""
+        some = [speed for rounds in self.speeds[name] for speed in rounds]
+        return sum(tokens for tokens, _ in some) / sum(seconds for _, seconds in some)
+
+    def close(self) -> None:
+        """What use has taught of the costs is kept."""
+        for side in self._sides:
+            if side.costs is not None:
+                save(self._base, side.draft, side.costs)
+        self._stack.close()
+
+    def __enter__(self) -> SideBySide:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
