@@ -9,7 +9,8 @@ For each quantisation of the embedded target, inflated, and for each workload:
      what a clairvoyant would reach with the proposals of `auto`
   3  plain decoding, the best of the fixed settings and `auto` decode the same answers at the same time, a few
      tokens each in turn (side_by_side.py): real passes and drafts, what the target says is the record's
-  4  the same replay, with the costs as use has refreshed them, predicts the speed of `auto`
+  4  the same replay, with the costs as use has refreshed them and at the pace that the machine had meanwhile,
+     predicts the speed of `auto`
 Ratios are of measured speeds within one run; the bound's share is the predicted one. Targets: 0.98 of plain,
 1.05 of the best fixed setting in hindsight, 0.75 of the bound, a prediction within 10%, a calibration error
 of 0.05 after 500 tokens. Run it on an idle machine.
@@ -126,8 +127,9 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
             settings(arguments),
         ) as sides:
             sides.run(arguments.rounds)
-        with both_models(target, settings(arguments)) as (big, small, costs):
-            both = replayed(recorded, ",".join(methods), big, small, costs, bound=True)
+            in_use = sides.costs()
+        with both_models(target, settings(arguments)) as (big, small, _):
+            both = replayed(recorded, ",".join(methods), big, small, in_use, bound=True)
     auto, fixed, plain = (
         next(result for result in both if result.method == name) for name in (AUTO, best.method, "plain")
     )

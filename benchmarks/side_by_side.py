@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
 from rehearsal import Rehearsal
 
 from paceline.assemble import load
+from paceline.core.cost import SHALLOW, Costs
 from paceline.core.decode import Request, decode, start
 from paceline.core.ports import Learner
 from paceline.core.sampling import Sampling
@@ -134,7 +136,9 @@ class SideBySide:
     def run(self, rounds: int) -> None:
         self.speeds = {side.name: [[] for _ in self._recordings] for side in self._sides}
         number = count()
+        self._rows: list[float] = []  # seconds of a pass over one row, by turn
         self._answer(self._recordings[0], 0)  # warm
+        self._rows.clear()
         for _ in range(rounds):
             for side in self._sides:
                 side.forget()
@@ -155,6 +159,7 @@ class SideBySide:
                 order = [*runs[first:], *runs[:first]]
                 for _, run in order[::-1] if cycles % 2 else order:
                     run.until(place)
+                self._rows += [side.costs.target.seconds(1, SHALLOW) for side in self._sides if side.costs]
             return [(name, (float(run.tokens), run.seconds)) for name, run in runs]
 
     def over(self, name: str, other: str) -> Interval | None:
@@ -164,6 +169,16 @@ class SideBySide:
         """Tokens a second."""
         some = [speed for rounds in self.speeds[name] for speed in rounds]
         return sum(tokens for tokens, _ in some) / sum(seconds for _, seconds in some)
+
+    def costs(self) -> Costs:
+        """As use has refreshed them, at the pace that the machine had in the mean, which at the end may be
+        another."""
+        last = next(side.costs for side in self._sides if side.costs is not None)
+        change = fmean(self._rows) / last.target.seconds(1, SHALLOW)
+        told = last.as_dict()
+        for depth in told["target"]["seconds"]:
+            depth[:] = [None if seconds is None else seconds * change for seconds in depth]
+        return Costs.read(told)
 
     def close(self) -> None:
         """What use has taught of the costs is kept."""
