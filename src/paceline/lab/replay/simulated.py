@@ -36,8 +36,8 @@ class VirtualClock:
 
 
 class SimulatedTarget:
-    """`target`, whose passes take what `cost` says of all their rows, at the mean depth of their sessions. step:
-    seconds for all that a request's step takes beside its passes; they go by where its tokens are kept.
+    """`target`, whose passes take what `cost` says of all their rows, at the mean depth of their sessions.
+    step: seconds for all that a request's step takes beside its passes; they go by where its tokens are kept.
 
     A pass has the rows of roots and new nodes, and of the tokens that a session's cache lacks of its text.
     What `prefill` computes before that costs nothing for the first text of a session, which is a prompt, and
