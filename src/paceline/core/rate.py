@@ -104,8 +104,8 @@ class Rate:
         if self._seconds > 0.0:
             self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
         # Where drafting has cost more than it gave, a drafter that takes time has to bring more until that is
-        # made good. A guess that is there already is verified for what it is worth, as before: left out, it
-        # would make nothing good.
+        # made good. A guess that is there already is verified for what it is worth: left out, it would make
+        # nothing good.
         lost = (self._staked - self._plainly) / (self._plainly + PATIENCE * self._alone)
         self.asking = self.rate * (1.0 + STRICT * max(0.0, lost))
         self._slightest = 0.0
@@ -212,8 +212,8 @@ class Rate:
         pass_ = cost.seconds(rows, deepest)
         if not first:  # which may hold a prompt's end
             cost.observe(rows, deepest, forward)
-            least = min(beside, pass_)  # drafts have costs of their own
-            self.costs.step += 0.02 * (least - self.costs.step) if self.costs.step else least
+            counted = min(beside, pass_)  # drafts have costs of their own
+            self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         took = pass_ + min(draft + beside, pass_)
         self._tokens = LATELY * self._tokens + tokens
         self._seconds = LATELY * self._seconds + took
