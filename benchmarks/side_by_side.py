@@ -75,7 +75,7 @@ class Run:
 
     def __init__(self, side: Side, recording: Recording, temperature: float) -> None:
         self.tokens, self.seconds = 0, 0.0
-        self._length = len(recording.tokens)
+        self._length, self._recording = len(recording.tokens), recording
         if side.draft is not None:
             session = side.draft.open()
             session.prefill(recording.prompt)
@@ -105,6 +105,9 @@ class Run:
             self._text.take()
             self.tokens += len(step.tokens)
         self.seconds += perf_counter() - began
+        if self.done:
+            said = self._request.session.tokens[self._request.n_prompt :]
+            assert tuple(said) == self._recording.tokens, "another text than was recorded"
 
     def close(self) -> None:
         self._request.close()
@@ -125,6 +128,7 @@ class SideBySide:
     ) -> None:
         self._recordings, self._temperature = recordings, temperature
         self.speeds: dict[str, list[list[Speed]]] = {}  # by method, recording and round
+        self._rows: list[float] = []  # seconds of a pass over one row, by turn
         self._stack = ExitStack()
         self._base = self._stack.enter_context(load(target, drafters="none", **given)).target
         self._sides: list[Side] = []
@@ -136,7 +140,6 @@ class SideBySide:
     def run(self, rounds: int) -> None:
         self.speeds = {side.name: [[] for _ in self._recordings] for side in self._sides}
         number = count()
-        self._rows: list[float] = []  # seconds of a pass over one row, by turn
         self._answer(self._recordings[0], 0)  # warm
         self._rows.clear()
         for _ in range(rounds):
