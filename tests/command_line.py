@@ -63,10 +63,12 @@ def run(
 
 def environment(**more: str) -> dict[str, str]:
     """This process's, without what would change the program's output."""
-    ours = ("PACELINE_", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    users = ("PACELINE_", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(users)}
     home = {name: value for name, value in os.environ.items() if name == HOME}
-    return clean | home | {"PACELINE_THREADS": "1", "TERM": "xterm"} | more
+    # A trial of flash attention would say so on a machine too busy for it.
+    fixed = {"PACELINE_THREADS": "1", "PACELINE_FLASH_ATTN": "on"}
+    return clean | home | fixed | {"TERM": "xterm"} | more
 
 
 def program(*args: str | Path, stdin: bytes = b"", **env: str) -> Done:
