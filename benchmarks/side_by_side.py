@@ -22,7 +22,7 @@ from paceline.core.cost import SHALLOW, Costs
 from paceline.core.decode import Request, decode, start
 from paceline.core.ports import Learner
 from paceline.core.sampling import Sampling
-from paceline.costing import beside, costs_of, save
+from paceline.costing import beside, costs_of, refresh, save
 from paceline.engines.recorded import Recording
 from paceline.engines.stream import TextStream
 from paceline.lab.bench.method import Method
@@ -59,6 +59,8 @@ class Side:
         self.drafter, drafting = make_drafter(
             method.drafting, self.target, self.draft, NO_CORPORA, self.costs
         )
+        if self.costs is not None:
+            refresh(self.costs, self.draft)
         self.policy = make_policy(drafting, self.costs)
 
     def forget(self) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from paceline import costing
 from paceline.core.cost import Cost, Costs
-from paceline.costing import beside, costs_of, key_of, save
+from paceline.core.ports import Want
+from paceline.core.tree import chain
+from paceline.costing import beside, costs_of, key_of, refresh, save
 from paceline.engines.llama import LlamaTarget
 from paceline.machine.costs import Effort, path_of, recall
 
@@ -115,6 +117,40 @@ def test_what_use_has_taught_is_kept_and_the_effort_remembered(
     found = recall(key_of(target, "target"), costing.to_stderr)
     assert found is not None
     assert found.effort == costing.QUICK["target"]
+
+
+def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: LlamaTarget) -> None:
+    costs = costs_of(target, draft)
+    assert costs.draft is not None
+    assert draft.on_pass is None  # a replay's passes say nothing of what they take in use
+    refresh(costs, draft)
+    told: list[tuple[int, int, float]] = []
+    observe = costs.draft.observe
+    assert draft.on_pass == observe
+
+    def listen(rows: int, depth: int, seconds: float) -> None:
+        told.append((rows, depth, seconds))
+        observe(rows, depth, seconds)
+
+    draft.on_pass = listen
+    session = draft.open()
+    session.prefill([1, 2, 3, 4])
+    grown = chain([5, 6, 7, 8], "test")
+    for _ in range(3):
+        draft.forward([(session, chain([5, 6], "test"))], Want())
+        draft.forward([(session, grown)], Want())
+        session.keep([0, 1, 2, 3], 9)
+    session.close()
+    # What was computed: the prompt's rest with its root and a draft of two, and then only what is new.
+    assert [(rows, depth) for rows, depth, _ in told] == [(6, 4), (2, 4), (3, 9), (2, 9), (3, 14), (2, 14)]
+    assert all(0 < seconds < 10 for _, _, seconds in told)
+    costs.draft.observe(3, 16, told[-2][2])  # the third of its kind
+    assert 3 in costs.draft.rows
+    assert target.on_pass is None  # the policy knows what those were for
+    draft.on_pass = None
+    refresh(costs_of(target), draft)
+    refresh(costs, None)
+    assert draft.on_pass is None
 
 
 def test_what_was_never_measured_can_be_saved(target: LlamaTarget, draft: LlamaTarget) -> None:

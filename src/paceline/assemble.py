@@ -13,7 +13,7 @@ from paceline.core.errors import UsageError
 from paceline.core.ports import Drafter, Learner
 from paceline.core.settings import LEARNERS, WITH_MODEL, Drafting, checked
 from paceline.core.vocab import Vocab
-from paceline.costing import beside, costs_of, save
+from paceline.costing import beside, costs_of, refresh, save
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
@@ -119,6 +119,7 @@ def load(
         llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
         undo.pop_all()
     if costs is not None:
+        refresh(costs, small)
         llm.on_close(lambda: save(engine, small, costs))
     return llm
 

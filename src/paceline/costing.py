@@ -88,6 +88,14 @@ def costs_of(
     return as_costs(found)
 
 
+def refresh(costs: Costs, draft: LlamaTarget | None) -> None:
+    """From now on the draft's passes keep its costs up to date, as the policy does with the target's: between
+    passes of a large target they take longer than one after the other. Not for a replay, which has no target
+    in between."""
+    if draft is not None and costs.draft is not None:
+        draft.on_pass = costs.draft.observe
+
+
 def measured(model: LlamaTarget, effort: Effort, tick: Callable[[float], None]) -> Kept:
     cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, tick=tick)
     return Kept(cost, effort=effort)

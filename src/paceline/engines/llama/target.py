@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,9 @@ class LlamaTarget:
     exact_rows: every pass is filled up to so many rows, so that plain and drafted decoding run the same
     kernels and give the same numbers to the last bit (0: as many rows as there are tokens).
     mmap: weights are mapped from the file; else they are read into memory of this process's own. weights: a
-    target of the same file whose weights to use, which stays open for longer."""
+    target of the same file whose weights to use, which stays open for longer.
+
+    on_pass: told of every forward: rows that were computed, tokens of the first session, seconds."""
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class LlamaTarget:
         )
         self._batch = Batch(N_BATCH)
         self._pass = 0  # counts forwards, so that an answer asked for too late is noticed
+        self.on_pass: Callable[[int, int, float], None] | None = None
         if exact_rows:
             try:
                 self._check_exact()
@@ -113,6 +117,7 @@ class LlamaTarget:
             cache_type=self.cache_type,
         )
         self._memory = self._cpp.llama_get_memory(self._context)
+        self._address = 0  # of `_logits`, of whose rows only those of the last pass are llama.cpp's
         self._free_slots = [Slot(i) for i in range(sessions)]
         self._free_branches = list(range(sessions + MAX_BRANCHES - 1, sessions - 1, -1))
 
@@ -204,6 +209,7 @@ class LlamaTarget:
 
     def forward(self, batch: Sequence[tuple[LlamaSession, DraftTree]], want: Want) -> list[LlamaForward]:
         self._require_open()
+        began = perf_counter()
         self._pass += 1
         self._batch.clear()
         firsts, offsets = [], []
@@ -222,10 +228,13 @@ class LlamaTarget:
             raise
         rows = self._output_rows(outputs)
         ends = [*offsets[1:], outputs]
-        return [
+        outs = [
             LlamaForward(self, rows[start:end], first, want)
             for start, end, first in zip(offsets, ends, firsts, strict=True)
         ]
+        if self.on_pass is not None:
+            self.on_pass(len(self._batch), len(batch[0][0].tokens), perf_counter() - began)
+        return outs
 
     def _check_exact(self) -> None:
         """Every pass has the same shape now, and llama.cpp chooses kernels by shape; what is left to see is
@@ -272,8 +281,12 @@ class LlamaTarget:
         """The pass's logits [n, n_vocab], in the order asked for: llama.cpp's own buffer, not a copy."""
         if n == 0:
             return np.empty((0, self.vocab.size), dtype=np.float32)
-        pointer = self._cpp.llama_get_logits(self._context)
-        return np.ctypeslib.as_array(pointer, shape=(n, self.vocab.size))
+        buffer = self._cpp.llama_get_logits(self._context)
+        address = ctypes.addressof(buffer.contents)
+        if address != self._address:  # an array of foreign memory takes a while to make, and it rarely moves
+            self._address = address
+            self._logits = np.ctypeslib.as_array(buffer, shape=(MAX_ROWS, self.vocab.size))
+        return self._logits[:n]
 
     # What sessions ask of the cache.
 

@@ -12,7 +12,7 @@ import psutil
 from paceline.assemble import load
 from paceline.core.cost import Costs
 from paceline.core.settings import Drafting
-from paceline.costing import beside, costs_of, save
+from paceline.costing import beside, costs_of, refresh, save
 from paceline.llm import LLM
 from paceline.makers import Corpora, make_drafter, make_policy
 
@@ -48,6 +48,7 @@ class Models:
         """What passes cost, the same for all methods: each keeps it up to date."""
         if self._costs is None:
             self._costs = costs_of(self.plain.target, draft)
+            refresh(self._costs, draft)
         return self._costs
 
     def _draft(self, path: Path) -> LLM:
