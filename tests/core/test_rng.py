@@ -117,6 +117,8 @@ def test_who_perturbs_the_targets_own_logits_finds_what_it_draws() -> None:
         Sampling(temperature=0.6, top_k=5),
         Sampling(temperature=1.5, top_p=0.7, min_p=0.05),
         Sampling(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.05),
+        Sampling(temperature=0.002),
+        Sampling(temperature=1e-320),
     ):
         rng = SeededRng(6)
         noise = Noise.of(sampling, rng)

@@ -49,11 +49,16 @@ class Belief:
             return []
         if tree.said and tree.is_chain and not tree.probe:
             return self._along(mood, tree)
-        chances = self._mixed(mood, tree)
-        if len(set(tree.parents)) < len(chances):
-            chances = _shared(chances, tree.parents)
         out: list[float] = []
+        sums = dict.fromkeys(tree.parents, 0.0)
+        chances = self._mixed(mood, tree)
+        if len(sums) < len(chances):
+            for parent, p in zip(tree.parents, chances, strict=True):
+                sums[parent] += p
+        # Siblings exclude each other: where their chances add up to more than 1 they are scaled down to it.
         for parent, p in zip(tree.parents, chances, strict=True):
+            if sums[parent] > 1.0:
+                p /= sums[parent]
             out.append(p if parent == ROOT else out[parent] * p)
         for probe in tree.probe:
             out[probe] = 0.0
@@ -65,11 +70,13 @@ class Belief:
         survival, place, out = 1.0, 0, list[float]()
         for who in tree.said:
             place += place < POSITIONS
-            heard = self._heard(mood, who, place, known)
-            if len(heard) == 1:
-                z = heard[0][1]
+            if len(who) == 1:
+                name, score = who[0]
+                slope, biases = known.get(name) or self._known(name, mood, known)
+                x = LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score)
+                z = slope * x + biases[place]
             else:
-                z = self._agreement.unopposed(heard)
+                z = self._agreement.unopposed(self._heard(mood, who, place, known))
             survival *= 1.0 / (1.0 + exp(-z)) if -SUREST < z < SUREST else sigmoid(z)
             out.append(survival)
         return out
@@ -80,17 +87,18 @@ class Belief:
         said, depths, out = tree.said, tree.depths(), list[float]()
         if not said:
             said = tuple([((name, score),) for name, score in zip(tree.source, tree.score, strict=True)])
-        speaker: dict[int, str] = {}  # by parent, who speaks there first
-        several: set[int] = set()  # parents below which others speak too
-        for who, parent, depth in zip(said, tree.parents, depths, strict=True):
+        last, turns = "", 0
+        for who, depth in zip(said, depths, strict=True):
             name, score = who[0]
-            slope, biases = known.get(name) or self._known(name, mood, known)
+            if name != last:
+                last, turns = name, turns + 1
+                slope, biases = known.get(name) or self._known(name, mood, known)
             x = LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score)
             z = slope * x + biases[depth if depth < POSITIONS else POSITIONS]
             out.append(1.0 / (1.0 + exp(-z)) if -SUREST < z < SUREST else sigmoid(z))
-            if len(who) > 1 or speaker.setdefault(parent, name) != name:
-                several.add(parent)
-        for parent in several:
+        if turns == 1 and sum(map(len, said)) == len(said):
+            return out
+        for parent in _shared(said, tree.parents):
             nodes = tree.children(parent)
             siblings = [self._heard(mood, said[node], depths[node], known) for node in nodes]
             for node, z in zip(nodes, self._agreement.logits(siblings), strict=True):
@@ -177,9 +185,11 @@ def voices_of(tree: DraftTree, node: int) -> Sequence[tuple[str, float]]:
     return tree.said[node] if tree.said else ((tree.source[node], tree.score[node]),)
 
 
-def _shared(chances: list[float], parents: Sequence[int]) -> list[float]:
-    """Siblings exclude each other: where their chances add up to more than 1 they are scaled down to it."""
-    sums: dict[int, float] = {}
-    for parent, p in zip(parents, chances, strict=True):
-        sums[parent] = sums.get(parent, 0.0) + p
-    return [p / sums[parent] if sums[parent] > 1.0 else p for p, parent in zip(chances, parents, strict=True)]
+def _shared(said: Sequence[Sequence[tuple[str, float]]], parents: Sequence[int]) -> set[int]:
+    """Parents below which several drafters speak."""
+    speaker: dict[int, str] = {}
+    several: set[int] = set()
+    for who, parent in zip(said, parents, strict=True):
+        if len(who) > 1 or speaker.setdefault(parent, who[0][0]) != who[0][0]:
+            several.add(parent)
+    return several

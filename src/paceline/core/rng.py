@@ -24,6 +24,9 @@ from paceline.core.tree import Probabilities
 # SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD = 1 << 64
+# Numbers as arrays take them: making one takes as long as a short array's arithmetic.
+_GAMMA, _FIRST, _SECOND, _12, _27, _30, _31 = map(np.uint64, (GAMMA, FIRST, SECOND, 12, 27, 30, 31))
+COLD = 1e-3  # a temperature below which a logit over it may be no number
 DRAWS = "gumbel-splitmix64"  # how a record says that its tokens were drawn so
 
 
@@ -63,25 +66,36 @@ class SeededRng:
     def exponential(self, place: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """The numbers of the tokens `ids` at a place: of mean 1, all independent."""
         z = ids.astype(np.uint64)
-        z *= np.uint64(GAMMA)
-        z += _mixed(np.array([(self._key + GAMMA * place) % WORD], dtype=np.uint64))
-        numbers: NDArray[np.float64] = -np.log(uniform(_mixed(z)))
+        z *= _GAMMA
+        z += np.uint64(_mixed((self._key + GAMMA * place) % WORD))
+        numbers = np.log(uniform(_mix(z)))
+        np.negative(numbers, out=numbers)
         return numbers
 
 
-def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """In place: at a large vocabulary copies take longer than the arithmetic."""
-    z ^= z >> np.uint64(30)
-    z *= np.uint64(FIRST)
-    z ^= z >> np.uint64(27)
-    z *= np.uint64(SECOND)
-    z ^= z >> np.uint64(31)
+def _mixed(z: int) -> int:
+    """Of a single number, which as an array would take as long as all the tokens' do."""
+    z = (z ^ z >> 30) * FIRST % WORD
+    z = (z ^ z >> 27) * SECOND % WORD
+    return z ^ z >> 31
+
+
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`_mixed` of each, in place: at a large vocabulary copies take longer than the arithmetic."""
+    z ^= z >> _30
+    z *= _FIRST
+    z ^= z >> _27
+    z *= _SECOND
+    z ^= z >> _31
     return z
 
 
 def uniform(z: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Between 0 and 1, and neither: 52 bits and a half, which a float holds exactly."""
-    return ((z >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    out = (z >> _12).astype(np.float64)
+    out += 0.5
+    out *= 2.0**-52
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +122,17 @@ class Noise:
 
     def perturbed(self, logits: Logits, depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The tokens that a model of these logits [n_vocab] might draw behind `depth` drafted ones, and for
-        each its log-probability with the noise: the greatest is drawn. What is far from the likeliest is left
-        out."""
-        near = np.flatnonzero(logits > logits.max() - NEAR * max(1.0, self.sampling.temperature))
-        row = odds(logits[near], self.sampling, ())
-        ids = near[row.ids]
-        with np.errstate(divide="ignore"):
-            return ids, np.log(row.p) - np.log(self.rng.exponential(self.place + depth, ids))
+        each its log-probability with the noise, up to a number that all have in common: the greatest is
+        drawn. What is far from the likeliest is left out."""
+        temperature = self.sampling.temperature
+        ids = np.flatnonzero(logits > logits.max() - NEAR * max(1.0, temperature))
+        if self.sampling.filtered or temperature < COLD:
+            row = odds(logits[ids], self.sampling, ())
+            ids = ids[row.ids]
+            with np.errstate(divide="ignore"):
+                weights = np.log(row.p)
+        else:  # nothing to add up: this runs between any two passes of a draft model
+            weights = logits[ids].astype(np.float64)
+            weights /= temperature
+        weights -= np.log(self.rng.exponential(self.place + depth, ids))
+        return ids, weights

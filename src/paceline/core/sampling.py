@@ -74,6 +74,17 @@ class Sampling:
         )
 
     @property
+    def filtered(self) -> bool:
+        """Whether anything but the temperature makes a row's distribution of its logits."""
+        return (
+            self.top_k > 0
+            or self.typical_p < 1.0
+            or self.top_p < 1.0
+            or self.min_p > 0.0
+            or self.xtc_probability > 0.0
+        )
+
+    @property
     def edits_logits(self) -> bool:
         """Whether the likeliest token can differ from the argmax of the model's own logits."""
         return bool(self.logit_bias) or self.penalised

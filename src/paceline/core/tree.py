@@ -135,32 +135,21 @@ class DraftTree:
 
     def only(self, kept: Sequence[bool]) -> DraftTree:
         """The nodes marked True, in their order; with a node its parent must be kept."""
-        nodes = [node for node, keep in enumerate(kept) if keep]
-        place = {ROOT: ROOT} | {node: i for i, node in enumerate(nodes)}
-        return DraftTree(
-            tokens=tuple(self.tokens[i] for i in nodes),
-            parents=tuple(place[self.parents[i]] for i in nodes),
-            score=tuple(self.score[i] for i in nodes),
-            source=tuple(self.source[i] for i in nodes),
-            q=None if self.q is None else tuple(self.q[i] for i in nodes),
-            probe=frozenset(place[i] for i in self.probe if kept[i]),
-            survival=tuple(self.survival[i] for i in nodes),
-            asked=self.asked,
-            said=tuple(self.said[i] for i in nodes) if self.said else (),
-            whole=self.whole,
-        )
+        return self._of([node for node, keep in enumerate(kept) if keep], self.survival, self.whole)
 
     def chosen(self, nodes: Sequence[int], survival: Sequence[float]) -> DraftTree:
         """Only these nodes (in order, each with its parent), and what is believed of all; `whole` tells what
         was proposed."""
         if len(nodes) == len(self.tokens):
             return replace(self, survival=tuple(survival))
-        if not nodes:
-            return DraftTree(asked=self.asked, whole=self)
+        return self._of(nodes, survival, self)
+
+    def _of(self, nodes: Sequence[int], survival: Sequence[float], whole: DraftTree | None) -> DraftTree:
         n = len(nodes)
-        if (
-            nodes[-1] == n - 1 and self.q is None and not self.probe
-        ):  # the first of them, as a chain's always are
+        if n == 0:
+            return DraftTree(asked=self.asked, whole=whole)
+        if nodes[-1] == n - 1 and self.q is None and not self.probe:
+            # The first of them, as a chain's always are.
             return DraftTree(
                 self.tokens[:n],
                 self.parents[:n],
@@ -169,12 +158,22 @@ class DraftTree:
                 survival=tuple(survival[:n]),
                 asked=self.asked,
                 said=self.said[:n],
-                whole=self,
+                whole=whole,
             )
-        kept = [False] * len(self.tokens)
-        for node in nodes:
-            kept[node] = True
-        return replace(self.only(kept), survival=tuple(survival[node] for node in nodes), whole=self)
+        place = {node: i for i, node in enumerate(nodes)}
+        place[ROOT] = ROOT
+        return DraftTree(
+            tokens=tuple([self.tokens[i] for i in nodes]),
+            parents=tuple([place[self.parents[i]] for i in nodes]),
+            score=tuple([self.score[i] for i in nodes]),
+            source=tuple([self.source[i] for i in nodes]),
+            q=None if self.q is None else tuple([self.q[i] for i in nodes]),
+            probe=frozenset([place[i] for i in self.probe if i in place]) if self.probe else self.probe,
+            survival=tuple([survival[i] for i in nodes]),
+            asked=self.asked,
+            said=tuple([self.said[i] for i in nodes]) if self.said else (),
+            whole=whole,
+        )
 
     def starts_with(self, other: DraftTree) -> bool:
         """Whether the leading nodes are exactly those of `other`."""

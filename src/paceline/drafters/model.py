@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +99,8 @@ class _Growth:
         return np.where(mask, logits, -np.inf)
 
     def tree(self, source: str) -> DraftTree:
+        if not self.tokens:
+            return EMPTY
         sampled = any(q is not None for q in self.q)
         return DraftTree(
             tokens=tuple(self.tokens),
@@ -148,7 +151,7 @@ class ModelDrafter:
             for growth, out in zip(active, outs, strict=True):
                 self._grow(growth, out)
             active = [g for g in active if g.frontier and g.depth < g.budget.depth]
-        return [g.tree(self.name) if g.tokens else EMPTY for g in growths]
+        return [g.tree(self.name) for g in growths]
 
     def _fit(self, memory: ModelMemory, budget: Budget) -> Budget:
         """The draft's own context may be shorter than the target's, its trees narrower."""
@@ -161,7 +164,8 @@ class ModelDrafter:
         frontier, growth.frontier = growth.frontier, []
         for node in frontier:
             logits = growth.allowed(node, out.logits(node + 1)[: self._n_vocab])
-            if not isfinite(logits.max()):  # a broken draft model, or one that knows no allowed token
+            most = logits.max()
+            if not isfinite(most):  # a broken draft model, or one that knows no allowed token
                 continue
             if self._sampling is not None:
                 self._draw(growth, node, logits, self._sampling)
@@ -169,10 +173,11 @@ class ModelDrafter:
             noise, ids = growth.budget.noise, None
             if noise is not None:
                 ids, logits = noise.perturbed(logits, growth.depth)
+                most = logits.max()
             if growth.budget.width == 1:
                 self._follow(growth, node, logits, ids)
             else:
-                self._branch(growth, node, logits, ids)
+                self._branch(growth, node, logits - most, ids)
         growth.depth += 1
 
     def _follow(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
@@ -202,16 +207,19 @@ class ModelDrafter:
                 q = without(q, token)
 
     def _branch(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
+        """logits: of which the largest is 0. They are used up."""
         budget = growth.budget
-        p = np.exp(logits - logits.max())
-        p /= p.sum()
+        p = np.exp(logits, out=logits)
+        total = float(p.sum())
         # Few are likely enough to branch to: they are found sooner than the `width` likeliest of all.
-        near = np.flatnonzero(p >= min(budget.p_split, p.max()))
-        likeliest = near[top_k(p[near], budget.width)] if len(near) > 1 else near
-        for rank, at in enumerate(likeliest.tolist()):
+        near = np.flatnonzero(p >= min(budget.p_split * total, 1.0))
+        if len(near) > budget.width:
+            near = near[top_k(p[near], budget.width)]
+        found = zip(p[near].tolist(), near.tolist(), strict=True)
+        for rank, (weight, at) in enumerate(sorted(found, key=itemgetter(0), reverse=True)):
             if rank > 0 and growth.leaves >= budget.width:
                 break
-            likely = float(p[at])
+            likely = weight / total
             survival = growth.reaches(node, likely)
             if not growth.goes_on(likely, survival):
                 break
