@@ -28,7 +28,13 @@ from paceline.drafters.compose import Portfolio
 from paceline.engines.recorded import RecordedTarget, Recording, numbered
 from paceline.lab.replay.simulated import SimulatedTarget, VirtualClock
 
-TARGETS = {"chain of 7": 50, "chain of 7 with another": 50, "chain of 15": 50, "tree of 64 with another": 200}
+TARGETS = {
+    "chain of 7": 50,
+    "chain of 7 with another": 50,
+    "chain of 15": 50,
+    "tree of 64": 200,
+    "tree of 64 with another": 200,
+}
 
 
 class NoMemory:
