@@ -21,14 +21,16 @@ if {watched}:
     faulthandler.enable()
 from paceline.engines.llama.binding import llama_cpp
 llama_cpp()
-threads = [threading.Thread(target=ctypes.CDLL(None).strlen, args=(None,)) for _ in range(4)]
+threads = [threading.Thread(target=ctypes.CDLL(None).strlen, args=(None,)) for _ in range({threads})]
 for thread in threads:
     thread.start()
 """
 
 
 def crash(amx: int, watched: bool = False) -> subprocess.CompletedProcess[str]:
-    code = CRASH.format(amx=amx, watched=watched)
+    # Where a pass crashes, all its threads do. faulthandler takes its own handler away before it writes, so
+    # that a second thread would end the process in the middle of a line.
+    code = CRASH.format(amx=amx, watched=watched, threads=1 if watched else 4)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
 
 
