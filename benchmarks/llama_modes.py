@@ -34,6 +34,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
+from typing import Any
 
 from never_slower import record_plainly, settings
 from rehearsal import RehearsedServer, SameText, rehearse, spelled
@@ -108,7 +109,10 @@ def one_round(
         turns.examiner = SameText(models.plain)
     with ExitStack() as stack:
         stack.callback(turns.close)
+        target: Any = models.plain.target
+        target.by_heart = bool(texts)  # the record's own words need no passes
         turns.ask_plainly(items, 1)
+        target.by_heart = False
         if arguments.ours:
             turns.add(parse_all(arguments.ours, {})[1:], draft)
         for mode in some:
@@ -128,7 +132,8 @@ def one_round(
                 server.texts = texts
             if mode.method == "plain":
                 turns.entries.append(Entry(server, reference=turns.plain, own_plain=True))
-                turns.check(Sampling(), 0)  # its text is what the other modes have to repeat
+                if not texts:
+                    turns.check(Sampling(), 0)  # its text is what the other modes have to repeat
                 llama = turns.entries[-1]
                 continue
             longest = mode.n_draft or LONGEST
@@ -150,6 +155,8 @@ def one_round(
             for group in turns.rounds(1, set(), first=number * len(items)):
                 groups.append(replace(group, round=number))
                 bars.advance(task)
+                if not console.is_terminal:
+                    console.print(f"round {number + 1}: {len(groups)} of {len(items)} items", highlight=False)
         for entry in turns.entries:
             entry.checked = not entry.failed  # every item was asked greedily by now, and compared
         return groups, [entry.row for entry in turns.entries]

@@ -24,19 +24,24 @@ from paceline.lab.system import Ask
 
 
 class Rehearsal:
-    """A target, and what it says to the prompts of `recordings`."""
+    """A target, and what it says to the prompts of `recordings`. by_heart: it makes no passes, for what is
+    asked only to know the answers."""
 
     def __init__(self, target: Any, recordings: Sequence[Recording]) -> None:
         self._target = target
         self._record = RecordedTarget(target.vocab, recordings, target.text)
+        self.by_heart = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
 
-    def open(self) -> RehearsedSession:
-        return RehearsedSession(self._target.open(), self._record.open())
+    def open(self) -> Any:
+        record = self._record.open()
+        return record if self.by_heart else RehearsedSession(self._target.open(), record)
 
-    def forward(self, batch: Sequence[tuple[RehearsedSession, DraftTree]], want: Want) -> list[Said]:
+    def forward(self, batch: Sequence[tuple[Any, DraftTree]], want: Want) -> Sequence[Any]:
+        if self.by_heart:
+            return self._record.forward(batch, want)
         real = self._target.forward([(session.real, tree) for session, tree in batch], want)
         said = self._record.forward([(session.record, tree) for session, tree in batch], want)
         return [Said(*both) for both in zip(real, said, strict=True)]

@@ -19,7 +19,7 @@ Warn = Callable[[str], None]
 # How long, where, and over how many rows, when a model is loaded for the first time. What this leaves out is
 # filled in by use (core/cost.py); `paceline doctor` measures for longer.
 QUICK = {
-    "target": Effort(2.5, (256, 1024), ROWS),
+    "target": Effort(4.0, (256, 1024), ROWS),
     "draft": Effort(0.7, (256,), (1, 2, 4, 8)),
 }
 NOISY = 2.0  # costs that were measured on a machine so busy, or too seldom to tell, are not kept

@@ -55,20 +55,22 @@ def test_a_curve_that_was_given_away_is_the_askers_own() -> None:
 @pytest.mark.parametrize(
     ("cells", "beyond"),
     [
-        ({1: 1.0, 8: 4.0, 16: 8.0}, 8.5),  # 0.5 a row, by both measures
-        ({1: 1.0, 8: 2.0, 16: 8.0}, 8.75),  # the last slope is the steeper one
-        ({1: 1.0, 8: 7.9, 16: 8.0}, 8.5),  # flat lately, but a row costs 0.5 on the whole
-        ({1: 1.0, 8: 9.0, 16: 8.0}, 8.5),
+        ({1: 1.0, 8: 4.0, 16: 8.0}, 8.5),
+        ({1: 1.0, 8: 2.0, 16: 8.0}, 8.75),
+        ({1: 1.0, 8: 4.0, 15: 7.0, 16: 9.0}, 9.625),  # an edge at the last is no slope
+        ({1: 1.0, 8: 7.9, 16: 8.0}, 8.25),  # flat lately, but a row costs 0.5 on the whole
+        ({1: 1.0, 8: 9.0, 16: 8.0}, 8.25),
+        ({1: 4.0, 2: 5.0}, 6.25),
         ({1: 2.0}, 4.0),  # nothing but the single row: each costs as much
     ],
 )
-def test_beyond_the_last_it_goes_on_no_flatter_than_it_came(cells: dict[int, float], beyond: float) -> None:
+def test_beyond_the_last_it_goes_on_as_from_half_as_many_rows(cells: dict[int, float], beyond: float) -> None:
     cost = Cost({DEPTH: cells})
     assert cost.seconds(cost.most + 1, DEPTH) == pytest.approx(beyond)
 
 
 def test_a_flat_one_has_no_edge() -> None:
-    assert Cost.flat(2.0, 0.5, rows=4).curve(5, 10_000) == [0.0, 2.0, 2.5, 3.0, 3.5, 4.375]
+    assert Cost.flat(2.0, 0.5, rows=4).curve(5, 10_000) == [0.0, 2.0, 2.5, 3.0, 3.5, 4.0]
     assert Cost.flat().seconds(64, 1) == 1.0
 
 
@@ -86,8 +88,8 @@ def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> Non
         expected = cells[rows[bisect_left(rows, n)]]
     else:
         last = cells[rows[-1]]
-        before = (rows[-2], cells[rows[-2]]) if len(rows) > 1 else (0, 0.0)
-        slope = max((last - before[1]) / (rows[-1] - before[0]), last / rows[-1])
+        half = max((m for m in rows if m <= rows[-1] / 2), default=0)
+        slope = max((last - cells.get(half, 0.0)) / (rows[-1] - half), last / rows[-1] / 2)
         expected = last + slope * (n - rows[-1])
     assert Cost({DEPTH: cells}).seconds(n, DEPTH) == pytest.approx(expected)
 

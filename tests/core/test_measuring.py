@@ -136,7 +136,15 @@ def test_time_is_shared_out_so_that_cheap_passes_are_repeated_and_dear_ones_wait
     assert target.passes[1] > target.passes[2] > target.passes[8] >= 1
 
 
-def test_a_text_that_takes_too_long_to_read_is_read_as_far_as_half_of_the_time_goes() -> None:
+def test_every_number_of_rows_is_tried_before_the_cheap_ones_are_tried_often() -> None:
+    """Where a row takes 25 ms and a token of a prompt 9, as in 1B on two cores."""
+    target = TimedTarget(costing(25 * MS), fill=0.009)
+    cost = measured(target, seconds=4.0)
+    assert {16, 32} <= set(cost.rows)
+    assert target.passes[1] < SAMPLES
+
+
+def test_a_text_that_takes_too_long_to_read_is_read_as_far_as_a_quarter_of_the_time_goes() -> None:
     target = TimedTarget(costing(MS), fill=0.01)
     cost = measured(target, seconds=4.0, depths=(1024, 4000))
     (depth,) = cost.depths

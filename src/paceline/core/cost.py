@@ -118,14 +118,15 @@ class Cost:
         return curve
 
     def _drawn(self, place: int, most: int) -> list[float]:
-        """Steps up to the largest known rows; beyond them a line of the last two's slope, and of no less than
-        they cost a row."""
+        """Steps up to the largest known rows; beyond them a line as steep as from half as many to them, which
+        an edge or a hiccup at the last ones changes little, and of no less than half of what they cost a row.
+        A guess that is too low is mended by the first few passes, one that is too high by none."""
         curve, last = [0.0], 0
         for n in self.rows:
             curve += [self._cell(place, n)] * (n - last)
             last = n
-        before = self.rows[-2] if len(self.rows) > 1 else 0
-        slope = max((curve[last] - curve[before]) / (last - before), curve[last] / last)
+        before = max((n for n in self.rows if 2 * n <= last), default=0)
+        slope = max((curve[last] - curve[before]) / (last - before), curve[last] / (2 * last))
         curve += [curve[last] + slope * i for i in range(1, most - last + 1)]
         return curve
 

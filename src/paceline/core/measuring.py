@@ -16,6 +16,7 @@ from paceline.core.tree import chain
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 32, 33, 48, 64)
 DEPTHS = (256, 1024, 4096)
 IMPORTANT = frozenset({1, 2, 3, 4, 8, 16})  # rows that get twice the time of others
+FIRST = 4  # so much sooner comes a first sample: use mends what was timed once, but a gap hides an edge
 SAMPLES = 25  # of one number of rows, at most
 SHORTEST, REPEATS = 1e-4, 16  # seconds of a sample: shorter passes are repeated, up to so many times
 TINIEST = 1e-9  # what a pass costs on a clock that stands still
@@ -41,7 +42,7 @@ def measure(
 ) -> Cost:
     """Measure for about so many seconds, whatever the model's size. What does not fit in is left out, but for
     one row and two, once each: the dear rows, and the depths that would take too long to fill. The first is
-    filled as far as half of the time goes.
+    filled as far as a quarter of the time goes.
 
     tick: told after every sample which share of the time is over; what it raises ends the measuring. Takes
     one session, and leaves nothing in the target's cache.
@@ -91,7 +92,7 @@ class Measuring:
         start = self._depth
         quick = self._spread(rows[:2], self._began + seconds / 10, {})
         rate = median_low(quick[rows[:2][-1]]) / len(quick)  # seconds a token that is put into the context
-        rate = self._deepen(wanted[0], self._left() / 2, rate)
+        rate = self._deepen(wanted[0], self._left() / 4, rate)
         out: dict[int, dict[int, float]] = {}
         while True:
             deeper = [d for d in wanted if bucket(d) > bucket(self._depth)]
@@ -135,7 +136,7 @@ class Measuring:
         self, rows: Sequence[int], until: float, samples: dict[int, list[float]]
     ) -> dict[int, list[float]]:
         """More samples by rows, interleaved, so that a busy moment hits them all. Every number of rows gets
-        the same time: cheap passes, which are timed worst, are repeated most, and dear ones wait."""
+        the same time once each has a sample: cheap passes, which are timed worst, are repeated most."""
         waiting = [n for n in rows if len(samples.get(n, ())) < SAMPLES]
         while waiting:
             n = min(waiting, key=lambda n: _turn(n, samples))
@@ -180,7 +181,9 @@ class Measuring:
 
 def _turn(n: int, samples: Mapping[int, Sequence[float]]) -> float:
     """Whose is the least is measured next: the time its samples should have taken, with one more."""
-    return (len(samples.get(n, ())) + 1) * _plausible(n, samples) / (2 if n in IMPORTANT else 1)
+    own, plausible = samples.get(n, ()), _plausible(n, samples)
+    few = not own or (len(own) == 1 and own[0] > plausible)  # it may have been a hiccup
+    return (len(own) + 1) * plausible / ((2 if n in IMPORTANT else 1) * (FIRST if few else 1))
 
 
 def _plausible(n: int, samples: Mapping[int, Sequence[float]]) -> float:
