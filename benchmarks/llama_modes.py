@@ -30,7 +30,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
@@ -110,9 +110,8 @@ def one_round(
     with ExitStack() as stack:
         stack.callback(turns.close)
         target: Any = models.plain.target
-        target.by_heart = bool(texts)  # the record's own words need no passes
-        turns.ask_plainly(items, 1)
-        target.by_heart = False
+        with target.by_heart() if texts else nullcontext():
+            turns.ask_plainly(items, 1)
         if arguments.ours:
             turns.add(parse_all(arguments.ours, {})[1:], draft)
         for mode in some:

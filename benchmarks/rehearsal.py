@@ -7,7 +7,8 @@ model's own and takes its time, and what it says is the record's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
@@ -24,23 +25,31 @@ from paceline.lab.system import Ask
 
 
 class Rehearsal:
-    """A target, and what it says to the prompts of `recordings`. by_heart: it makes no passes, for what is
-    asked only to know the answers."""
+    """A target, and what it says to the prompts of `recordings`."""
 
     def __init__(self, target: Any, recordings: Sequence[Recording]) -> None:
         self._target = target
         self._record = RecordedTarget(target.vocab, recordings, target.text)
-        self.by_heart = False
+        self._passes = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
 
+    @contextmanager
+    def by_heart(self) -> Iterator[None]:
+        """Answer without passes, where only the answers are wanted. Sessions are closed before it ends."""
+        self._passes = False
+        try:
+            yield
+        finally:
+            self._passes = True
+
     def open(self) -> Any:
         record = self._record.open()
-        return record if self.by_heart else RehearsedSession(self._target.open(), record)
+        return RehearsedSession(self._target.open(), record) if self._passes else record
 
     def forward(self, batch: Sequence[tuple[Any, DraftTree]], want: Want) -> Sequence[Any]:
-        if self.by_heart:
+        if not self._passes:
             return self._record.forward(batch, want)
         real = self._target.forward([(session.real, tree) for session, tree in batch], want)
         said = self._record.forward([(session.record, tree) for session, tree in batch], want)
