@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
+from paceline.core.errors import UsageError
 from paceline.core.ports import Budget, Features, Want
 from paceline.core.tree import DraftTree
-from paceline.costing import costs_of
+from paceline.costing import NOISY, costs_of
 from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
 from paceline.lab.bench.gate import Examiner
 from paceline.lab.bench.models import Models
@@ -97,8 +98,11 @@ class Said:
 
 
 def rehearse(models: Models, recorded: Sequence[Trace]) -> list[Recording]:
-    """Let the models' target say what was recorded, which is returned."""
-    costs_of(models.plain.target, None)  # kept, for `auto`: what rehearses reads no text to measure with
+    """Let the models' target say what was recorded, which is returned. Raises UsageError on a machine too
+    busy to measure."""
+    # Kept, for `auto`: what rehearses reads no text to measure with.
+    if costs_of(models.plain.target, None).target.noise >= NOISY:
+        raise UsageError("this machine is too busy to measure what passes cost: run it on an idle one")
     recordings = [request.recording for trace in recorded for request in trace.requests]
     rehearsal: Any = Rehearsal(models.plain.target, recordings)
     models.plain.target = rehearsal

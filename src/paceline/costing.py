@@ -22,7 +22,7 @@ QUICK = {
     "target": Effort(4.0, (256, 1024), ROWS),
     "draft": Effort(0.7, (256,), (1, 2, 4, 8)),
 }
-NOISY = 2.0  # costs that were measured on a machine so busy, or too seldom to tell, are not kept
+NOISY = 2.0  # costs that were measured on a machine so busy are not kept
 DOING = "measuring what a pass costs here, this once"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median_low
 from time import perf_counter
@@ -16,6 +15,7 @@ from paceline.core.tree import chain
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 17, 24, 32, 33, 48, 64)
 DEPTHS = (256, 1024, 4096)
 IMPORTANT = frozenset({1, 2, 3, 4, 8, 16})  # rows that get twice the time of others
+LEAST = {1: 3, 2: 1}  # samples that are taken by rows, whatever the time: noise is told by three at least
 FIRST = 4  # so much sooner comes a first sample: use mends what was timed once, but a gap hides an edge
 SAMPLES = 25  # of one number of rows, at most
 SHORTEST, REPEATS = 1e-4, 16  # seconds of a sample: shorter passes are repeated, up to so many times
@@ -41,8 +41,8 @@ def measure(
     tick: Tick = _silent,
 ) -> Cost:
     """Measure for about so many seconds, whatever the model's size. What does not fit in is left out, but for
-    one row and two, once each: the dear rows, and the depths that would take too long to fill. The first is
-    filled as far as a quarter of the time goes.
+    one row (three times) and two (once): the dear rows, and the depths that would take too long to fill. The
+    first is filled as far as a quarter of the time goes.
 
     tick: told after every sample which share of the time is over; what it raises ends the measuring. Takes
     one session, and leaves nothing in the target's cache.
@@ -141,7 +141,7 @@ class Measuring:
         while waiting:
             n = min(waiting, key=lambda n: _turn(n, samples))
             lasts = median_low(samples[n]) if n in samples else _plausible(n, samples)
-            if not (n <= 2 and n not in samples) and self._clock() + lasts > until:
+            if len(samples.get(n, ())) >= LEAST.get(n, 0) and self._clock() + lasts > until:
                 waiting.remove(n)
                 continue
             samples.setdefault(n, []).append(self._sample(n))
@@ -182,7 +182,7 @@ class Measuring:
 def _turn(n: int, samples: Mapping[int, Sequence[float]]) -> float:
     """Whose is the least is measured next: the time its samples should have taken, with one more."""
     own, plausible = samples.get(n, ()), _plausible(n, samples)
-    few = not own or (len(own) == 1 and own[0] > plausible)  # it may have been a hiccup
+    few = len(own) < LEAST.get(n, 1) or (len(own) == 1 and own[0] > plausible)  # it may have been a hiccup
     return (len(own) + 1) * plausible / ((2 if n in IMPORTANT else 1) * (FIRST if few else 1))
 
 
@@ -199,9 +199,7 @@ def _seconds(samples: Mapping[int, Sequence[float]]) -> dict[int, float]:
 
 
 def _noise(samples: Sequence[float]) -> float:
-    """The upper quartile over the lower; what one or two samples say nobody knows."""
-    if len(samples) < 3:
-        return math.inf
+    """The upper quartile over the lower."""
     ordered = sorted(samples)
     return ordered[len(ordered) * 3 // 4] / ordered[len(ordered) // 4]
 
