@@ -19,6 +19,8 @@ weights may not fit the memory.
 --same-text: all decode the text of our own plain decoding, recorded before: ours say what the record says
 (rehearsal.py), the servers are held to it by a grammar. Without it each writes its own, and texts that part
 at a near-tie are not equally easy to draft.
+--keep FOLDER: record.jsonl, the texts of --same-text, and groups.jsonl, a line for each item with what every
+system took for it, as soon as it is measured: what replay says can be held against them item by item.
 --temp: texts are drawn, and each system draws its own: outputs are compared in a first, greedy pass alone.
 Run it on an idle machine.
 """
@@ -97,6 +99,7 @@ def one_round(
     some: Sequence[Mode],
     draft: Path,
     texts: dict[tuple[int, ...], str],
+    folder: Path,
     arguments: argparse.Namespace,
 ) -> tuple[list[Group], list[Row]]:
     plain = Method("paceline", Drafting(drafters=("none",)))
@@ -153,6 +156,8 @@ def one_round(
             groups = []
             for group in turns.rounds(1, set(), first=number * len(items)):
                 groups.append(replace(group, round=number))
+                with (folder / "groups.jsonl").open("a") as file:
+                    print(json.dumps(asdict(groups[-1])), file=file)
                 bars.advance(task)
                 if not console.is_terminal:
                     console.print(f"round {number + 1}: {len(groups)} of {len(items)} items", highlight=False)
@@ -226,6 +231,9 @@ def main() -> None:
     parser.add_argument("--heat", type=int, help="items that all modes are asked before the finals")
     parser.add_argument("--at-once", type=int, default=20, help="modes side by side")
     parser.add_argument("--same-text", action="store_true", help="what plain decoding says, for all")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="texts and each item's times, into a new one"
+    )
     parser.add_argument("--temp", type=float, default=0.0, help="texts are drawn, by each its own")
     parser.add_argument(
         "--modes", default="", help="only these, by the beginning of their names (with a space: the whole)"
@@ -245,14 +253,19 @@ def main() -> None:
     if arguments.same_text and arguments.temp > 0:
         parser.error("--same-text: held to a text, a server would draw most tokens twice; leave --temp out")
     items = workload.sampled(workload.of_size(workload.load(arguments.suite), "tiny"), arguments.items)
-    with tempfile.TemporaryDirectory() as folder:
+    with nullcontext(arguments.keep) if arguments.keep else tempfile.TemporaryDirectory() as kept:
+        folder = Path(kept)
+        if arguments.keep:
+            if folder.exists():
+                parser.error(f"--keep {folder}: is there already")
+            folder.mkdir(parents=True)
         target, draft = arguments.model, arguments.model_draft or zoo.draft_path()
         if target is None:
-            target = Path(folder) / f"{arguments.size}-{arguments.type}.gguf"
+            target = folder / f"{arguments.size}-{arguments.type}.gguf"
             inflate(zoo.target_path(), target, parse_count(arguments.size), arguments.type)
         groups: list[Group] = []
         with Models({"target": target, **settings(arguments)}) as models:
-            texts = recorded_texts(models, Path(folder), arguments) if arguments.same_text else {}
+            texts = recorded_texts(models, folder, arguments) if arguments.same_text else {}
 
             def turns(
                 rounds: Sequence[int], items: Sequence[workload.Item], some: Sequence[Mode]
@@ -260,7 +273,9 @@ def main() -> None:
                 found: list[Group] = []
                 rows: dict[str, Row] = {}
                 for number in rounds:
-                    measured, told = one_round(number, models, items, [PLAIN, *some], draft, texts, arguments)
+                    measured, told = one_round(
+                        number, models, items, [PLAIN, *some], draft, texts, folder, arguments
+                    )
                     found += measured
                     for row in told:  # what failed in one round has failed
                         if row.system not in rows or rows[row.system].lossless:
