@@ -20,7 +20,8 @@ weights may not fit the memory.
 (rehearsal.py), the servers are held to it by a grammar. Without it each writes its own, and texts that part
 at a near-tie are not equally easy to draft.
 --keep FOLDER: record.jsonl, the texts of --same-text, and groups.jsonl, a line for each item with what every
-system took for it, as soon as it is measured: what replay says can be held against them item by item.
+system took for it, as soon as it is measured: what replay says can be held against them item by item. Without
+-m the inflated target is there too.
 --temp: texts are drawn, and each system draws its own: outputs are compared in a first, greedy pass alone.
 Run it on an idle machine.
 """
