@@ -178,6 +178,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(tokens=[0])
+        self.mood: dict[str, float] = {}
 
 
 def asking(n: int) -> list[Any]:

@@ -167,7 +167,7 @@ class Cost:
             return
         implied, key, recent = math.log(seconds / cells[rows]), (place, rows), self._recent
         self._implied.append(implied)
-        lately, pace = median(self._implied), math.log(self._pace)
+        lately, pace = sorted(self._implied)[len(self._implied) // 2], math.log(self._pace)
         pace += PACE * (lately - pace)
         self._pace = math.exp(pace)
         # What only one kind of pass tells cannot be told apart from the pace and is taken for it: otherwise a

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+from paceline.core.belief import Mood
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Policy, fits
 from paceline.core.ports import Budget, Caps, Drafter, Forward, Grammar, Memory, Session, Target
@@ -32,6 +33,7 @@ class Request:
     rule: how sampled drafts are verified (verify.py). grammar: what the text must follow. noise: what a
     drafter may know of the draws; None where tokens are not drawn.
     logprobs: None, or how many of the likeliest tokens to report beside each emitted token's own.
+    mood: what the policy has seen of its guesses (belief.py).
     """
 
     session: Session
@@ -46,6 +48,7 @@ class Request:
     grammar: Grammar | None = None
     noise: Noise | None = None
     logprobs: int | None = None
+    mood: Mood = field(default_factory=dict)
     late: float = 0.0  # seconds spent on a step after it was recorded; they count in the next one
     n_tokens: int = 0
     stop_reason: StopReason | None = None

@@ -17,10 +17,9 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from paceline.core.account import FEW, Account, reason
-from paceline.core.belief import Belief, Mood
+from paceline.core.belief import Belief
 from paceline.core.cost import Costs
 from paceline.core.policy import fits, fitting
 from paceline.core.ports import NO_BUDGET, Budget
@@ -73,7 +72,6 @@ class Rate:
         self.belief = Belief()
         self.rate = self.asking = 0.0  # tokens that a second has to bring: of a pass, of asking a drafter
         self._slightest = 0.0
-        self._moods: WeakKeyDictionary[Request, Mood] = WeakKeyDictionary()
         self._worth: dict[str, Worth] = {}
         self._tokens = self._seconds = 0.0  # of late
         self._spent = self._probing = 0.0  # seconds in all
@@ -110,9 +108,7 @@ class Rate:
         self.asking = self.rate * (1.0 + STRICT * max(0.0, lost))
         self._slightest = 0.0
         return [
-            RateBudget(
-                depth, nodes, width, 0.0, self._p_split, None, None, self, self._mood(request), Proposal()
-            )
+            RateBudget(depth, nodes, width, 0.0, self._p_split, None, None, self, request.mood, Proposal())
             for request in requests
         ]
 
@@ -137,12 +133,6 @@ class Rate:
             self._slightest = max(0.01, 0.5 * self.rate * self._pace * least)
         return self._slightest
 
-    def _mood(self, request: Request) -> Mood:
-        found = self._moods.get(request)
-        if found is None:
-            found = self._moods[request] = {}
-        return found
-
     def choose(
         self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
@@ -152,7 +142,7 @@ class Rate:
         if len(drafts) == 1 and drafts[0].q is None and fits(drafts[0], budgets[0]):
             return [self._chosen(requests[0], budgets[0], drafts[0], now)]
         survivals = [
-            self.belief.survivals(self._mood(request), draft)
+            self.belief.survivals(request.mood, draft)
             for request, draft in zip(requests, drafts, strict=True)
         ]
         queue: list[tuple[float, int, int]] = []
@@ -180,7 +170,7 @@ class Rate:
     def _chosen(self, request: Request, budget: Budget, draft: DraftTree, now: float) -> DraftTree:
         """What `choose` comes to for one request, whose draft is within its budget: as nearly always, and in
         two thirds of the time."""
-        survival = self.belief.survivals(self._mood(request), draft)
+        survival = self.belief.survivals(request.mood, draft)
         order: Sequence[int] = range(len(survival))
         if draft.probe or not draft.is_chain:  # of which none is likelier than the one before
             order = sorted(order, key=survival.__getitem__, reverse=True)
@@ -202,7 +192,7 @@ class Rate:
             deciding += step.times.other
             deepest = max(deepest, len(request.session.tokens) - len(step.tokens))
             first = first or request.stats.steps == 1
-            for name in self.belief.learn(self._mood(request), step.tree.proposed, step.tokens):
+            for name in self.belief.learn(request.mood, step.tree.proposed, step.tokens):
                 if name in self._worth:
                     self._worth[name].knew()
             self._steps += 1
@@ -227,7 +217,7 @@ class Rate:
 
     def _excuse(self, request: Request, step: Step) -> None:
         """Nothing was verified: was there a guess, and would it have been right?"""
-        proposed, mood = step.tree.proposed, self._mood(request)
+        proposed, mood = step.tree.proposed, request.mood
         guesses = proposed.children(ROOT)
         if guesses:
             survival = self.belief.survivals(mood, proposed)

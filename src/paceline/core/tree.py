@@ -7,7 +7,7 @@ The root is not in the arrays: it is the last emitted token (the root law). Node
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,9 +140,7 @@ class DraftTree:
     def chosen(self, nodes: Sequence[int], survival: Sequence[float]) -> DraftTree:
         """Only these nodes (in order, each with its parent), and what is believed of all; `whole` tells what
         was proposed."""
-        if len(nodes) == len(self.tokens):
-            return replace(self, survival=tuple(survival))
-        return self._of(nodes, survival, self)
+        return self._of(nodes, survival, self.whole if len(nodes) == len(self.tokens) else self)
 
     def _of(self, nodes: Sequence[int], survival: Sequence[float], whole: DraftTree | None) -> DraftTree:
         n = len(nodes)
