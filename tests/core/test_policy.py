@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groves import budgets, closed, fits, kept, trees
-from paceline.core.policy import Fixed, fitted, fitting
+from paceline.core.policy import Fixed, fitted
 from paceline.core.ports import Budget
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 
@@ -70,11 +70,3 @@ def test_what_several_have_said_together_is_cut_to_its_budget_and_a_single_draft
     assert trees_[0].said == (said[0], said[2])
     assert trees_[1] is long
     assert trees_[2] is EMPTY
-
-
-def test_requests_have_room_of_their_own() -> None:
-    """What one request's budget refuses does not keep another's nodes out."""
-    drafts = [chain([1, 2, 3], "a", [0.9] * 3), chain([4, 5], "a", [0.8] * 2)]
-    queue = sorted((-s, at, node) for at, draft in enumerate(drafts) for node, s in enumerate(draft.survival))
-    kept_ = fitting(queue, drafts, [Budget(1, 1), Budget(9, 9)])
-    assert [(at, node) for _, at, node in kept_] == [(0, 0), (1, 0), (1, 1)]

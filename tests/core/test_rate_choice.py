@@ -14,7 +14,7 @@ from groves import Choice, closed, fits, kept, trees
 from paceline.core.belief import Belief
 from paceline.core.ports import Budget
 from paceline.core.rate import Rate
-from paceline.core.tree import DraftTree
+from paceline.core.tree import DraftTree, chain
 from stage import asking, decider
 
 WIDE = 99
@@ -72,18 +72,31 @@ def test_nothing_else_that_fits_is_worth_more(
 @given(
     curve=curves,
     grove=groves,
-    narrow=st.builds(Budget, st.integers(0, 4), st.integers(0, 4), st.integers(1, 3)),
+    rooms=st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 3)), min_size=3, max_size=3
+    ),
 )
 @settings(deadline=None)
 def test_a_narrow_budget_is_kept_and_never_worse_than_no_draft(
-    curve: dict[int, float], grove: list[tuple[DraftTree, bool]], narrow: Budget
+    curve: dict[int, float], grove: list[tuple[DraftTree, bool]], rooms: list[tuple[int, int, int]]
 ) -> None:
+    """Each request's own."""
     drafts = [tree for tree, _ in grove]
     requests = asking(len(drafts))
     rate = decider(curve, depth=4, nodes=4, width=4)
-    budgets = [budget.capped(narrow.depth, narrow.nodes, narrow.width) for budget in rate.budgets(requests)]
+    budgets = [budget.capped(*room) for budget, room in zip(rate.budgets(requests), rooms, strict=False)]
     chosen = rate.choose(requests, budgets, drafts)
     took = [kept(tree, draft) for tree, draft in zip(chosen, drafts, strict=True)]
     assert all(fits(draft, some, b) for draft, some, b in zip(drafts, took, budgets, strict=True))
     nothing = [frozenset[int]()] * len(drafts)
     assert value(rate, curve, drafts, took) >= value(rate, curve, drafts, nothing) - 1e-12
+
+
+def test_requests_have_room_of_their_own() -> None:
+    """What one request's budget refuses does not keep another's nodes out."""
+    rate, requests = decider({1: 1.0, 64: 1.0}), asking(2)
+    drafts = [chain([1, 2, 3], "a", [0.9] * 3), chain([4, 5], "a", [0.8] * 2)]
+    budgets = [
+        b.capped(*room) for b, room in zip(rate.budgets(requests), [(1, 1, 1), (9, 9, 1)], strict=True)
+    ]
+    assert [tree.tokens for tree in rate.choose(requests, budgets, drafts)] == [(1,), (4, 5)]

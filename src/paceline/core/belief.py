@@ -84,7 +84,7 @@ class Belief:
     def _mixed(self, mood: Mood, tree: DraftTree) -> list[float]:
         """Of each node, the chance that it is accepted where its parent is."""
         known: dict[str, Known] = {}
-        said, depths, out = tree.said, tree.depths(), list[float]()
+        said, depths, out, alone = tree.said, tree.depths(), list[float](), list[float]()
         if not said:
             said = tuple([((name, score),) for name, score in zip(tree.source, tree.score, strict=True)])
         last, turns = "", 0
@@ -95,12 +95,18 @@ class Belief:
                 slope, biases = known.get(name) or self._known(name, mood, known)
             x = LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_at(score)
             z = slope * x + biases[depth if depth < POSITIONS else POSITIONS]
+            alone.append(z)
             out.append(1.0 / (1.0 + exp(-z)) if -SUREST < z < SUREST else sigmoid(z))
         if turns == 1 and sum(map(len, said)) == len(said):
             return out
         for parent in _shared(said, tree.parents):
             nodes = tree.children(parent)
-            siblings = [self._heard(mood, said[node], depths[node], known) for node in nodes]
+            siblings = [
+                [(said[node][0][0], alone[node])]
+                if len(said[node]) == 1
+                else self._heard(mood, said[node], depths[node], known)
+                for node in nodes
+            ]
             for node, z in zip(nodes, self._agreement.logits(siblings), strict=True):
                 out[node] = sigmoid(z)
         return out

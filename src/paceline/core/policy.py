@@ -67,33 +67,22 @@ class Fixed:
         """Nothing to learn: the numbers are fixed."""
 
 
-def fitting(
-    queue: Sequence[tuple[float, int, int]], drafts: Sequence[DraftTree], budgets: Sequence[Budget]
-) -> list[tuple[float, int, int]]:
-    """The likeliest nodes first, without those that their request has no room for, nor what hangs below
-    them."""
-    if all(fits(tree, budget) for tree, budget in zip(drafts, budgets, strict=True)):
-        return list(queue)  # as nearly always
-    kept: list[tuple[float, int, int]] = []
-    parents: list[set[int]] = [set() for _ in drafts]  # that have a child already
-    nodes: list[set[int]] = [set() for _ in drafts]
-    leaves = [0] * len(drafts)
-    depths = [tree.depths() for tree in drafts]
-    for entry in queue:
-        _, at, node = entry
-        tree, budget = drafts[at], budgets[at]
-        parent = tree.parents[node]
-        if parent != ROOT and parent not in nodes[at]:
-            continue
-        branches = parent in parents[at] or not nodes[at]
-        if len(nodes[at]) >= budget.nodes or depths[at][node] > budget.depth:
-            continue
-        if branches and leaves[at] >= budget.width:
-            continue
-        leaves[at] += branches
-        nodes[at].add(node)
-        parents[at].add(parent)
-        kept.append(entry)
+def fitting(order: Sequence[int], draft: DraftTree, budget: Budget) -> Sequence[int]:
+    """Of nodes, the likeliest first, those that there is room for, without what hangs below the others."""
+    if fits(draft, budget):
+        return order  # as nearly always
+    parents, depths = draft.parents, draft.depths()
+    kept, there, bearing, leaves = list[int](), {ROOT}, set[int](), 0
+    for node in order:
+        if len(kept) == budget.nodes:
+            break
+        parent = parents[node]
+        branches = parent in bearing or not kept
+        if parent in there and depths[node] <= budget.depth and leaves + branches <= budget.width:
+            leaves += branches
+            there.add(node)
+            bearing.add(parent)
+            kept.append(node)
     return kept
 
 
@@ -108,8 +97,8 @@ def fits(draft: DraftTree, budget: Budget) -> bool:
 
 def fitted(draft: DraftTree, budget: Budget) -> DraftTree:
     """What fits of drafts that together are more than each may be: the likeliest of it."""
-    queue = sorted((-s, 0, node) for node, s in enumerate(draft.survival))
-    kept = {node for _, _, node in fitting(queue, [draft], [budget])}
+    order = sorted(range(len(draft)), key=draft.survival.__getitem__, reverse=True)
+    kept = set(fitting(order, draft, budget))
     if len(kept) == len(draft):
         return draft
     return draft.only([node in kept for node in range(len(draft))])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from paceline.core.account import FEW, Account, reason
 from paceline.core.belief import Belief
 from paceline.core.cost import Costs
-from paceline.core.policy import fits, fitting
+from paceline.core.policy import fitting
 from paceline.core.ports import NO_BUDGET, Budget
 from paceline.core.proposal import Proposal, RateBudget
 from paceline.core.record import Step
@@ -39,6 +39,14 @@ SLIGHT = 0.002  # of a plain pass: a drafter that takes less is asked without as
 FELT, LONGEST_NAP = 0.02, 63  # a share of a pass; steps
 SHOWN = 16  # rows that a reason looks at
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
+
+
+def likeliest(draft: DraftTree, survival: Sequence[float]) -> Sequence[int]:
+    """The likeliest node first, each after the one that it hangs below."""
+    nodes = range(len(survival))
+    if draft.is_chain and not draft.probe:
+        return nodes  # of which none is likelier than the one before
+    return sorted(nodes, key=survival.__getitem__, reverse=True)
 
 
 def descending(survival: Sequence[float]) -> list[float]:
@@ -139,7 +147,7 @@ class Rate:
         if self._nap:
             return list(drafts)
         now = self._clock()
-        if len(drafts) == 1 and drafts[0].q is None and fits(drafts[0], budgets[0]):
+        if len(drafts) == 1 and drafts[0].q is None:
             return [self._chosen(requests[0], budgets[0], drafts[0], now)]
         survivals = [
             self.belief.survivals(request.mood, draft)
@@ -147,17 +155,17 @@ class Rate:
         ]
         queue: list[tuple[float, int, int]] = []
         rows = self._rows
-        for at, (draft, survival) in enumerate(zip(drafts, survivals, strict=True)):
+        for at, (draft, survival, budget) in enumerate(zip(drafts, survivals, budgets, strict=True)):
             if draft.q is not None:
                 rows += len(draft)  # verified whatever it is worth
             else:
-                queue += [(-s, at, node) for node, s in enumerate(survival)]
+                kept = fitting(likeliest(draft, survival), draft, budget)
+                queue += [(-survival[node], at, node) for node in kept]
         queue.sort()
-        kept = fitting(queue, drafts, budgets)
         rows = min(rows, self._end)  # many requests may have drawn more than the curve shows
-        n, _ = self._best([entry[0] for entry in kept], rows)
+        n, _ = self._best([entry[0] for entry in queue], rows)
         taken: list[list[int]] = [[] for _ in drafts]
-        for _, at, node in kept[:n]:
+        for _, at, node in queue[:n]:
             taken[at].append(node)
         for budget, survival in zip(budgets, survivals, strict=True):
             if isinstance(budget, RateBudget) and budget.proposal.name:
@@ -168,16 +176,16 @@ class Rate:
         ]
 
     def _chosen(self, request: Request, budget: Budget, draft: DraftTree, now: float) -> DraftTree:
-        """What `choose` comes to for one request, whose draft is within its budget: as nearly always, and in
-        two thirds of the time."""
+        """What `choose` comes to for one request, as nearly always, and in two thirds of the time."""
         survival = self.belief.survivals(request.mood, draft)
-        order: Sequence[int] = range(len(survival))
-        if draft.probe or not draft.is_chain:  # of which none is likelier than the one before
-            order = sorted(order, key=survival.__getitem__, reverse=True)
-        n, worth = self._best([-survival[node] for node in order], self._rows)
+        order = likeliest(draft, survival)
+        kept = fitting(order, draft, budget)
+        n, worth = self._best([-survival[node] for node in kept], self._rows)
         if isinstance(budget, RateBudget) and budget.proposal.name:
+            if len(kept) < len(order):  # what it has brought is told by all of it
+                worth = self._best([-survival[node] for node in order], self._rows)[1]
             self._settle(budget.proposal, now, worth)
-        return draft.chosen(sorted(order[:n]), survival)
+        return draft.chosen(sorted(kept[:n]), survival)
 
     def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
         cost = self.costs.target

@@ -32,24 +32,26 @@ class Models:
         self.memory = 0
         self.added: dict[Path, int] = {}
         self._drafts: dict[Path, LLM] = {}
-        self._costs: Costs | None = None
+        self._costs: dict[Path | None, Costs] = {}  # by draft
 
     def llm(self, drafting: Drafting, draft: Path | None) -> LLM:
         """The target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
-        small = None
-        if draft is not None:
-            small = self._draft(draft).target
-        costs = self._measured(small) if drafting.policy == "rate" else None
+        small = None if draft is None else self._draft(draft).target
+        costs = self._measured(draft) if drafting.policy == "rate" else None
         drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora, costs)
         policy = make_policy(drafting, costs)
         return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
 
-    def _measured(self, draft: Any) -> Costs:
-        """What passes cost, the same for all methods: each keeps it up to date."""
-        if self._costs is None:
-            self._costs = costs_of(self.plain.target, draft)
-            refresh(self._costs, draft)
-        return self._costs
+    def _measured(self, draft: Path | None) -> Costs:
+        """What passes cost, which all methods keep up to date: the target's are the same for all."""
+        if draft not in self._costs:
+            small = None if draft is None else self._draft(draft).target
+            costs = costs_of(self.plain.target, small)
+            for other in self._costs.values():
+                costs.target = other.target
+            refresh(costs, small)
+            self._costs[draft] = costs
+        return self._costs[draft]
 
     def _draft(self, path: Path) -> LLM:
         if path not in self._drafts:
@@ -60,8 +62,8 @@ class Models:
         return self._drafts[path]
 
     def close(self) -> None:
-        if self._costs is not None:
-            save(self.plain.target, None, self._costs)
+        for path, costs in self._costs.items():
+            save(self.plain.target, None if path is None else self._draft(path).target, costs)
         for draft in self._drafts.values():
             draft.close()
         self.plain.close()
