@@ -67,6 +67,14 @@ class Fixed:
         """Nothing to learn: the numbers are fixed."""
 
 
+def likeliest(draft: DraftTree, survival: Sequence[float]) -> Sequence[int]:
+    """The likeliest node first, each after the one that it hangs below."""
+    nodes = range(len(survival))
+    if draft.is_chain and not draft.probe:
+        return nodes  # of which none is likelier than the one before
+    return sorted(nodes, key=survival.__getitem__, reverse=True)
+
+
 def fitting(order: Sequence[int], draft: DraftTree, budget: Budget) -> Sequence[int]:
     """Of nodes, the likeliest first, those that there is room for, without what hangs below the others."""
     if fits(draft, budget):
@@ -97,8 +105,7 @@ def fits(draft: DraftTree, budget: Budget) -> bool:
 
 def fitted(draft: DraftTree, budget: Budget) -> DraftTree:
     """What fits of drafts that together are more than each may be: the likeliest of it."""
-    order = sorted(range(len(draft)), key=draft.survival.__getitem__, reverse=True)
-    kept = set(fitting(order, draft, budget))
+    kept = set(fitting(likeliest(draft, draft.survival), draft, budget))
     if len(kept) == len(draft):
         return draft
     return draft.only([node in kept for node in range(len(draft))])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from paceline.core.account import FEW, Account, reason
 from paceline.core.belief import Belief
 from paceline.core.cost import Costs
-from paceline.core.policy import fitting
+from paceline.core.policy import fitting, likeliest
 from paceline.core.ports import NO_BUDGET, Budget
 from paceline.core.proposal import Proposal, RateBudget
 from paceline.core.record import Step
@@ -39,14 +39,6 @@ SLIGHT = 0.002  # of a plain pass: a drafter that takes less is asked without as
 FELT, LONGEST_NAP = 0.02, 63  # a share of a pass; steps
 SHOWN = 16  # rows that a reason looks at
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
-
-
-def likeliest(draft: DraftTree, survival: Sequence[float]) -> Sequence[int]:
-    """The likeliest node first, each after the one that it hangs below."""
-    nodes = range(len(survival))
-    if draft.is_chain and not draft.probe:
-        return nodes  # of which none is likelier than the one before
-    return sorted(nodes, key=survival.__getitem__, reverse=True)
 
 
 def descending(survival: Sequence[float]) -> list[float]:
@@ -176,7 +168,7 @@ class Rate:
         ]
 
     def _chosen(self, request: Request, budget: Budget, draft: DraftTree, now: float) -> DraftTree:
-        """What `choose` comes to for one request, as nearly always, and in two thirds of the time."""
+        """What `choose` comes to for a single request, the commonest case, in two thirds of the time."""
         survival = self.belief.survivals(request.mood, draft)
         order = likeliest(draft, survival)
         kept = fitting(order, draft, budget)
@@ -229,9 +221,9 @@ class Rate:
         guesses = proposed.children(ROOT)
         if guesses:
             survival = self.belief.survivals(mood, proposed)
-            likeliest = max(guesses, key=survival.__getitem__)
+            guess = max(guesses, key=survival.__getitem__)
             self._left_out += 1
-            self._was_right += proposed.tokens[likeliest] == step.tokens[0]
+            self._was_right += proposed.tokens[guess] == step.tokens[0]
         declined = bool(guesses) or id(mood) in self._refused or self._nap > 0
         self._declined += declined
         self._silent += not declined

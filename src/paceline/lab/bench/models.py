@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -15,6 +15,9 @@ from paceline.core.settings import Drafting
 from paceline.costing import beside, costs_of, refresh, save
 from paceline.llm import LLM
 from paceline.makers import Corpora, make_drafter, make_policy
+
+if TYPE_CHECKING:
+    from paceline.engines.llama import LlamaTarget
 
 
 class Models:
@@ -36,7 +39,7 @@ class Models:
 
     def llm(self, drafting: Drafting, draft: Path | None) -> LLM:
         """The target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
-        small = None if draft is None else self._draft(draft).target
+        small = self._small(draft)
         costs = self._measured(draft) if drafting.policy == "rate" else None
         drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora, costs)
         policy = make_policy(drafting, costs)
@@ -45,13 +48,16 @@ class Models:
     def _measured(self, draft: Path | None) -> Costs:
         """What passes cost, which all methods keep up to date: the target's are the same for all."""
         if draft not in self._costs:
-            small = None if draft is None else self._draft(draft).target
+            small = self._small(draft)
             costs = costs_of(self.plain.target, small)
             for other in self._costs.values():
                 costs.target = other.target
             refresh(costs, small)
             self._costs[draft] = costs
         return self._costs[draft]
+
+    def _small(self, draft: Path | None) -> LlamaTarget | None:
+        return None if draft is None else self._draft(draft).target
 
     def _draft(self, path: Path) -> LLM:
         if path not in self._drafts:
@@ -63,7 +69,7 @@ class Models:
 
     def close(self) -> None:
         for path, costs in self._costs.items():
-            save(self.plain.target, None if path is None else self._draft(path).target, costs)
+            save(self.plain.target, self._small(path), costs)
         for draft in self._drafts.values():
             draft.close()
         self.plain.close()
