@@ -24,7 +24,8 @@ from paceline.drafters.model import ModelDrafter
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.noise import batch_noise
 from paceline.lab.judge import warm_up
-from paceline.llm import LLM, Generation
+from paceline.llm import LLM
+from paceline.stream import Generation
 from paceline.zoo.corpus import held_out
 
 DRAFTING = Drafting()

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from paceline.core.tree import DraftTree as DraftTree
     from paceline.engines.toy import ToyTarget as ToyTarget
     from paceline.llm import LLM as LLM
-    from paceline.llm import Generation as Generation
+    from paceline.stream import Generation as Generation
 
 _HOMES = {
     "load": "paceline.assemble",
     "LLM": "paceline.llm",
-    "Generation": "paceline.llm",
+    "Generation": "paceline.stream",
     "Sampling": "paceline.core.sampling",
     "DraftTree": "paceline.core.tree",
     "ToyTarget": "paceline.engines.toy",

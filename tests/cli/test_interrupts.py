@@ -16,7 +16,7 @@ import pytest
 from command_line import PROGRAM, command, environment, run
 from paceline import zoo
 from paceline.cli.interrupts import Interrupts
-from paceline.llm import Piece, Stream
+from paceline.stream import Piece, Stream
 
 Capture = pytest.CaptureFixture[str]
 ENDLESS = ("hello", "-n", "60000", "-c", "60100", "--ignore-eos")

@@ -17,8 +17,8 @@ from paceline import zoo
 from paceline.lab.replay import recording, traces
 from paceline.lab.replay.traces import Trace
 from paceline.lab.tokenizer import Tokenizer
-from paceline.llm import Stream
 from paceline.machine.fingerprint import fingerprint
+from paceline.stream import Stream
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = ("ab ab ab ab", "-n", "12", "--ignore-eos", "--draft", "lookup")

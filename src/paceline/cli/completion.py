@@ -18,10 +18,11 @@ from paceline.core.sampling import Sampling
 from paceline.lab.judge import judge, warm_up
 from paceline.lab.provenance import provenance
 from paceline.lab.replay.recording import PLAIN, Recorder
-from paceline.llm import LLM, Generation
+from paceline.llm import LLM
 from paceline.report import where
 from paceline.report.sources import Marks
 from paceline.report.table import comparison, summary
+from paceline.stream import Generation
 
 
 class Completion:

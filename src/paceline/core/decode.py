@@ -77,8 +77,10 @@ class Request:
         return "context" if self.n_prompt + self.n_tokens > n_ctx else None
 
     def close(self) -> None:
-        self.memory.close()
-        self.session.close()
+        try:
+            self.memory.close()
+        finally:
+            self.session.close()
 
 
 def start(

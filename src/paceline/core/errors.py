@@ -2,7 +2,8 @@
 
 PacelineError            exit 1
 ├── UsageError           exit 2   an argument that cannot be used as given
-│   └── VocabError       exit 2   draft and target do not share a vocabulary
+│   ├── VocabError       exit 2   draft and target do not share a vocabulary
+│   └── BusyError        exit 2   all sessions of a model are in use
 ├── ModelError           exit 1   a model file that cannot be loaded or is not a causal language model
 ├── MissingExtraError    exit 1   an optional dependency that is not installed
 ├── PeerError            exit 1   another program that was to be measured cannot be started, reached or read
@@ -24,6 +25,10 @@ class UsageError(PacelineError):
 
 
 class VocabError(UsageError):
+    pass
+
+
+class BusyError(UsageError):
     pass
 
 

@@ -14,12 +14,13 @@ from paceline.core.errors import PacelineError
 from paceline.core.sampling import Sampling
 from paceline.lab.evidence import Evidence
 from paceline.lab.judge import judge, warm_up
-from paceline.llm import LLM, Generation
+from paceline.llm import LLM
 from paceline.machine.hardware import containers
 from paceline.machine.hardware.containers import Limits
 from paceline.machine.hardware.files import Files
 from paceline.machine.hardware.probe import Hardware
 from paceline.machine.models.facts import Facts
+from paceline.stream import Generation
 
 RUN = "run"  # of a progress bar: a tick for each of its TICKS tokens
 TOKENS, SECONDS = 96, 6.0  # of the plain and the drafted run together, at most

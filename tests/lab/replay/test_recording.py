@@ -24,8 +24,8 @@ from paceline.core.vocab import Vocab
 from paceline.engines.recorded import numbered
 from paceline.lab.replay import traces
 from paceline.lab.replay.recording import Recorder, append, changed
-from paceline.llm import Generation
 from paceline.machine.fingerprint import fingerprint
+from paceline.stream import Generation
 
 VOCAB = numbered(300)
 START = """
@@ -35,7 +35,7 @@ from paceline.core.record import Stats
 from paceline.core.sampling import Sampling
 from paceline.engines.recorded import numbered
 from paceline.lab.replay.recording import Recorder
-from paceline.llm import Generation
+from paceline.stream import Generation
 recorder = Recorder(Path(sys.argv[1]), lambda said: print(said, flush=True))
 recorder.begin(numbered(300), "m")
 def add(n, who="w"):

@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline.core.errors import MissingExtraError, ModelError, UsageError
+from paceline.core.forks import Process
 from paceline.engines.llama import pages
 
 MAGIC = b"GGUF"
@@ -37,45 +39,53 @@ CUT_SHORT = (
 )
 
 _module: ModuleType | None = None
+_process = Process()  # that llama.cpp was first used in: OpenMP's threads are there, and nowhere else
+_importing = threading.Lock()
 _log: deque[str] = deque(maxlen=40)
 _callbacks: list[Any] = []
 
 
 def llama_cpp() -> ModuleType:
     """The low-level module, imported once, its log kept for error messages instead of printed."""
-    global _module
+    global _module, _process
     if _module is None:
-        try:
-            from llama_cpp import llama_cpp as module
-        except ImportError as error:
-            raise MissingExtraError(
-                f"GGUF models need llama-cpp-python ({error}): pip install 'paceline[llama]'"
-            ) from error
-
-        @module.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
-        def keep(level: int, text: bytes, _user: object) -> None:
-            if level == ERROR_LEVEL:
-                _log.append(text.decode(errors="replace").strip())
-
-        @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
-        def aborting(said: bytes) -> None:
-            # A failed assertion in C++ ends the process whatever we do: say why, instead of a backtrace.
-            assertion = said.decode(errors="replace").rpartition(": ")[2]
-            message = (
-                f"paceline: llama.cpp gave up ({assertion}); is the model file damaged? download it again"
-            )
-            print(message, file=sys.stderr, flush=True)
-            os._exit(ModelError.exit_code)
-
-        _callbacks.extend([keep, aborting])  # llama.cpp holds only their addresses
-        module.llama_log_set(keep, ctypes.c_void_p(0))
-        with contextlib.suppress(AttributeError):  # where ggml is another library than llama
-            module._lib.ggml_set_abort_callback(aborting)
-        module.llama_backend_init()
-        if sys.platform == "linux" and b"AMX_INT8 = 1" in module.llama_print_system_info():
-            _explain_crash()
-        _module = module
+        with _importing:
+            _process = Process()
+            _module = _module or _imported()
+    _process.require()
     return _module
+
+
+def _imported() -> ModuleType:
+    try:
+        from llama_cpp import llama_cpp as module
+    except ImportError as error:
+        raise MissingExtraError(
+            f"GGUF models need llama-cpp-python ({error}): pip install 'paceline[llama]'"
+        ) from error
+
+    @module.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
+    def keep(level: int, text: bytes, _user: object) -> None:
+        if level == ERROR_LEVEL:
+            _log.append(text.decode(errors="replace").strip())
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
+    def aborting(said: bytes) -> None:
+        # A failed assertion in C++ ends the process whatever we do: say why, instead of a backtrace.
+        assertion = said.decode(errors="replace").rpartition(": ")[2]
+        message = f"paceline: llama.cpp gave up ({assertion}); is the model file damaged? download it again"
+        print(message, file=sys.stderr, flush=True)
+        os._exit(ModelError.exit_code)
+
+    _callbacks.extend([keep, aborting])  # llama.cpp holds only their addresses
+    module.llama_log_set(keep, ctypes.c_void_p(0))
+    with contextlib.suppress(AttributeError):  # where ggml is another library than llama
+        module._lib.ggml_set_abort_callback(aborting)
+    module.llama_backend_init()
+    if sys.platform == "linux" and b"AMX_INT8 = 1" in module.llama_print_system_info():
+        _explain_crash()
+    found: ModuleType = module
+    return found
 
 
 def _explain_crash() -> None:

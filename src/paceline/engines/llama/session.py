@@ -7,6 +7,7 @@ every further child opens a branch. Rejection is `seq_rm`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
 
 class Slot:
     """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
-    that starts alike finds its prefix computed. prompt: how many of them a prompt of that length left."""
+    that starts alike finds its prefix computed. prompt: how many of them a prompt of that length left.
+    owner: the session that has it."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
         self.cached: list[int] = []
         self.prompt = 0
+        self.owner: weakref.ref[LlamaSession] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.owner is None or self.owner() is None
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:
@@ -47,7 +54,7 @@ class LlamaSession:
         self._planned = False  # cells beyond the committed ones may be in the cache
         self._rooted = False  # the root's cell and the tree's are
         self._sequence: list[int] = []  # of each node
-        self._branches: list[int] = []  # sequences to hand back
+        self._branched = False  # sequences are to be handed back
         self._heirs: set[int] = set()  # nodes whose own sequence a child continues
 
     @property
@@ -66,7 +73,7 @@ class LlamaSession:
             )
         committed = False
         if self._slot is None:
-            self._slot = self._target.take_slot(tokens)
+            self._slot = self._target.take_slot(self, tokens)
         elif self._rooted and len(tokens) > len(self.tokens) and tokens[: len(self.tokens)] == self.tokens:
             self._commit(self._matching(tokens))
             committed = True
@@ -130,8 +137,8 @@ class LlamaSession:
             self._heirs.add(parent)
             sequence = self.slot.sequence if parent == ROOT else self._sequence[parent]
         else:
-            sequence = self._target.take_branch()
-            self._branches.append(sequence)
+            self._branched = True
+            sequence = self._target.take_branch(self.slot)
             above = parent
             while above in fresh:
                 fresh[above].append(sequence)
@@ -182,13 +189,13 @@ class LlamaSession:
             self._hand_back()
 
     def _hand_back(self) -> None:
-        while self._branches:  # one by one: an interrupt between two must not free either twice
-            self._target.free_branch(self._branches.pop())
+        if self._branched:
+            self._target.free_branches(self.slot)
         self._forget()
 
     def close(self) -> None:
         if self._slot is not None:
             self.rollback()
-            self._target.free_slot(self._slot)
+            self._slot.owner = None
             self._slot = None
         self.tokens = []

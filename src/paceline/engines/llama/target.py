@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import ContractError, ModelError, UsageError
+from paceline.core.errors import BusyError, ContractError, ModelError, UsageError
+from paceline.core.forks import Process
 from paceline.core.ports import Caps, Features, Want
 from paceline.core.sampling import argmax, top_k
 from paceline.core.tree import DraftTree
@@ -61,6 +63,7 @@ class LlamaTarget:
         if not 1 <= sessions <= MAX_SESSIONS:
             raise UsageError(f"{sessions} sessions: must be between 1 and {MAX_SESSIONS}")
         self._cpp = binding.llama_cpp()
+        self._process = Process()
         self.path = path
         self.threads = threads
         self.exact_rows = exact_rows
@@ -118,8 +121,9 @@ class LlamaTarget:
         )
         self._memory = self._cpp.llama_get_memory(self._context)
         self._address = 0  # of `_logits`, of whose rows only those of the last pass are llama.cpp's
-        self._free_slots = [Slot(i) for i in range(sessions)]
-        self._free_branches = list(range(sessions + MAX_BRANCHES - 1, sessions - 1, -1))
+        self._slots = [Slot(i) for i in range(sessions)]
+        self._branches: list[Slot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
+        self._filler = Slot(-1)  # the owner of what fills a pass
 
     @property
     def name(self) -> str:
@@ -146,7 +150,8 @@ class LlamaTarget:
         return buffer.value.decode(errors="replace")
 
     def _require_open(self) -> None:
-        """llama.cpp would follow a freed pointer."""
+        """llama.cpp would follow a freed pointer, or wait for threads that are not there."""
+        self._process.require()
         if self._context is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
 
@@ -160,7 +165,7 @@ class LlamaTarget:
         """From the next session on; none may be open. What closed ones left in the cache is dropped. Raises
         ModelError where no context can be made with it, and is as it was."""
         self._require_open()
-        if len(self._free_slots) < self.caps.batch:
+        if not all(slot.is_free for slot in self._slots):
             raise ContractError("flash attention is changed while a session is open")
         before, self.flash_attention = self.flash_attention, flash
         self._free_context()
@@ -196,15 +201,17 @@ class LlamaTarget:
         return LlamaSession(self)
 
     def close(self) -> None:
+        """In a forked process only forget them: freeing would wait for threads that are not there."""
         self._free_context()
         if self._model is not None:
-            if self._owns_model:
+            if self._owns_model and self._process.is_this:
                 self._cpp.llama_model_free(self._model)
             self._model = None
 
     def _free_context(self) -> None:
         if self._context is not None:
-            self._cpp.llama_free(self._context)
+            if self._process.is_this:
+                self._cpp.llama_free(self._context)
             self._context = None
 
     def forward(self, batch: Sequence[tuple[LlamaSession, DraftTree]], want: Want) -> list[LlamaForward]:
@@ -260,13 +267,13 @@ class LlamaTarget:
         if missing <= 0:
             self._decode()
             return
-        filler = self.take_branch()
         try:
+            filler = self.take_branch(self._filler)
             for pos in range(missing):
                 self._batch.add(0, pos, [filler], True)
             self._decode()
         finally:
-            self.free_branch(filler)
+            self.free_branches(self._filler)
 
     def _decode(self) -> None:
         if self._batch.outputs > MAX_ROWS:
@@ -290,33 +297,42 @@ class LlamaTarget:
 
     # What sessions ask of the cache.
 
-    def take_slot(self, tokens: list[int]) -> Slot:
-        """The free trunk that already holds most of `tokens`."""
-        if not self._free_slots:
-            raise UsageError(
+    def take_slot(self, owner: LlamaSession, tokens: list[int]) -> Slot:
+        """The free trunk that already holds most of `tokens`, without what was drafted below it. It is free
+        again when `owner` frees it, or is gone: an interrupt may come between any two lines."""
+        free = [slot for slot in self._slots if slot.is_free]
+        if not free:
+            raise BusyError(
                 f"all {self.caps.batch} sessions of this model are in use: close a running stream first"
             )
-        best = max(self._free_slots, key=lambda slot: common_prefix(slot.cached, tokens))
-        self._free_slots.remove(best)
+        best = max(free, key=lambda slot: common_prefix(slot.cached, tokens))
+        best.owner = weakref.ref(owner)
+        self.free_branches(best)
+        self.trim(best, len(best.cached))
         return best
-
-    def free_slot(self, slot: Slot) -> None:
-        self._free_slots.append(slot)
 
     def forget(self) -> None:
         """Drop what closed sessions left in the cache, so that the next prompt is computed from its start."""
-        for slot in self._free_slots:
-            self.trim(slot, 0)
+        for slot in self._slots:
+            if slot.is_free:
+                self.trim(slot, 0)
 
-    def take_branch(self) -> int:
-        if not self._free_branches:
-            raise UsageError(f"more than {MAX_BRANCHES} branches in one pass: draft narrower trees")
-        return self._free_branches.pop()
+    def take_branch(self, slot: Slot) -> int:
+        """A sequence for a branch of that trunk."""
+        try:
+            branch = self._branches.index(None)
+        except ValueError:
+            raise UsageError(f"more than {MAX_BRANCHES} branches in one pass: draft narrower trees") from None
+        self._branches[branch] = slot
+        return self.caps.batch + branch
 
-    def free_branch(self, sequence: int) -> None:
-        if self._context is not None:
-            self._cpp.llama_memory_seq_rm(self._memory, sequence, -1, -1)
-        self._free_branches.append(sequence)
+    def free_branches(self, slot: Slot) -> None:
+        """All that were taken for it."""
+        for branch, owner in enumerate(self._branches):
+            if owner is slot:
+                if self._context is not None:
+                    self._cpp.llama_memory_seq_rm(self._memory, self.caps.batch + branch, -1, -1)
+                self._branches[branch] = None
 
     def share(self, source: int, branch: int, end: int, start: int = 0) -> None:
         """Let `branch` own the source's cells at positions [start, end) too."""
@@ -329,14 +345,15 @@ class LlamaTarget:
             raise ContractError(f"{self.path}: this model's state cannot be rolled back to position {start}")
 
     def trim(self, slot: Slot, keep: int) -> int:
-        """Keep at most the first `keep` positions of a trunk; returns how many it could keep."""
+        """Keep at most the first `keep` positions of a trunk; returns how many it could keep. At no moment
+        does the trunk claim more than its cells hold."""
         self._require_open()
-        if not self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1):
-            self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
-            keep = 0
         del slot.cached[keep:]
-        slot.prompt = slot.prompt if slot.prompt <= keep else 0
-        return keep
+        if not self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1):
+            slot.cached.clear()
+            self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
+        slot.prompt = slot.prompt if slot.prompt <= len(slot.cached) else 0
+        return len(slot.cached)
 
     def compute(self, slot: Slot, tokens: list[int]) -> None:
         """Bring the trunk up to `tokens`, in as few passes as fit."""

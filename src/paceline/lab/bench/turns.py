@@ -20,7 +20,8 @@ from paceline.lab.bench.summary import Group, Measurement
 from paceline.lab.replay.recording import Recorder
 from paceline.lab.system import Answer, Ask
 from paceline.lab.workload import Item
-from paceline.llm import LLM, Generation
+from paceline.llm import LLM
+from paceline.stream import Generation
 
 Tick = Callable[[str], None]
 Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]

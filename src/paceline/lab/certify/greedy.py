@@ -10,7 +10,8 @@ import numpy as np
 
 from paceline.core.sampling import Sampling
 from paceline.lab.compare import Difference, explain, first_difference
-from paceline.llm import LLM, Generation
+from paceline.llm import LLM
+from paceline.stream import Generation
 
 
 @dataclass(frozen=True)
