@@ -206,7 +206,7 @@ def test_what_was_added_outlives_a_process_that_dies(tmp_path: Path) -> None:
     path = tmp_path / "bench.sqlite"
     assert subprocess.run([sys.executable, "-c", KILLED, str(path)]).returncode == 9
     with History(path) as history:
-        assert history.run("last").status == "running"
+        assert history.run("last").status == "interrupted"
         assert history.groups(history.run("last").id) == {(0, 0, "kept"): []}
 
 
