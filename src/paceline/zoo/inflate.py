@@ -244,7 +244,8 @@ def inflate(
     ftype = check_ftype(ftype)
     check_output(out, source, force=force)
     if not source.is_file():
-        raise ModelError(f"no model at {source}")
+        what = "is no regular file" if source.exists() else "no such file"
+        raise ModelError(f"{source}: {what}; give the path of a .gguf model")
     try:
         reader = gguf.GGUFReader(source)
     except (ValueError, IndexError, KeyError) as error:
