@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core import scratch
+from paceline.core.locks import lock
 from paceline.core.scratch import NAME, scratch_file, scratch_folder, tidy
 
 WORKER = """
@@ -121,14 +122,14 @@ def test_where_there_are_no_locks_nothing_is_taken_for_left_behind(
 def test_one_that_was_taken_for_left_behind_before_it_was_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, seen = scratch.lock, list[int]()
+    seen = list[int]()
 
     def late(handle: int) -> bool | None:
         seen.append(handle)
         if len(seen) == 1:
             (only,) = tmp_path.iterdir()
             only.unlink()
-        return False if len(seen) == 2 else real(handle)  # then the other one holds it just now
+        return False if len(seen) == 2 else lock(handle)  # then the other one holds it just now
 
     monkeypatch.setattr(scratch, "lock", late)
     with scratch_file(tmp_path) as file:
