@@ -476,10 +476,12 @@ def test_a_run_that_was_killed_can_be_gone_on_with(
         while not (kept.is_file() and groups_in(kept)):
             assert process.poll() is None
             time.sleep(0.05)
+        with History(kept) as history:
+            assert history.run(1).status == "running"
         process.send_signal(signal.SIGKILL)
     before = groups_in(kept)
     with History(kept) as history:
-        assert history.run(1).status == "running"
+        assert history.run(1).status == "interrupted"
     with sqlite3.connect(kept) as connection:  # as if far fewer rounds had been asked for
         (plan,) = connection.execute("SELECT plan FROM runs").fetchone()
         rounds = before // 3 + 2

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -103,15 +100,71 @@ def test_interrupting_the_program_in_mid_stream_keeps_the_text(target: Path) -> 
     assert err.count(b"\n") == 1
 
 
-def test_interrupting_the_program_while_it_loads_ends_it_at_once(tmp_path: Path) -> None:
-    fifo = tmp_path / "model.gguf"
-    os.mkfifo(fifo)
-    with start("run", "-m", fifo, *ENDLESS) as process:
-        writer = open_once_it_is_read(fifo)
-        process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_while_the_program_loads_ends_it_at_once(number: signal.Signals, code: int) -> None:
+    script = """
+        import sys, time
+        import paceline.assemble
+        from paceline.cli.app import main
+
+        def load(**_):
+            print("loading", flush=True)
+            time.sleep(60)
+
+        paceline.assemble.load = load
+        sys.argv = ["paceline", "run", "hello"]
+        main()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"loading\n"
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-        os.close(writer)
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, out, err) == (code, b"", b"")
+
+
+def test_what_the_one_who_started_us_ignores_stays_ignored() -> None:
+    """As `nohup` has it."""
+    script = """
+        import signal
+        from paceline.cli.interrupts import Interrupts, end_cleanly
+
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        end_cleanly()
+        with Interrupts():
+            signal.raise_signal(signal.SIGHUP)
+        print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"True\n", b"")
+
+
+def test_a_signal_outside_of_any_work_ends_the_process_and_what_it_was_writing(tmp_path: Path) -> None:
+    script = """
+        import sys, time
+        from pathlib import Path
+        from paceline.cli.interrupts import end_cleanly
+        from paceline.core.scratch import scratch_file
+
+        end_cleanly()
+        with scratch_file(Path(sys.argv[1])):
+            print("writing", flush=True)
+            time.sleep(60)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(list(tmp_path.iterdir())) == 1
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupt_that_arrives_in_a_callback_from_c_is_not_lost() -> None:
@@ -173,14 +226,3 @@ def start(*args: str | Path) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         env=environment(),
     )
-
-
-def open_once_it_is_read(fifo: Path) -> int:
-    """Opening a FIFO for writing works only when somebody has it open for reading."""
-    while True:
-        try:
-            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            time.sleep(0.01)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,6 +75,52 @@ def test_a_truncated_model_is_refused_wherever_it_ends(target: Path, tmp_path: P
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(target.read_bytes()[:kept])
     program("run", "-m", cut, "hi").refused(1, "is cut short or damaged; download it again")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["run", "-m", "PIPE", "hi"], 1),
+        (["run", "-m", "TARGET", "-md", "PIPE", "hi"], 1),
+        (["run", "-m", "/dev/zero", "hi"], 1),
+        (["bench", "--no-history", "-m", "TARGET", "-md", "PIPE", "--methods", "model"], 1),
+        (["bench", "--no-history", "--plot", "PIPE"], 2),
+        (["zoo", "inflate", "out.gguf", "-m", "PIPE"], 1),
+        (["zoo", "inflate", "PIPE", "--force"], 2),
+        (["transplant", "PIPE", "--vocab-of", "TARGET", "-o", "out.gguf"], 1),
+        (["transplant", "TARGET", "--vocab-of", "PIPE", "-o", "out.gguf"], 1),
+        (["transplant", "TARGET", "--vocab-of", "TARGET", "-o", "PIPE", "--force"], 2),
+        (["run", "-m", "TARGET", "--record", "PIPE", "hi"], 2),
+        (["replay", "PIPE"], 2),
+    ],
+)
+def test_a_named_pipe_where_a_file_has_to_be_is_refused_and_holds_nobody_up(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    given = [{"PIPE": "pipe", "TARGET": str(target)}.get(arg, arg) for arg in args]
+    program(*given).refused(code, "/dev/zero" if "/dev/zero" in args else "pipe")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_texts_are_read_from_pipes_as_from_files(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text('{"type": "boolean"}')
+    suite = {"id": "a", "category": "one", "prompt": "ab ab", "max_tokens": 4}
+    (tmp_path / "suite.jsonl").write_text(json.dumps(suite) + "\n")
+    (tmp_path / "prompt.txt").write_text("hello")
+    model = ("-m", str(target), "-n", "2")
+    for args, file in (
+        (("run", *model, "--json", "-f"), "prompt.txt"),
+        (("run", *model, "--json", "hi", "-jf"), "schema.json"),
+        (("bench", "-m", str(target), "--methods", "lookup", "--n", "1", "--no-history", "--json", "--suite"),
+         "suite.jsonl"),
+    ):  # fmt: skip
+        done = program(*args, "/dev/stdin", stdin=(tmp_path / file).read_bytes())
+        assert done.code == 0, done.err
+        assert done.json
 
 
 def test_a_model_that_makes_llama_cpp_abort_is_refused_in_one_line(target: Path, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_json_holds_the_same(capsys: Capture, pair: tuple[Path, Path], tmp_path:
         (["kept.gguf"], r"kept\.gguf exists: choose another name, or overwrite it with --force"),
         (["."], "is a directory; give the name of the file to write"),
         (["missing/out.gguf"], "no folder missing: create it first"),
-        (["DRAFT", "--force"], "is one of the two models: choose another name"),
+        (["DRAFT", "--force"], "is what it would be made from: choose another name"),
         (["out.gguf", "--type", "Q3_K"], "unknown weight type 'Q3_K'"),
         (["out.gguf", "--output-scale", "2"], r"--output-scale 2\.0: must be between 0 and 1"),
         (["out.gguf", "--vocab-of", "missing.gguf"], r"missing\.gguf"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.core.errors import ModelError, UsageError, VocabError
+from paceline.core.scratch import scratch_folder
 from paceline.core.vocab import Vocab
 from paceline.engines.toy import ToyTarget
 from paceline.machine import corpora
@@ -24,11 +24,8 @@ from paceline.machine.corpora import (
     find_corpus,
     names,
     open_corpus,
-    tidy,
 )
 from paceline.machine.fingerprint import fingerprint
-
-NOBODY = 2**22 + 1  # above Linux's largest process number
 
 
 @pytest.fixture(autouse=True)
@@ -168,16 +165,17 @@ def test_names_are_those_of_folders_in_order_and_none_without_a_home(home: Path,
 
 
 def test_what_killed_builds_left_is_removed_and_a_corpus_gets_its_name_back(home: Path, vocab: Vocab) -> None:
-    make(home / f".lost.{NOBODY}.old", vocab)
-    make(home / f".lost.{NOBODY}.new", vocab)
+    make(home / ".lost.old", vocab)
+    make(home / ".paceline-0123456789abcdef.tmp", vocab)
     make(home / "kept", vocab)
-    make(home / f".kept.{NOBODY}.old", vocab)
-    make(home / f".busy.{os.getpid()}.new", vocab)
+    make(home / ".kept.old", vocab)
     (home / ".other.7.txt").mkdir()
-    tidy(home)
-    left = sorted(path.name for path in home.iterdir())
-    assert left == [f".busy.{os.getpid()}.new", ".other.7.txt", "kept", "lost"]
-    assert find_corpus("lost").manifest.name == f".lost.{NOBODY}.old"
+    with scratch_folder(home) as busy:
+        assert names() == ["kept", "lost"]
+        assert sorted(path.name for path in home.iterdir()) == sorted(
+            [".other.7.txt", busy.name, "kept", "lost"]
+        )
+    assert find_corpus("lost").manifest.name == ".lost.old"
 
 
 def test_a_replacement_that_fails_leaves_the_old_one(

@@ -140,13 +140,13 @@ def test_a_full_disk_keeps_what_was_there(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_two_processes_names_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    real = os.fdopen
+    real = os.fsync
 
-    def noted(handle: int, *args: Any, **more: Any) -> Any:
+    def noted(handle: int) -> None:
         seen.extend(path.name for path in path_of(KEY).parent.iterdir())
-        return real(handle, *args, **more)
+        real(handle)
 
-    monkeypatch.setattr(os, "fdopen", noted)
+    monkeypatch.setattr(os, "fsync", noted)
     keep(KEY, kept(), Said())
     keep(KEY, kept(), Said())
     temporary = {name for name in seen if name.startswith(".")}

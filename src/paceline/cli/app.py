@@ -1,7 +1,7 @@
 """The command line. Data goes to stdout, everything else to stderr.
 
 Exit codes: 0; 1 runtime error; 2 usage; 3 the lossless check failed, or (check) the draft does not fit;
-130 Ctrl-C; 141 stdout was closed.
+130 Ctrl-C; 141 stdout was closed; 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from paceline.cli import (
 )
 from paceline.cli.exits import CLOSED_PIPE, INTERRUPTED
 from paceline.cli.help import GroupedCommand
+from paceline.cli.interrupts import end_cleanly
 from paceline.core.errors import PacelineError
 from paceline.core.printable import printable
 
@@ -151,6 +152,7 @@ def main() -> None:
         sys.exit(CLOSED_PIPE)
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # to the end
+    end_cleanly()
     # A terminal that is not UTF-8 gets question marks, not an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a TextIOWrapper
     sys.exit(invoke(sys.argv[1:]))

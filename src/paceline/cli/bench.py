@@ -4,6 +4,7 @@ before."""
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -182,8 +183,10 @@ def check_plot(plot: Path | None) -> None:
     """Before hours of measuring, not after."""
     if plot is None:
         return
-    if not plot.parent.is_dir() or plot.is_dir():
+    if not plot.parent.is_dir() or (plot.exists() and not plot.is_file()):
         raise UsageError(f"--plot {plot}: name a file in a folder that is there")
+    if not os.access(Path(os.path.realpath(plot)).parent, os.W_OK | os.X_OK):
+        raise UsageError(f"--plot {plot}: its folder cannot be written to; name another")
     from paceline.report.plot import require_plotly
 
     require_plotly()

@@ -124,6 +124,7 @@ def resume(
         stored = found(kept, which)
         if stored.status == "done":
             raise UsageError(f"run {stored.id} is complete: `paceline bench show {stored.id}` prints it")
+        kept.check_idle(stored.id)
         return run(Plan.read(stored.plan), kept, stored.id, form, plot)
 
 

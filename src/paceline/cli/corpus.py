@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -242,12 +241,12 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Remove a corpus from the disk."""
-    from paceline.machine.corpora import check_name, corpora_folder, names
+    from paceline.machine import corpora
 
-    if check_name(name) not in names():
+    if corpora.check_name(name) not in corpora.names():
         raise UsageError(f"no corpus {name!r}: `paceline corpus list` prints those there are")
-    folder = corpora_folder() / name
+    folder = corpora.corpora_folder() / name
     _ask(f"Remove {folder}", yes)
-    shutil.rmtree(folder)
+    corpora.remove(folder)
     if as_json:
         typer.echo(json.dumps({"name": name, "removed": str(folder)}))

@@ -73,11 +73,12 @@ def transplant(
     """
     from paceline.cli.interrupts import Interrupts
     from paceline.cli.progress import progress
-    from paceline.lab.transplant import Rules, Transplant, check_out
+    from paceline.core.whole import check_output
+    from paceline.lab.transplant import Rules, Transplant
 
     kind = ftype.upper() if ftype else None
     rules = Rules(input_decay, output_decay, output_scale, kind, tied)
-    check_out(out, draft, vocab_of, force=force)  # before anything large is read
+    check_output(out, draft, vocab_of, force=force)  # before anything large is read
     with (
         Interrupts() as interrupts,
         Transplant(draft, vocab_of, rules) as made,

@@ -98,8 +98,6 @@ def inflate(
     from paceline.zoo.inflate import inflate as write
 
     count = parse_count(params)
-    if out.is_dir():
-        raise UsageError(f"{out}: is a directory; give the name of the file to write")
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
     with (
@@ -122,8 +120,7 @@ def inflate(
             if interrupts.pressed:
                 raise KeyboardInterrupt
 
-        layout = write(source or zoo.target_path(), out, count, ftype, force=force, progress=progress)
-    size = out.stat().st_size
+        layout, size = write(source or zoo.target_path(), out, count, ftype, force=force, progress=progress)
     print(f"{layout.parameters / 1e6:,.0f}M parameters, {size / 1e6:,.0f} MB", file=sys.stderr)
     typer.echo(str(out))
 

@@ -6,14 +6,13 @@ A file says nothing of the tokenizer that its tokens are of.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from paceline.core.errors import ModelError, UsageError
+from paceline.core.whole import whole
 from paceline.drafters.ngram_table import EMPTY, NGRAM_MAX, Continuations, Ints, Ngram, Rows, Table, read
 
 STATIC = 2  # the length of the n-grams in llama.cpp's static caches
@@ -68,29 +67,15 @@ class NgramCache:
         kept = counts >= least
         return NgramCache(Table.of((ngrams[kept], tokens[kept], counts[kept])))
 
-    def write(self, path: Path | str) -> None:
+    def write(self, path: Path | str, *, private: bool = False) -> None:
         """A file for `read` or llama.cpp. It appears whole or not at all; until then what was there stays.
-        Raises UsageError where there is nothing to write, OSError where it cannot be written."""
-        path, table = Path(path).resolve(), self.table()
+        private: for the user's eyes only. Raises UsageError where there is nothing to write, OSError where it
+        cannot be written."""
+        path, table = Path(path), self.table()
         if len(table) == 0:
             raise UsageError(f"{path}: not written, the n-gram cache is empty")
-        temporary = None
-        try:
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            temporary = Path(name)
-            with os.fdopen(handle, "wb") as file:
-                file.write(table.words().data)
-                file.flush()
-                os.fsync(file.fileno())
-            # mkstemp keeps others from reading, and a cache is no secret.
-            temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-            temporary.replace(path)
-        except BaseException as error:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                error.filename, error.filename2 = str(path), None
-            raise
+        with whole(path, private=private) as part, part.open("wb") as file:
+            file.write(table.words().data)
 
     def add(
         self, tokens: Sequence[int], start: int = 0, ngram_min: int = 1, ngram_max: int = NGRAM_MAX

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import MissingExtraError, PacelineError, UsageError
+from paceline.core.whole import private_file
 from paceline.drafters.suffix_array import INDEX, VERSION, files
 
 # Bytes of text in a shard. Every shard costs a look-up a search of its own; sorting one takes MEMORY times
@@ -41,7 +42,8 @@ def build(
     shard: int = SHARD,
     check: Callable[[], None] = _nothing,
 ) -> int:
-    """Write the datastore of `documents` into the existing `folder`; how many tokens it has.
+    """Write the datastore of `documents` into the existing `folder`, for the user's eyes only; how many
+    tokens it has.
 
     shard: most bytes of text in one. check: called every now and then; it may raise, to stop. What was
     written before that stays. Raises MissingExtraError, UsageError for ids outside the vocabulary or nothing
@@ -57,9 +59,9 @@ def build(
         spelled = text[::-1].astype(kind).view(np.uint8)
         del text
         text_path, array_path = files(folder, len(shards))
-        with text_path.open("wb") as file:
+        with private_file(text_path) as file:
             file.write(spelled.data)
-        with array_path.open("wb") as file:
+        with private_file(array_path) as file:
             for places in _places(_sorted(sort, spelled, check), kind.itemsize):
                 check()
                 file.write(places.data)
@@ -76,7 +78,8 @@ def build(
         "documents": n_documents,
         "shards": shards,
     }
-    (folder / INDEX).write_text(json.dumps(about), "utf-8")
+    with private_file(folder / INDEX) as file:
+        file.write(json.dumps(about).encode())
     return n_tokens
 
 

@@ -40,11 +40,13 @@ def raw_lines(path: Path) -> Iterator[Line]:
                 data = piece = file.readline(LONGEST + 1)
                 if not data:
                     return
+                end = start + len(data)  # a pipe does not tell where it is
                 while len(piece) > LONGEST and not piece.endswith(b"\n"):
                     piece = file.readline(LONGEST + 1)
+                    end += len(piece)
                 if not data.isspace():
                     yield Line(number, start, data.removesuffix(b"\n"))
-                start = file.tell()
+                start = end
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); give a .jsonl file") from error
 

@@ -12,12 +12,16 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import ModelError, UsageError, VocabError
+from paceline.core.locks import alone
+from paceline.core.scratch import tidy
 from paceline.core.vocab import Vocab
+from paceline.core.whole import private_file
 from paceline.machine.fingerprint import fingerprint
 from paceline.machine.home import expanded, home
 
@@ -28,8 +32,8 @@ DATASTORE = "datastore"
 KINDS = {"ngram": STATIC, "datastore": DATASTORE}
 COUNTED = ("files", "documents", "bytes", "tokens")  # of every source
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# What a build keeps beside the corpus: the new one until it is complete, and the old one for an instant.
-UNFINISHED = re.compile(rf"\.({NAME.pattern})\.(\d+)\.(new|old)")
+# What a corpus is called for the instant in which another takes its place.
+OLD = re.compile(rf"\.({NAME.pattern})\.old")
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class Manifest:
     paceline: str
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.as_dict(), indent=1), "utf-8")
+        with private_file(path) as file:
+            file.write(json.dumps(self.as_dict(), indent=1).encode())
 
     def as_dict(self) -> dict[str, Any]:
         return {"version": VERSION} | asdict(self)
@@ -121,10 +126,13 @@ def check_name(name: str) -> str:
 
 def names() -> list[str]:
     """Of all corpora, sound or not."""
-    tidy(corpora_folder())
-    if not corpora_folder().is_dir():
+    root = corpora_folder()
+    if not root.is_dir():
         return []
-    return sorted(path.name for path in corpora_folder().iterdir() if NAME.fullmatch(path.name))
+    tidy(root)
+    with alone(root):
+        _repair(root)
+    return sorted(path.name for path in root.iterdir() if NAME.fullmatch(path.name))
 
 
 def find_corpus(name_or_path: str | Path) -> Corpus:
@@ -160,33 +168,36 @@ def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
     return corpus
 
 
-def tidy(root: Path) -> None:
-    """Remove what builds that were killed have left in the folder of corpora; a corpus that was about to be
-    replaced gets its name back."""
-    import psutil
-
-    for path in root.glob(".*.*.*"):
-        if not (match := UNFINISHED.fullmatch(path.name)):
-            continue
-        name, process, kind = match.groups()
-        if psutil.pid_exists(int(process)):
-            continue
-        if kind == "old" and not (root / name).exists():
-            path.rename(root / name)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def replace(new: Path, folder: Path) -> None:
-    """Give `new` the name of `folder`, and remove what had it."""
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    had_one = folder.exists()
-    if had_one:
-        folder.rename(old)
-    try:
-        new.rename(folder)
-    except BaseException:
+    """Give `new` the name of `folder`, and remove what had it. Raises OSError."""
+    with alone(folder.parent):
+        _repair(folder.parent)
+        old = folder.with_name(f".{folder.name}.old")
+        had_one = folder.exists()
         if had_one:
-            old.rename(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+            folder.rename(old)
+        try:
+            new.rename(folder)
+        except BaseException:
+            if had_one:
+                old.rename(folder)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def remove(folder: Path) -> None:
+    """Raises OSError."""
+    with alone(folder.parent):
+        shutil.rmtree(folder)
+
+
+def _repair(root: Path) -> None:
+    """A corpus that was about to be replaced by a process that was killed gets its name back."""
+    for path in root.glob(".*.old"):
+        if not (match := OLD.fullmatch(path.name)):
+            continue
+        if (root / match[1]).exists():
+            shutil.rmtree(path, ignore_errors=True)
+            continue
+        with suppress(PermissionError):  # of somebody else, whose it is to repair
+            path.rename(root / match[1])

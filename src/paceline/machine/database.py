@@ -1,11 +1,16 @@
-"""What the SQLite files of this package have in common: transactions, whose a file is, kinds of errors."""
+"""What the SQLite files of this package have in common: who may read them, transactions, whose a file is,
+kinds of errors."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Literal, NamedTuple
+
+from paceline.machine.home import private_folder
 
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -17,6 +22,22 @@ class Marks(NamedTuple):
     application: int
     version: int
     tables: int
+
+
+def make_private(path: Path) -> None:
+    """An empty file where there is none, and its folder, for the user's eyes only. SQLite gives the files
+    that it keeps beside it the permissions of this one. Raises OSError."""
+    private_folder(path.parent)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def tighten(path: Path) -> None:
+    """The same for one that is there, and those beside it."""
+    for one in (path, *(path.with_name(f"{path.name}-{kind}") for kind in ("wal", "shm", "journal"))):
+        with suppress(FileNotFoundError, PermissionError):  # PermissionError: it is somebody else's
+            if one.stat().st_mode & 0o077:
+                one.chmod(0o600)
 
 
 def marks(connection: sqlite3.Connection) -> Marks:

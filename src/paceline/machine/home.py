@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.core.whole import whole
 
 
 def home() -> Path:
@@ -32,21 +31,22 @@ def kept_at(folder: str, key: Mapping[str, Any]) -> Path:
     return home() / folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
 
 
+def private_folder(path: Path) -> None:
+    """Make the folder, and those above it that are missing, for the user's eyes only; one that is there stays
+    as it is. Raises OSError."""
+    missing = [one for one in path.parents if not one.exists()]
+    for one in (*reversed(missing), path):
+        one.mkdir(mode=0o700, exist_ok=True)
+
+
 def expanded(path: str | os.PathLike[str]) -> Path:
     """With ~ and ~USER written out; as it is where there is no such user, for which Path's own raises."""
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all: a reader never sees half a file, and of several writers the last one stays. Makes
-    the folder. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
+    """For the user's eyes only, and whole or not at all: a reader never sees half a file, and of several
+    writers the last one stays. Makes the folder. Raises OSError."""
+    private_folder(path.parent)
+    with whole(path, private=True) as part:
+        part.write_text(text, "utf-8")

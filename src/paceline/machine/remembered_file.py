@@ -7,14 +7,13 @@ answer is decoded, any thread may call, and a file that was removed meanwhile is
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from paceline.core.errors import RememberedError
-from paceline.machine.database import DAMAGED, LOCKED, kind_of, marks, transaction
+from paceline.machine.database import DAMAGED, LOCKED, kind_of, make_private, marks, transaction
 
 VERSION = 1
 APPLICATION = int.from_bytes(b"PACR")  # marks the file as ours: another program's is left alone
@@ -44,7 +43,7 @@ def connected(
     Raises RememberedError; RemovedError for one that is not there, without `new`."""
     with explained(path, wait):
         if new is not None:
-            _touch(path)
+            make_private(path)
         with closing(_open(path, wait)) as connection:
             while True:
                 with transaction(connection, "IMMEDIATE" if writing else "DEFERRED"):
@@ -79,13 +78,6 @@ def remove(path: Path, wait: float) -> None:
             pass  # not one of ours: nobody uses it
         path.unlink(missing_ok=True)
         path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
-
-
-def _touch(path: Path) -> None:
-    """The folder and an empty file, for the user's eyes only; a journal gets the permissions of its file."""
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
 def _open(path: Path, wait: float) -> sqlite3.Connection:

@@ -14,6 +14,7 @@ from rich.style import Style
 
 from paceline.core.errors import MissingExtraError, UsageError
 from paceline.core.printable import printable
+from paceline.core.whole import whole
 from paceline.report.bench import PLAIN, model, overall, points
 
 Record = Mapping[str, Any]
@@ -189,7 +190,7 @@ def _places(drawn: Sequence[Line]) -> dict[Any, float]:
 
 def html(record: Record, path: Path, x: str | None = None) -> None:
     """The same with error bars (one standard deviation), for a browser, offline too; without a sweep, bars.
-    Raises MissingExtraError."""
+    Raises MissingExtraError and OSError."""
     require_plotly()
     import plotly.graph_objects as go
 
@@ -217,4 +218,5 @@ def html(record: Record, path: Path, x: str | None = None) -> None:
         yaxis={"title": "tokens/s (± standard deviation)", "rangemode": "tozero"},
         template="plotly_white",
     )
-    figure.write_html(path, include_plotlyjs=True, div_id="bench")
+    with whole(path) as part:
+        figure.write_html(part, include_plotlyjs=True, div_id="bench")

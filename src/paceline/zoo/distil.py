@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from paceline.core.errors import ModelError, PacelineError, UsageError
 from paceline.core.printable import printable
+from paceline.core.whole import whole
 from paceline.zoo.corpus import END
 from paceline.zoo.export import tensors_of
 from paceline.zoo.muon import MATMUL, Muon
@@ -81,16 +82,12 @@ def save(model: Llama, source: Path, out: Path) -> None:
     import gguf
 
     arrays = tensors_of(model.state_dict(), model.shape)
-    part = out.with_name(f".{out.name}.tmp")
-    try:
+    with whole(out) as part:
         shutil.copyfile(source, part)
         reader = gguf.GGUFReader(part, "r+")
         for tensor in reader.tensors:
             tensor.data[:] = gguf.quants.quantize(arrays[tensor.name], tensor.tensor_type)
         reader.data.flush()
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def check_types(path: Path) -> None:
@@ -149,7 +146,8 @@ def corpus_tokens(run: Path, model: Path) -> dict[str, np.ndarray[Any, Any]]:
     run.mkdir(parents=True, exist_ok=True)
     tokenizer, kept = tokenizer_of(model), run / "tokenizer.json"
     if not kept.exists():
-        tokenizer.save(str(kept))
+        with whole(kept) as part:
+            tokenizer.save(str(part))
     elif (
         json.loads(kept.read_text("utf-8"))["model"]["vocab"]
         != json.loads(tokenizer.to_str())["model"]["vocab"]
@@ -183,8 +181,8 @@ class Run:
             "draft": self.draft.state_dict(), "seconds": self.seconds, "steps": self.steps,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
         }  # fmt: skip
-        torch.save(state, self.kept.with_suffix(".tmp"))
-        self.kept.with_suffix(".tmp").replace(self.kept)
+        with whole(self.kept) as part:
+            torch.save(state, part)
 
     def step(self, teacher: Llama | None, ids: Tensor, done: float) -> float:
         """One update; the batch's loss before it."""

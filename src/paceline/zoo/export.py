@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.scratch import scratch_file
+from paceline.core.whole import whole
 from paceline.zoo import models_dir
 from paceline.zoo.corpus import END
 from paceline.zoo.network import DRAFT, TARGET, Shape
@@ -102,15 +104,11 @@ def export(run: Path, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for role, shape in (("target", TARGET), ("draft", DRAFT)):
-        plain, small = out / f".{role}-f32.tmp", out / f".{role}.tmp"
-        try:
+        file = out / f"paceline-{role}.gguf"
+        with whole(file) as part, scratch_file(out) as plain:
             write_gguf(plain, tensors_of(saved[role], shape), shape, run / "tokenizer.json", role)
-            quantize(plain, small, CARDS[role][1])
-            written.append(out / f"paceline-{role}.gguf")
-            small.replace(written[-1])
-        finally:
-            plain.unlink(missing_ok=True)
-            small.unlink(missing_ok=True)
+            quantize(plain, part, CARDS[role][1], name=file)
+        written.append(file)
     return written
 
 

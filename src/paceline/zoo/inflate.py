@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import ModelError, UsageError
+from paceline.core.scratch import scratch_file
+from paceline.core.whole import check_output, output
 from paceline.zoo.quantize import BITS, check_ftype, quantize
 
 Array = np.ndarray[Any, Any]
@@ -204,7 +206,7 @@ def write_plain(
             rng = np.random.default_rng([seed, *name.encode()])
             for piece in widened(name, shape, old, scale, rng):
                 piece = piece if len(shape) == 1 or ftype == "F32" else gguf.quants.quantize(piece, kind)
-                piece.tofile(stream)
+                stream.write(np.ascontiguousarray(piece).data)  # tofile() would not say that a disk is full
             progress("write", (number + 1) / len(shapes))
         writer.write_padding(stream, stream.tell())
 
@@ -228,23 +230,22 @@ def inflate(
     seed: int = 0,
     force: bool = False,
     progress: Progress = lambda _phase, _done: None,
-) -> Layout:
+) -> tuple[Layout, int]:
     """Write a Llama GGUF of about `parameters` weights (60M to 2B, within 5%) that behaves as `source`.
 
     `ftype` is F32, F16, BF16, Q8_0 or Q4_0; the quantised types go through F16 and llama.cpp's quantiser.
     `progress(phase, fraction)` is called with phase "write" or "quantize". Nothing is left at `out` unless
-    the whole file was written. Raises UsageError (sizes, types, an existing file) and ModelError (a source
-    that can't be widened, no disk space).
+    the whole file was written; its bytes are counted beside the layout. Raises UsageError (sizes, types, an
+    existing file), ModelError (a source that can't be widened, no disk space) and PacelineError (a place that
+    can't be written to).
     """
     import gguf
 
     ftype = check_ftype(ftype)
-    if out.exists() and not force:
-        raise UsageError(f"{out} exists: choose another name, or overwrite it with force")
+    check_output(out, source, force=force)
     if not source.is_file():
-        raise ModelError(f"no model at {source}")
-    if not out.parent.is_dir():
-        raise UsageError(f"no folder {out.parent}: create it first")
+        what = "is no regular file" if source.exists() else "no such file"
+        raise ModelError(f"{source}: {what}; give the path of a .gguf model")
     try:
         reader = gguf.GGUFReader(source)
     except (ValueError, IndexError, KeyError) as error:
@@ -252,19 +253,16 @@ def inflate(
     old = layout_of(reader, source)
     layout = choose_layout(old, parameters)
     plain_type = ftype if ftype in ("F32", "F16", "BF16") else "F16"
-    plain, final = out.with_name(f".{out.name}.plain.tmp"), out.with_name(f".{out.name}.tmp")
     bits = BITS[plain_type] + (BITS[ftype] if ftype != plain_type else 0)
     check_space(out.parent, int(layout.parameters * bits / 8))
-    try:
-        write_plain(reader, old, layout, plain, plain_type, seed, progress)
+    with output(out, force=force) as part:
         if ftype == plain_type:
-            plain.replace(out)
+            write_plain(reader, old, layout, part, plain_type, seed, progress)
         else:
-            progress("quantize", 0.0)
-            quantize(plain, final, ftype)
-            final.replace(out)
-            progress("quantize", 1.0)
-    finally:
-        plain.unlink(missing_ok=True)
-        final.unlink(missing_ok=True)
-    return layout
+            with scratch_file(part.parent) as plain:
+                write_plain(reader, old, layout, plain, plain_type, seed, progress)
+                progress("quantize", 0.0)
+                quantize(plain, part, ftype, name=out)
+                progress("quantize", 1.0)
+        size = part.stat().st_size  # of this file, whatever another process gives the name to
+    return layout, size

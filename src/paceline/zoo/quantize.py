@@ -24,12 +24,15 @@ def check_ftype(ftype: str) -> str:
     return name
 
 
-def quantize(source: Path, out: Path, ftype: str) -> None:
+def quantize(source: Path, out: Path, ftype: str, name: Path | None = None) -> None:
     """Write `source` as `ftype` to `out` (which it overwrites), on all cores.
 
-    Raises ModelError when llama.cpp refuses.
+    name: what an error calls the work; by default `source`. Raises ModelError when llama.cpp refuses.
     """
     import llama_cpp
+
+    if not source.is_file():  # a pipe would hold llama.cpp for ever
+        raise ModelError(f"{source}: is no file; give the path of a .gguf model")
 
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = FTYPES[check_ftype(ftype)]
@@ -41,7 +44,7 @@ def quantize(source: Path, out: Path, ftype: str) -> None:
     if code != 0:
         out.unlink(missing_ok=True)
         reason = said[0] if said else f"code {code}"
-        raise ModelError(f"llama.cpp could not quantise {source} to {ftype}: {reason}")
+        raise ModelError(f"llama.cpp could not quantise {name or source} to {ftype}: {reason}")
 
 
 @contextlib.contextmanager

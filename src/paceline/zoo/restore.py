@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.whole import whole
 from paceline.zoo import models_dir
 from paceline.zoo.corpus import END
 from paceline.zoo.network import DRAFT, TARGET, Shape
@@ -63,8 +64,10 @@ def begin(out: Path, tokenizer: str, weights: dict[str, Any]) -> None:
     if out.exists() and any(out.iterdir()):
         raise SystemExit(f"{out}: holds files already; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
-    (out / "tokenizer.json").write_text(tokenizer, "utf-8")
-    torch.save({**weights, "optimizers": [], "seconds": 0.0, "tokens": 0, "steps": 0}, out / "checkpoint.pt")
+    with whole(out / "tokenizer.json") as part:
+        part.write_text(tokenizer, "utf-8")
+    with whole(out / "checkpoint.pt") as part:
+        torch.save({**weights, "optimizers": [], "seconds": 0.0, "tokens": 0, "steps": 0}, part)
 
 
 def restore(files: Path, out: Path) -> None:

@@ -21,6 +21,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
+from paceline.core.whole import whole
 from paceline.zoo import corpus
 from paceline.zoo.muon import MATMUL, Muon
 from paceline.zoo.network import DRAFT, TARGET, Llama
@@ -70,7 +71,8 @@ def train_tokenizer(texts: dict[str, list[str]], out: Path) -> Tokenizer:
     tokenizer.train_from_iterator(sample, trainers.BpeTrainer(
         vocab_size=TARGET.vocab, special_tokens=[corpus.END], show_progress=False, max_token_length=32,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
-    tokenizer.save(str(out))
+    with whole(out) as part:
+        tokenizer.save(str(part))
     return tokenizer
 
 
@@ -85,7 +87,8 @@ def prepare(out: Path) -> dict[str, np.ndarray[Any, Any]]:
             ids: list[int] = []
             for encoded in tokenizer.encode_batch_fast([documents[i] for i in order]):
                 ids += [*encoded.ids, 0]
-            np.save(out / f"{name}.npy", np.array(ids, np.uint16))
+            with whole(out / f"{name}.npy") as part, part.open("wb") as file:
+                np.save(file, np.array(ids, np.uint16))
     return {name: np.load(out / f"{name}.npy") for name in (*MIXTURE, "held_out")}
 
 
@@ -162,8 +165,8 @@ class Trainer:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "seconds": self.seconds, "tokens": self.tokens, "steps": self.steps,
         }  # fmt: skip
-        torch.save(state, self.out / "checkpoint.tmp")
-        (self.out / "checkpoint.tmp").replace(self.out / "checkpoint.pt")
+        with whole(self.out / "checkpoint.pt") as part:
+            torch.save(state, part)
 
     def step(
         self, ids: Tensor, rate: float, distil: float, more: Callable[[], Tensor] | None = None

@@ -202,11 +202,108 @@ os._exit(9)
 """
 
 
+MEASURING = """
+import sys
+from pathlib import Path
+from paceline.lab.bench.history import History
+history = History(Path(sys.argv[1]))
+history.begin({}, {})
+print("begun", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_run_is_running_for_as_long_as_its_process_lives_and_can_be_resumed_then(tmp_path: Path) -> None:
+    path = tmp_path / "bench.sqlite"
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", MEASURING, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process,
+        History(path) as history,
+    ):
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert [run.status for run in history.runs()] == ["running"]
+        for use in (history.resume, history.check_idle):
+            with pytest.raises(UsageError, match="run 1 is being measured by another process: wait until"):
+                use(1)
+        assert history.run(1).status == "running"
+        process.kill()
+        process.wait()
+        assert [run.status for run in history.runs()] == ["interrupted"]
+        history.check_idle(1)
+        history.resume(1)
+        assert history.run(1).status == "running"
+        with History(path) as other:
+            assert other.run(1).status == "running"
+        history.finish(1, "done", [])
+        assert history.run(1).status == "done"
+    assert [one.name for one in tmp_path.iterdir()] == ["bench.sqlite"]
+
+
+def test_a_run_is_not_running_any_more_where_its_history_was_closed_before_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "bench.sqlite"
+    with History(path) as history:
+        run = history.begin({}, {})
+        assert history.run(run).status == "running"
+    with History(path) as history:
+        assert history.run(run).status == "interrupted"
+
+
+def test_what_a_killed_process_left_goes_with_its_run(tmp_path: Path) -> None:
+    path = tmp_path / "bench.sqlite"
+    assert subprocess.run([sys.executable, "-c", KILLED, str(path)]).returncode == 9
+    with History(path) as history:
+        history.delete(1)
+    assert [one.name for one in tmp_path.iterdir()] == ["bench.sqlite"]
+
+
+def test_where_there_are_no_locks_a_run_stays_running_and_may_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.lab.bench.alive.lock", lambda _handle: None)
+    path = tmp_path / "bench.sqlite"
+    assert subprocess.run([sys.executable, "-c", KILLED, str(path)]).returncode == 9
+    with History(path) as history:
+        assert history.run(1).status == "running"
+        history.check_idle(1)
+        history.resume(1)
+
+
+def test_the_file_and_those_beside_it_are_for_the_users_eyes_only(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "bench.sqlite"
+    before = os.umask(0o022)
+    try:
+        with History(path) as history:
+            history.begin({}, {})
+            kept = [path, *(path.with_name(f"{path.name}-{kind}") for kind in ("wal", "shm", "run-1"))]
+            assert {one.stat().st_mode & 0o777 for one in kept} == {0o600}
+            for one in (path.parent, path.parent.parent):
+                assert one.stat().st_mode & 0o777 == 0o700
+            for one in kept[:3]:
+                one.chmod(0o644)  # as an older version made them
+            with History(path):
+                assert {one.stat().st_mode & 0o777 for one in kept} == {0o600}
+    finally:
+        os.umask(before)
+
+
+def test_another_programs_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.sqlite"
+    with sqlite3.connect(path) as theirs:
+        theirs.execute("CREATE TABLE theirs (a)")
+    theirs.close()
+    path.chmod(0o644)
+    with pytest.raises(HistoryError, match="another program"):
+        History(path)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
 def test_what_was_added_outlives_a_process_that_dies(tmp_path: Path) -> None:
     path = tmp_path / "bench.sqlite"
     assert subprocess.run([sys.executable, "-c", KILLED, str(path)]).returncode == 9
     with History(path) as history:
-        assert history.run("last").status == "running"
+        assert history.run("last").status == "interrupted"
         assert history.groups(history.run("last").id) == {(0, 0, "kept"): []}
 
 

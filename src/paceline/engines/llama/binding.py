@@ -133,6 +133,8 @@ def check_file(path: Path) -> None:
         raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
     if not path.exists():
         raise UsageError(f"{path}: no such file; give the path of a .gguf model")
+    if not path.is_file():  # a named pipe would hold its reader for ever
+        raise ModelError(f"{path}: is no regular file; give the path of a .gguf model")
     try:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))

@@ -15,6 +15,7 @@ from typing import Any
 from paceline.assemble import choose
 from paceline.core.errors import HistoryError, PacelineError, UsageError
 from paceline.core.sampling import Sampling
+from paceline.core.scratch import scratch_folder
 from paceline.lab.bench import peers
 from paceline.lab.bench.history import History, Status
 from paceline.lab.bench.method import PLAIN, changed, parse_all
@@ -278,7 +279,7 @@ class Bench:
     def _drafted(self, point: Point) -> Path | None:
         if self._draft is None or not point.draft_type:
             return self._draft
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-")))
+        folder = self._stack.enter_context(scratch_folder(Path(tempfile.gettempdir())))
         out = folder / f"{self._draft.stem}-{point.draft_type}.gguf"
         quantize(self._draft, out, point.draft_type)
         return out

@@ -15,8 +15,9 @@ from typing import Any, Literal, Self
 
 import paceline
 from paceline.core.errors import HistoryError, UsageError
+from paceline.lab.bench.alive import Alive
 from paceline.lab.bench.record import Result
-from paceline.machine.database import DAMAGED, LOCKED, kind_of, marks, transaction
+from paceline.machine.database import DAMAGED, LOCKED, kind_of, make_private, marks, tighten, transaction
 from paceline.machine.home import home
 
 Status = Literal["running", "done", "interrupted", "failed"]
@@ -67,12 +68,9 @@ class History:
     """
 
     def __init__(self, path: Path, wait: float = WAIT) -> None:
-        self.path, self._wait = path, wait
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._unusable(error.strerror or str(error)) from error
+        self.path, self._wait, self._alive = path, wait, Alive(path)
         with self._explained():
+            make_private(path)
             # Autocommit: a statement on its own is a transaction.
             self._connection = sqlite3.connect(path, timeout=wait, isolation_level=None)
         try:
@@ -89,20 +87,27 @@ class History:
         self.close()
 
     def close(self) -> None:
+        self._alive.close()
         self._connection.close()
 
     def begin(self, plan: Mapping[str, Any], provenance: Mapping[str, Any]) -> int:
-        """The number of a new run, which is "running" from now on."""
+        """The number of a new run, which is "running" from now on: until it is finished, or this process
+        ends."""
         started = datetime.now(UTC).isoformat(timespec="seconds")
         values = (started, "running", paceline.__version__, json.dumps(plan), json.dumps(provenance))
-        added = self._execute(
-            "INSERT INTO runs (started, status, paceline, plan, provenance) VALUES (?, ?, ?, ?, ?)", values
-        )
-        assert added.lastrowid is not None
-        return added.lastrowid
+        statement = "INSERT INTO runs (started, status, paceline, plan, provenance) VALUES (?, ?, ?, ?, ?)"
+        with self._explained(), transaction(self._connection):
+            run = self._connection.execute(statement, values).lastrowid
+            assert run is not None
+            self._alive.begin(run)  # before anybody else sees it
+        return run
 
     def resume(self, run: int) -> None:
-        self._change(run, "UPDATE runs SET status = 'running' WHERE id = ?")
+        """Raises UsageError where another process measures it."""
+        with self._explained(), transaction(self._connection):
+            self._change(run, "UPDATE runs SET status = 'running' WHERE id = ?")
+            if not self._alive.begin(run):
+                raise self._busy(run)
 
     def add_group(
         self, run: int, point: int, round_: int, item: str, measurements: Sequence[Mapping[str, Any]]
@@ -151,6 +156,7 @@ class History:
                 raise self._unknown(run)
             self._connection.execute("DELETE FROM results WHERE run = ?", (run,))
             self._connection.executemany("INSERT INTO results VALUES (?, ?, ?)", rows)
+        self._alive.end(run)
 
     def runs(self, limit: int = 20) -> list[Run]:
         """The last ones, newest first."""
@@ -170,11 +176,23 @@ class History:
 
     def delete(self, run: int) -> None:
         self._change(run, "DELETE FROM runs WHERE id = ?")
+        with self._explained():
+            self._alive.forget(run)
+
+    def check_idle(self, run: int) -> None:
+        """Raises UsageError where another process measures it."""
+        with self._explained():
+            if self._alive.is_measured(run):
+                raise self._busy(run)
 
     def _read(self, row: tuple[Any, ...]) -> Run:
         id_, started, status, version, plan, provenance = row
         said = self._rows("SELECT result FROM results WHERE run = ? ORDER BY place", (id_,))
         results = tuple(self._parsed(text) for (text,) in said)
+        if status == "running":
+            with self._explained():
+                if self._alive.is_measured(id_) is False:
+                    status = "interrupted"  # its process was killed
         return Run(id_, started, status, version, self._parsed(plan), self._parsed(provenance), results)
 
     def _parsed(self, text: str) -> Any:
@@ -199,7 +217,8 @@ class History:
         self._connection.execute("PRAGMA foreign_keys = ON")
         # A power cut may take nothing that was written.
         self._connection.execute("PRAGMA synchronous = FULL")
-        self._known()
+        if self._known():
+            tighten(self.path)
         self._write_ahead()
         with transaction(self._connection):
             # Asked again: another process may have made the tables in the meantime.
@@ -241,6 +260,8 @@ class History:
             yield
         except sqlite3.IntegrityError:
             raise
+        except OSError as error:
+            raise self._unusable(error.strerror or str(error)) from error
         except sqlite3.DatabaseError as error:
             if not kind_of(error):  # Python was misused: a bug
                 raise
@@ -264,6 +285,9 @@ class History:
             f"the bench history {self.path} cannot be opened or written ({why}): name another file with "
             "--history FILE, or give --no-history"
         )
+
+    def _busy(self, run: int) -> UsageError:
+        return UsageError(f"run {run} is being measured by another process: wait until that is done")
 
     def _unknown(self, run: int) -> UsageError:
         return UsageError(

@@ -6,8 +6,6 @@ a build that ends early, for whatever reason, leaves the old corpus as it was.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,12 +19,15 @@ from numpy.typing import NDArray
 
 import paceline
 from paceline.core.errors import PacelineError, UsageError
+from paceline.core.scratch import scratch_folder
+from paceline.core.whole import private_file
 from paceline.lab.corpus.collect import File, Reader, Skipped, find
 from paceline.lab.corpus.records import Content
 from paceline.lab.tokenizer import Tokenizer
 from paceline.machine import corpora
 from paceline.machine.corpora import COUNTED, DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest
 from paceline.machine.fingerprint import fingerprint
+from paceline.machine.home import private_folder
 
 # A file's text is tokenized in pieces of so many characters, for the progress bar and Ctrl-C.
 PIECE = 1 << 16
@@ -115,21 +116,16 @@ def build(
 @contextmanager
 def _folder(folder: Path) -> Iterator[Path]:
     """An empty folder beside `folder`, which is gone afterwards if it still has that name."""
-    new = folder.with_name(f".{folder.name}.{os.getpid()}.new")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        corpora.tidy(folder.parent)
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(mode=0o700)  # it holds people's text
-        yield new
+        private_folder(folder.parent)
+        with scratch_folder(folder.parent) as new:
+            yield new
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise PacelineError(
             f"{where}{error.strerror or error}; the corpus could not be written below {folder.parent}, make "
             "room there or set PACELINE_HOME to another folder (what was there is as it was)"
         ) from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 class Spool:
@@ -137,7 +133,7 @@ class Spool:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("wb")
+        self._file = private_file(path)
         self._lengths: list[int] = []
         self.tokens = 0
 
@@ -253,11 +249,11 @@ def _derive(
             cache = NgramCache.build(_ticking(spool, tick, COUNTING))  # type: ignore[arg-type]  # arrays
         if len(cache) == 0:
             raise UsageError("the texts are too short to count n-grams in: give more, or --kinds datastore")
-        cache.write(new / STATIC)
+        cache.write(new / STATIC, private=True)
     if "datastore" in kinds:
         from paceline.drafters.suffix_sort import build as sort
 
-        (new / DATASTORE).mkdir()
+        (new / DATASTORE).mkdir(mode=0o700)
         with phase({SORTING: len(spool)}) as tick:
             sort(new / DATASTORE, _ticking(spool, tick, SORTING), n_vocab, shard=_shard(), check=check)
 

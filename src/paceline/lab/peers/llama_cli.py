@@ -18,6 +18,7 @@ from time import monotonic
 
 from paceline.core.errors import PeerError, UsageError
 from paceline.core.sampling import Sampling
+from paceline.core.scratch import scratch_folder
 from paceline.lab.peers.llama_flags import Flags, model_arguments
 from paceline.lab.peers.llama_text import failure, read, unreadable
 from paceline.lab.system import Answer, Ask
@@ -97,7 +98,7 @@ class LlamaProgram:
                 self._models += self._given(names, cache_type)
 
     def _read_flags(self) -> Flags:
-        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        with scratch_folder(Path(tempfile.gettempdir())) as folder:
             # Whatever its exit status: that of 2024 is 1.
             _, said, _ = self._run([self._path, "--help"], HELP_TIMEOUT, folder)
         self._peak = 0
@@ -124,8 +125,8 @@ class LlamaProgram:
                 f"{self.name} needs {need:,} cells of context for the prompt's {len(ask.tokens):,} tokens "
                 f"and {ask.max_tokens:,} more, and was given {self._n_ctx:,}: use a longer context (-c)"
             )
-        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
-            prompt = Path(folder) / "prompt.txt"
+        with scratch_folder(Path(tempfile.gettempdir())) as folder:
+            prompt = folder / "prompt.txt"
             # One newline at the end is dropped in reading.
             prompt.write_text(ask.prompt + "\n", encoding="utf-8", newline="")
             code, out, err = self._run(self.arguments(ask, prompt), self._timeout, folder)
@@ -173,7 +174,7 @@ class LlamaProgram:
         """The flag by the first name that the program knows; nothing where it knows none."""
         return next(([name, value] for name in names if self._flags.has(name)), [])
 
-    def _run(self, line: Sequence[str], timeout: float, folder: str) -> tuple[int, str, str]:
+    def _run(self, line: Sequence[str], timeout: float, folder: Path) -> tuple[int, str, str]:
         """(exit code, stdout, stderr) of one process. folder: where it may leave its log files."""
         try:
             process = subprocess.Popen(

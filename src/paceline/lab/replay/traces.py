@@ -77,6 +77,8 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise UsageError(f"{path}: is read twice, which a pipe cannot be; give a .jsonl file")
         self._n = sum(1 for _ in raw_lines(path))
 
     def __len__(self) -> int:

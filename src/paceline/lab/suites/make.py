@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.core.whole import whole
 from paceline.lab.suites.chat import QUESTIONS
 from paceline.lab.workload import FOLDER, Item
 from paceline.zoo.corpus import HELD_OUT, docstrings, held_out, topics
@@ -287,9 +288,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER)
     out = parser.parse_args().out
     for name in SUITES:
-        (out / f"{name}.jsonl").write_text(lines(name), "utf-8", newline="\n")
+        with whole(out / f"{name}.jsonl") as part:
+            part.write_text(lines(name), "utf-8", newline="\n")
     about = {name: {"description": what, "licence": licence} for name, (what, licence) in SUITES.items()}
-    (out / "suites.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8", newline="\n")
+    with whole(out / "suites.json") as part:
+        part.write_text(json.dumps(about, indent=2) + "\n", "utf-8", newline="\n")
 
 
 if __name__ == "__main__":

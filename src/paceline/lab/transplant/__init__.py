@@ -1,5 +1,5 @@
 """Give a draft model another model's vocabulary, so that it can draft for it."""
 
-from paceline.lab.transplant.transplant import Report, Rules, Transplant, check_out
+from paceline.lab.transplant.transplant import Report, Rules, Transplant
 
-__all__ = ["Report", "Rules", "Transplant", "check_out"]
+__all__ = ["Report", "Rules", "Transplant"]

@@ -168,7 +168,7 @@ def write(
     for part in parts:
         written = 0
         for block in part.blocks():
-            np.ascontiguousarray(block).tofile(file)
+            file.write(np.ascontiguousarray(block).data)  # tofile() would not say that a disk is full
             written += block.nbytes
         if written != part.size:
             raise ModelError(f"{part.name} came out as {written:,} bytes, {part.size:,} were expected")

@@ -22,6 +22,7 @@ import numpy as np
 from paceline.core.errors import ModelError, UsageError, VocabError
 from paceline.core.lexicon import Lexicon
 from paceline.core.vocab import Vocab, check_shared
+from paceline.core.whole import check_output, output
 from paceline.engines.llama import binding
 from paceline.lab.tokenizer import Tokenizer
 from paceline.lab.transplant.gguf_file import (
@@ -135,7 +136,7 @@ class Transplant:
     ) -> Report:
         """Nothing is left at `out` unless the whole file was written, and llama.cpp reads it as it reads the
         target: the same tokens for the same text."""
-        check_out(out, self._draft.path, self._target.path, force=force)
+        check_output(out, self._draft.path, self._target.path, force=force)
         pieces = match(
             Lexicon(self._target.vocab, self._target.text.encode_within),
             Lexicon(self._draft.vocab, self._draft.text.encode_within),
@@ -145,8 +146,7 @@ class Transplant:
         )
         was_tied = OUTPUT not in self._tables
         ways = [self.rules.tied] if self.rules.tied is not None else [False, True] if was_tied else [False]
-        part = out.with_name(f".{out.name}.tmp")
-        try:
+        with output(out, force=force) as part:
             for tied in ways:
                 kind = self._write(part, pieces, bool(tied), partial(tick, "write"))
                 try:
@@ -157,13 +157,11 @@ class Transplant:
                         raise
                     continue
                 break
-            part.replace(out)
-        finally:
-            part.unlink(missing_ok=True)
+            size = part.stat().st_size  # of this file, whatever another process gives the name to
         lengths, counts = np.diff(pieces.starts), pieces.counts
         mean = float(lengths[lengths > 1].mean()) if (lengths > 1).any() else 1.0
         return Report(
-            out, out.stat().st_size, len(pieces), counts[SAME], counts[SPELLED], counts[SPECIAL],
+            out, size, len(pieces), counts[SAME], counts[SPELLED], counts[SPECIAL],
             counts[SILENT], mean, kind, bool(tied),
         )  # fmt: skip
 
@@ -236,18 +234,6 @@ class Transplant:
                         f"{self.file.path}: this architecture reads text differently with the target's "
                         "tokenizer: take one of the target's architecture, or --cross-vocab auto"
                     )
-
-
-def check_out(out: Path, *models: Path, force: bool) -> None:
-    """Raise UsageError unless `out` can be written, and is none of the models."""
-    if out.is_dir():
-        raise UsageError(f"{out}: is a directory; give the name of the file to write")
-    if not out.parent.is_dir():
-        raise UsageError(f"no folder {out.parent}: create it first")
-    if any(out.resolve() == model.resolve() for model in models):
-        raise UsageError(f"{out} is one of the two models: choose another name")
-    if out.exists() and not force:
-        raise UsageError(f"{out} exists: choose another name, or overwrite it with --force")
 
 
 def same_vocab(target: Vocab, draft: Vocab) -> bool:

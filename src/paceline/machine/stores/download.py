@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core.errors import ModelError, PacelineError, UsageError
+from paceline.core.whole import whole
 from paceline.machine.stores.places import hub_folder
 from paceline.machine.stores.reference import Held, Reference, asked_for, pick, variants
 from paceline.machine.stores.transfer import Partial, amount, fill
@@ -126,7 +127,8 @@ def pull(reference: Reference, watch: Watch, *, offline: bool = False) -> list[H
     # Where programs that are offline look up what `main` is.
     ref = repo_folder(name) / "refs" / "main"
     ref.parent.mkdir(parents=True, exist_ok=True)
-    ref.write_text(commit)
+    with whole(ref) as part:
+        part.write_text(commit)
     return held
 
 

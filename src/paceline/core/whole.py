@@ -1,0 +1,121 @@
+"""Files that are written whole or not at all: nobody sees half of one, and of several writers one stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from paceline.core.errors import PacelineError, UsageError
+from paceline.core.scratch import NAME, PRIVATE, USUAL, scratch_file
+
+
+@contextmanager
+def whole(path: Path, *, private: bool = False, new: bool = False) -> Iterator[Path]:
+    """An empty file to write to, which gets the name `path` at the end, or goes away. Links are followed.
+
+    private: for the user's eyes only, from the first byte on; otherwise as the umask says, or as the file was
+    that it replaces. new: FileExistsError for a name that is taken by then. Raises OSError, which names
+    `path`.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        before = _mode(target)
+        usual = before is None and not private
+        with scratch_file(target.parent, USUAL if usual else PRIVATE) as part:
+            if before is not None and not private:
+                part.chmod(before)
+            yield part
+            _settle(part)
+            _name(part, target, new=new)
+    except OSError as error:
+        if _concerns_us(error):
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
+def check_output(out: Path, *sources: Path, force: bool) -> None:
+    """Raise UsageError unless `out` can be made, and is none of `sources`; before hours of work."""
+    if out.is_dir():
+        raise UsageError(f"{out}: is a directory; give the name of the file to write")
+    if not out.parent.is_dir():
+        raise UsageError(f"no folder {out.parent}: create it first")
+    if out.exists():
+        if not out.is_file():
+            raise UsageError(f"{out}: is no regular file; give the name of a file to write")
+        if any(source.exists() and out.samefile(source) for source in sources):
+            raise UsageError(f"{out} is what it would be made from: choose another name")
+        if not force:
+            raise UsageError(f"{out} exists: choose another name, or overwrite it with --force")
+    folder = Path(os.path.realpath(out)).parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{out}: {folder} cannot be written to; choose another folder")
+
+
+@contextmanager
+def output(out: Path, *, force: bool) -> Iterator[Path]:
+    """`whole` for a file that was asked for by its name. Raises UsageError where another process has made it
+    meanwhile, PacelineError where it cannot be written."""
+    try:
+        with whole(out, new=not force) as part:
+            yield part
+    except FileExistsError as error:
+        raise UsageError(
+            f"{out} was made by another process meanwhile, and is kept: choose another name, or --force"
+        ) from error
+    except OSError as error:
+        if error.filename != str(out):
+            raise
+        raise PacelineError(
+            f"{out}: cannot be written ({error.strerror or error}); make room there, or choose another place"
+        ) from error
+
+
+def private_file(path: Path) -> BinaryIO:
+    """`path` opened to be written anew, for the user's eyes only. Raises OSError."""
+    return open(path, "wb", opener=lambda name, flags: os.open(name, flags, PRIVATE))
+
+
+def _mode(target: Path) -> int | None:
+    """None where there is no such file yet."""
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "is no regular file", str(target))
+    return stat.S_IMODE(mode) & 0o777
+
+
+def _concerns_us(error: OSError) -> bool:
+    """Not a file that was read meanwhile, nor a terminal that has gone."""
+    if error.errno is None or isinstance(error, BrokenPipeError):
+        return False
+    return error.filename is None or NAME.fullmatch(Path(os.fsdecode(error.filename)).name) is not None
+
+
+def _settle(part: Path) -> None:
+    """On the disk, not only on its way: a name that says it is complete must not outlive its bytes."""
+    handle = os.open(part, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _name(part: Path, target: Path, *, new: bool) -> None:
+    if not new:
+        part.replace(target)
+        return
+    try:
+        os.link(part, target)  # unlike a rename it never replaces; the other name goes away at the end
+    except FileExistsError:
+        raise
+    except OSError:  # as on file systems without links
+        if os.path.lexists(target):
+            raise FileExistsError(f"{target} exists") from None
+        part.replace(target)

@@ -1,0 +1,186 @@
+"""Commands that write at the same time: each writes its own, whole, and says so, or says why not. Killed ones
+leave nothing for long."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from command_line import PROGRAM, Done, environment, program
+from gguf_files import write_llama
+from paceline import zoo
+from paceline.core.scratch import NAME
+from paceline.lab.transplant import Transplant
+from paceline.zoo.inflate import inflate
+
+INFLATE = ("--type", "F16", "--params")
+
+
+def start(*args: str | Path, **env: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*PROGRAM, *map(str, args)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(**env),
+    )
+
+
+def together(commands: Sequence[Sequence[str | Path]], **env: str) -> list[Done]:
+    """What became of them, all started at once."""
+    processes = [start(*command, **env) for command in commands]
+    ends = [process.communicate(timeout=300) for process in processes]
+    return [
+        Done(process.returncode, out.decode(), err.decode())
+        for process, (out, err) in zip(processes, ends, strict=True)
+    ]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_of_inflations_into_one_file_one_succeeds_and_the_others_say_why_not(tmp_path: Path) -> None:
+    out, other = tmp_path / "out.gguf", tmp_path / "other.gguf"
+    ends = together([("zoo", "inflate", path, *INFLATE, "20M") for path in (out, out, out, other)])
+    assert (ends[3].code, ends[3].out) == (0, f"{other}\n")
+    assert sorted(done.code for done in ends[:3]) == [0, 2, 2]
+    for done in ends:
+        if done.code:
+            done.refused(2, f"{out} ", "choose another name, or", "--force")
+    assert names(tmp_path) == ["other.gguf", "out.gguf"]
+    assert out.read_bytes() == other.read_bytes()
+
+
+def test_inflations_that_replace_one_file_each_tell_of_their_own(tmp_path: Path) -> None:
+    out, sizes = tmp_path / "out.gguf", (20, 24, 28)
+    ends = together([("zoo", "inflate", out, *INFLATE, f"{size}M", "--force") for size in sizes])
+    assert [done.code for done in ends] == [0] * 3
+    assert names(tmp_path) == ["out.gguf"]
+    alone = []
+    for size, done in zip(sizes, ends, strict=True):
+        layout, written = inflate(zoo.target_path(), tmp_path / "alone.gguf", size * 10**6, force=True)
+        assert done.err == f"{layout.parameters / 1e6:,.0f}M parameters, {written / 1e6:,.0f} MB\n"
+        alone.append((tmp_path / "alone.gguf").read_bytes())
+    assert out.read_bytes() in alone
+
+
+def test_transplants_into_one_file_each_tell_of_their_own(tmp_path: Path) -> None:
+    target, out = write_llama(tmp_path / "target.gguf", extra_tokens=("cd",), vocab_only=True), tmp_path / "o"
+    drafts = [
+        write_llama(tmp_path / f"{layers}.gguf", extra_tokens=("ab",), layers=layers) for layers in (1, 2, 3)
+    ]
+    common = ("--vocab-of", target, "--json", "-o")
+    ends = together([("transplant", draft, *common, out, "--force") for draft in drafts])
+    told = [done.json["size"] for done in ends]
+    assert [done.code for done in ends] == [0] * 3
+    for draft in drafts:
+        with Transplant(draft, target) as transplant:
+            transplant.write(Path(f"{draft}.out"))
+    assert told == [Path(f"{draft}.out").stat().st_size for draft in drafts]
+    assert len(set(told)) == 3
+    assert out.read_bytes() in {Path(f"{draft}.out").read_bytes() for draft in drafts}
+    assert not [name for name in names(tmp_path) if NAME.fullmatch(name)]
+
+
+def test_builds_of_one_corpus_all_succeed_and_one_of_them_stays(tmp_path: Path) -> None:
+    pytest.importorskip("pydivsufsort")
+    home = tmp_path / "home"
+    texts = []
+    for i in range(3):
+        texts.append(tmp_path / f"{i}.txt")
+        texts[-1].write_text(f"the quick brown fox number {i} jumps over the lazy dog\n" * (i + 1))
+    build = ("corpus", "build", "mine", "--tokenizer", zoo.target_path(), "--json", "--from")
+    ends = together([(*build, text) for text in texts], PACELINE_HOME=str(home))
+    assert [(done.code, done.json["sources"][0]["path"]) for done in ends] == [
+        (0, str(text)) for text in texts
+    ]
+    assert names(home / "corpora") == ["mine"]
+    shown = program("corpus", "show", "mine", "--json", PACELINE_HOME=str(home)).json
+    (said,) = [done.json for done in ends if done.json["sources"] == shown["sources"]]
+    assert said == shown
+    assert {path.stat().st_mode & 0o077 for path in home.rglob("*")} == {0}
+
+
+def test_benches_of_one_history_are_all_kept(models: Path, tmp_path: Path) -> None:
+    suite, history = tmp_path / "suite.jsonl", tmp_path / "bench.sqlite"
+    suite.write_text(json.dumps({"id": "a", "category": "one", "prompt": "ab ab ab", "max_tokens": 6}) + "\n")
+    bench = ("bench", "-m", models / "target.gguf", "--methods", "lookup", "--suite", suite, "--n", "1",
+             "--cache-type", "f32", "-fa", "off", "--history", history, "--json")  # fmt: skip
+    ends = together([bench] * 3, PACELINE_HOME=str(tmp_path / "home"))
+    assert [(done.code, done.err) for done in ends] == [(0, "")] * 3
+    assert sorted(done.json["run"] for done in ends) == [1, 2, 3]
+    assert names(tmp_path) == ["bench.sqlite", "suite.jsonl"]
+    listed = json.loads(program("bench", "list", "--history", history, "--json").out)
+    assert [(run["id"], run["status"]) for run in listed] == [(n, "done") for n in (3, 2, 1)]
+
+
+def writing(folder: Path, *more: str) -> subprocess.Popen[bytes]:
+    """An inflation that has begun to write and goes on for long."""
+    process = start("zoo", "inflate", folder / "large.gguf", *INFLATE, "1B", *more)
+    end = time.monotonic() + 60
+    while not any(path.stat().st_size for path in folder.glob(".paceline-*.tmp")):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return process
+
+
+def test_what_a_killed_inflation_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    process = writing(tmp_path)
+    process.kill()
+    process.communicate()
+    assert len(names(tmp_path)) == 1
+    assert program("zoo", "inflate", tmp_path / "small.gguf", *INFLATE, "20M").code == 0
+    assert names(tmp_path) == ["small.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("signals", "code"),
+    [((signal.SIGTERM,), 143), ((signal.SIGHUP,), 129), ((signal.SIGINT,), 130), ((signal.SIGINT,) * 2, 130)],
+)
+def test_an_inflation_that_is_ended_leaves_nothing(
+    tmp_path: Path, signals: tuple[signal.Signals, ...], code: int
+) -> None:
+    process = writing(tmp_path)
+    for one in signals:
+        process.send_signal(one)
+        time.sleep(0.05)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (code, b"", b"")
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    limited = ["sh", "-c", 'ulimit -f 1024 && exec "$@"', "sh", *PROGRAM]  # blocks: 0.5 or 1 MB
+    target = write_llama(tmp_path / "target.gguf", vocab_only=True)
+    for args in (
+        ("zoo", "inflate", tmp_path / "out.gguf", *INFLATE, "20M"),
+        ("transplant", zoo.draft_path(), "--vocab-of", target, "-o", tmp_path / "out.gguf"),
+    ):
+        done = subprocess.run(
+            [*limited, *map(str, args)], capture_output=True, env=environment(), timeout=120, check=False
+        )
+        Done(done.returncode, done.stdout.decode(), done.stderr.decode()).refused(
+            1, f"{tmp_path / 'out.gguf'}: cannot be written (File too large); make room"
+        )
+        assert "out.gguf" not in names(tmp_path)
+        assert not [name for name in names(tmp_path) if NAME.fullmatch(name)]
+
+
+def test_an_inflation_onto_its_source_is_refused(tmp_path: Path) -> None:
+    source = write_llama(tmp_path / "source.gguf")
+    (tmp_path / "link.gguf").symlink_to(source)
+    os.link(source, tmp_path / "hard.gguf")
+    before = source.read_bytes()
+    for name in ("source", "link", "hard"):
+        done = program("zoo", "inflate", tmp_path / f"{name}.gguf", "-m", source, *INFLATE, "20M", "--force")
+        done.refused(2, f"{name}.gguf is what it would be made from: choose another name")
+    assert source.read_bytes() == before

@@ -1,0 +1,148 @@
+"""What is worked on goes away however its process ends, and is never taken from one that lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.core import scratch
+from paceline.core.locks import lock
+from paceline.core.scratch import NAME, scratch_file, scratch_folder, tidy
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from paceline.core.scratch import scratch_file, scratch_folder
+folder = Path(sys.argv[1])
+with scratch_file(folder) as file, scratch_folder(folder) as inside:
+    file.write_bytes(b"half")
+    (inside / "deep").mkdir()
+    (inside / "deep" / "text").write_bytes(b"half")
+    print(file.name, inside.name, flush=True)
+    time.sleep(600)
+"""
+
+
+def worker(folder: Path) -> tuple[subprocess.Popen[str], set[str]]:
+    """A process that works on a file and a folder in `folder`, and what they are called."""
+    process = subprocess.Popen([sys.executable, "-c", WORKER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, set(process.stdout.readline().split())
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_it_is_there_for_as_long_as_it_is_worked_on(tmp_path: Path) -> None:
+    with scratch_file(tmp_path) as file, scratch_folder(tmp_path) as folder:
+        (folder / "text").write_bytes(b"half")
+        assert file.read_bytes() == b""
+        assert names(tmp_path) == {file.name, folder.name}
+        assert all(NAME.fullmatch(name) for name in names(tmp_path))
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_error_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    def work() -> None:
+        with scratch_file(tmp_path), scratch_folder(tmp_path) as folder:
+            (folder / "text").write_bytes(b"half")
+            raise error
+
+    with pytest.raises(error):
+        work()
+    assert names(tmp_path) == set()
+
+
+def test_what_was_given_another_name_stays(tmp_path: Path) -> None:
+    with scratch_file(tmp_path) as file, scratch_folder(tmp_path) as folder:
+        file.rename(tmp_path / "file")
+        folder.rename(tmp_path / "folder")
+    assert names(tmp_path) == {"file", "folder"}
+
+
+def test_modes_are_those_of_the_umask_or_the_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with scratch_file(tmp_path) as usual, scratch_file(tmp_path, scratch.PRIVATE) as private:
+            assert [path.stat().st_mode & 0o777 for path in (usual, private)] == [0o640, 0o600]
+        with scratch_folder(tmp_path) as folder:
+            assert folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one_and_a_living_ones_is_not(
+    tmp_path: Path,
+) -> None:
+    lives, living = worker(tmp_path)
+    killed, left = worker(tmp_path)
+    killed.kill()
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    assert names(tmp_path) == living | left
+    with scratch_file(tmp_path) as file:
+        assert names(tmp_path) == living | {file.name}
+    lives.kill()
+    lives.communicate()
+    tidy(tmp_path)
+    assert names(tmp_path) == set()
+
+
+def test_files_of_other_names_and_links_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"precious")
+    (tmp_path / ".paceline-0123456789abcdef.tmp").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / ".paceline-0123456789abcdee.tmp")  # holds nobody up
+    for name in (".paceline-x.tmp", "x.paceline.incomplete", ".paceline-0123456789abcdef.tmp.gguf"):
+        (tmp_path / name).write_bytes(b"mine")
+    before = names(tmp_path) - {".paceline-0123456789abcdee.tmp"}
+    tidy(tmp_path)
+    assert names(tmp_path) - {".paceline-0123456789abcdee.tmp"} == before
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
+def test_a_folder_that_is_not_there_needs_no_tidying(tmp_path: Path) -> None:
+    tidy(tmp_path / "missing")
+
+
+def test_where_there_are_no_locks_nothing_is_taken_for_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch, "lock", lambda _handle: None)
+    with scratch_file(tmp_path) as first, scratch_file(tmp_path) as second:
+        assert names(tmp_path) == {first.name, second.name}
+
+
+def test_one_that_was_taken_for_left_behind_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[int]()
+
+    def late(handle: int) -> bool | None:
+        seen.append(handle)
+        if len(seen) == 1:
+            (only,) = tmp_path.iterdir()
+            only.unlink()
+        return False if len(seen) == 2 else lock(handle)  # then the other one holds it just now
+
+    monkeypatch.setattr(scratch, "lock", late)
+    with scratch_file(tmp_path) as file:
+        assert len(seen) >= 3
+        assert file.exists()
+
+
+def test_a_process_that_ends_without_unwinding_takes_its_own_along(tmp_path: Path) -> None:
+    script = WORKER.replace("time.sleep(600)", "scratch.abandon(); os._exit(3)")
+    script = "import os\nfrom paceline.core import scratch\n" + script
+    lives, living = worker(tmp_path)
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (3, b"")
+    assert names(tmp_path) == living
+    lives.kill()
+    lives.communicate()

@@ -1,0 +1,199 @@
+"""A file appears whole or not at all, with the modes it should have, and errors name the file asked for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.core.errors import PacelineError, UsageError
+from paceline.core.whole import check_output, output, private_file, whole
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of more than 64 kB: what a full disk is to one who writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def only(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    return found
+
+
+def test_until_it_is_whole_there_is_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    with whole(path) as part:
+        part.write_bytes(b"new")
+        assert path.read_bytes() == b"old"
+    assert only(tmp_path).read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_error_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+    (tmp_path / "out").write_bytes(b"old")
+
+    def work() -> None:
+        with whole(tmp_path / "out") as part:
+            part.write_bytes(b"half")
+            raise error
+
+    with pytest.raises(error):
+        work()
+    assert only(tmp_path).read_bytes() == b"old"
+
+
+def test_writers_of_one_file_do_not_meet_and_the_last_one_stays(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with whole(path) as first, whole(path) as second:
+        first.write_bytes(b"first")
+        second.write_bytes(b"second")
+    assert only(tmp_path).read_bytes() == b"first"
+
+
+def test_a_name_that_was_taken_meanwhile_is_kept_where_it_had_to_be_new(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+
+    def work() -> None:
+        with whole(path, new=True) as part:
+            part.write_bytes(b"ours")
+            path.write_bytes(b"theirs")
+
+    with pytest.raises(FileExistsError):
+        work()
+    assert only(tmp_path).read_bytes() == b"theirs"
+    with (
+        pytest.raises(UsageError, match="out was made by another process meanwhile"),
+        output(tmp_path / "out", force=False),
+    ):
+        pass
+
+
+def test_a_new_file_without_links_is_new_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    with whole(tmp_path / "out", new=True) as part:
+        part.write_bytes(b"ours")
+    assert only(tmp_path).read_bytes() == b"ours"
+    with pytest.raises(FileExistsError), whole(tmp_path / "out", new=True):
+        pass
+
+
+def test_modes_are_the_umasks_or_those_of_the_file_before_or_the_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        for name, given in (("usual", {}), ("secret", {"private": True}), ("kept", {})):
+            if name == "kept":
+                (tmp_path / name).touch()
+                (tmp_path / name).chmod(0o660)
+            with whole(tmp_path / name, **given) as part:
+                assert mode(part) == {"usual": 0o644, "secret": 0o600, "kept": 0o660}[name]
+            assert mode(tmp_path / name) == {"usual": 0o644, "secret": 0o600, "kept": 0o660}[name]
+        (tmp_path / "secret").chmod(0o644)
+        with whole(tmp_path / "secret", private=True) as part:
+            assert mode(part) == 0o600
+        assert mode(tmp_path / "secret") == 0o600
+        with private_file(tmp_path / "file") as file:
+            file.write(b"text")
+        assert mode(tmp_path / "file") == 0o600
+    finally:
+        os.umask(before)
+
+
+def test_a_link_goes_on_to_point_to_what_was_written(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "out")
+    with whole(tmp_path / "link") as part:
+        part.write_bytes(b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert only(tmp_path / "folder").read_bytes() == b"new"
+
+
+def test_what_is_no_regular_file_is_never_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    for name in ("fifo", "folder"):
+        with pytest.raises(OSError, match="is no regular file") as caught, whole(tmp_path / name):
+            pass
+        assert caught.value.filename == str(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "folder"]
+    with pytest.raises(UsageError, match="fifo: is no regular file; give the name of a file to write"):
+        check_output(tmp_path / "fifo", force=True)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_full_disk_is_told_of_the_file_that_was_asked_for_and_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    with (
+        pytest.raises(PacelineError, match=r"/out: cannot be written \(File too large\); make room"),
+        output(path, force=True) as part,
+        part.open("wb") as file,
+    ):
+        file.write(bytes(1 << 17))
+    assert only(tmp_path).read_bytes() == b"old"
+
+
+def test_errors_of_what_is_read_meanwhile_are_not_blamed_on_what_is_written(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught, output(tmp_path / "out", force=False):
+        (tmp_path / "source").read_bytes()
+    assert caught.value.filename == str(tmp_path / "source")
+    with pytest.raises(BrokenPipeError), output(tmp_path / "out", force=False):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def test_a_folder_that_is_not_ours_to_write_in_is_told_before_and_in_the_end(tmp_path: Path) -> None:
+    """As another user: root may write everywhere."""
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o555)
+    script = """
+import os, sys
+from pathlib import Path
+from paceline.core.errors import PacelineError
+from paceline.core.whole import check_output, output
+if os.getuid() == 0:
+    os.setuid(65534)
+out = Path(sys.argv[1])
+for use in (lambda: check_output(out, force=False), lambda: output(out, force=False).__enter__()):
+    try:
+        use()
+    except PacelineError as error:
+        print(type(error).__name__, error)
+"""
+    for one in (tmp_path, *tmp_path.parents[:-2]):
+        one.chmod(one.stat().st_mode | 0o555)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder / "out")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        f"UsageError {folder / 'out'}: {folder} cannot be written to; choose another folder",
+        f"PacelineError {folder / 'out'}: cannot be written (Permission denied); make room there, or choose "
+        "another place",
+    ]
+
+
+@pytest.mark.parametrize("name", ["source", "hard", "soft", "folder/../source"])
+def test_an_output_that_is_an_input_by_whatever_name_is_refused(tmp_path: Path, name: str) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"precious")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "hard").hardlink_to(source)
+    (tmp_path / "soft").symlink_to(source)
+    with pytest.raises(UsageError, match="is what it would be made from: choose another name"):
+        check_output(tmp_path / name, tmp_path / "other", source, force=True)
