@@ -148,7 +148,7 @@ def test_a_signal_outside_of_any_work_ends_the_process_and_what_it_was_writing(t
         import sys, time
         from pathlib import Path
         from paceline.cli.interrupts import end_cleanly
-        from paceline.core.scratch import scratch_file
+        from paceline.files.scratch import scratch_file
 
         end_cleanly()
         with scratch_file(Path(sys.argv[1])):

@@ -16,7 +16,7 @@ import pytest
 from command_line import PROGRAM, Done, environment, program
 from gguf_files import write_llama
 from paceline import zoo
-from paceline.core.scratch import NAME
+from paceline.files.scratch import NAME
 from paceline.lab.transplant import Transplant
 from paceline.zoo.inflate import inflate
 

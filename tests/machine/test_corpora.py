@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from paceline.core.errors import ModelError, UsageError, VocabError
-from paceline.core.scratch import scratch_folder
 from paceline.core.vocab import Vocab
 from paceline.engines.toy import ToyTarget
+from paceline.files.scratch import scratch_folder
 from paceline.machine import corpora
 from paceline.machine.corpora import (
     DATASTORE,

@@ -13,7 +13,7 @@ import socket
 import threading
 from types import TracebackType
 
-from paceline.core.scratch import abandon
+from paceline.files.scratch import abandon
 
 _DONE = b"\0"  # no signal has this number
 

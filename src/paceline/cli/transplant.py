@@ -73,7 +73,7 @@ def transplant(
     """
     from paceline.cli.interrupts import Interrupts
     from paceline.cli.progress import progress
-    from paceline.core.whole import check_output
+    from paceline.files.whole import check_output
     from paceline.lab.transplant import Rules, Transplant
 
     kind = ftype.upper() if ftype else None

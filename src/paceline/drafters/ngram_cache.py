@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from paceline.core.errors import ModelError, UsageError
-from paceline.core.whole import whole
 from paceline.drafters.ngram_table import EMPTY, NGRAM_MAX, Continuations, Ints, Ngram, Rows, Table, read
+from paceline.files.whole import whole
 
 STATIC = 2  # the length of the n-grams in llama.cpp's static caches
 ROWS = 1 << 22  # rows that `build` sorts at a time

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import ModelError, UsageError, VocabError
-from paceline.core.locks import alone
-from paceline.core.scratch import tidy
 from paceline.core.vocab import Vocab
-from paceline.core.whole import private_file
+from paceline.files.locks import alone
+from paceline.files.scratch import tidy
+from paceline.files.whole import private_file
 from paceline.machine.fingerprint import fingerprint
 from paceline.machine.home import expanded, home
 

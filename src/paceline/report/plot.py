@@ -14,7 +14,7 @@ from rich.style import Style
 
 from paceline.core.errors import MissingExtraError, UsageError
 from paceline.core.printable import printable
-from paceline.core.whole import whole
+from paceline.files.whole import whole
 from paceline.report.bench import PLAIN, model, overall, points
 
 Record = Mapping[str, Any]

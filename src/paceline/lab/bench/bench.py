@@ -15,7 +15,7 @@ from typing import Any
 from paceline.assemble import choose
 from paceline.core.errors import HistoryError, PacelineError, UsageError
 from paceline.core.sampling import Sampling
-from paceline.core.scratch import scratch_folder
+from paceline.files.scratch import scratch_folder
 from paceline.lab.bench import peers
 from paceline.lab.bench.history import History, Status
 from paceline.lab.bench.method import PLAIN, changed, parse_all

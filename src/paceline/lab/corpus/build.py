@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 import paceline
 from paceline.core.errors import PacelineError, UsageError
-from paceline.core.scratch import scratch_folder
-from paceline.core.whole import private_file
+from paceline.files.scratch import scratch_folder
+from paceline.files.whole import private_file
 from paceline.lab.corpus.collect import File, Reader, Skipped, find
 from paceline.lab.corpus.records import Content
 from paceline.lab.tokenizer import Tokenizer

@@ -18,7 +18,7 @@ from time import monotonic
 
 from paceline.core.errors import PeerError, UsageError
 from paceline.core.sampling import Sampling
-from paceline.core.scratch import scratch_folder
+from paceline.files.scratch import scratch_folder
 from paceline.lab.peers.llama_flags import Flags, model_arguments
 from paceline.lab.peers.llama_text import failure, read, unreadable
 from paceline.lab.system import Answer, Ask

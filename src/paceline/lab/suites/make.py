@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.core.whole import whole
+from paceline.files.whole import whole
 from paceline.lab.suites.chat import QUESTIONS
 from paceline.lab.workload import FOLDER, Item
 from paceline.zoo.corpus import HELD_OUT, docstrings, held_out, topics

@@ -22,8 +22,8 @@ import numpy as np
 from paceline.core.errors import ModelError, UsageError, VocabError
 from paceline.core.lexicon import Lexicon
 from paceline.core.vocab import Vocab, check_shared
-from paceline.core.whole import check_output, output
 from paceline.engines.llama import binding
+from paceline.files.whole import check_output, output
 from paceline.lab.tokenizer import Tokenizer
 from paceline.lab.transplant.gguf_file import (
     GGUFFile,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core.errors import ModelError, PacelineError, UsageError
-from paceline.core.whole import whole
+from paceline.files.whole import whole
 from paceline.machine.stores.places import hub_folder
 from paceline.machine.stores.reference import Held, Reference, asked_for, pick, variants
 from paceline.machine.stores.transfer import Partial, amount, fill

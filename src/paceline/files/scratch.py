@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from paceline.core.locks import lock, still_named
+from paceline.files.locks import lock, still_named
 
 NAME = re.compile(r"\.paceline-[0-9a-f]{16}\.tmp")
 PRIVATE = 0o600  # for the user's eyes only
