@@ -1,9 +1,9 @@
 """Models of the Hugging Face hub: found in its cache on this machine, and downloaded into it.
 
-huggingface_hub authenticates, and its cache is shared with other programs. The bytes are fetched here: since its
-version 1.18 it throws away what it has of a file when it is interrupted (huggingface_hub#4196), which for 40 GB
-is a day's work on some lines. What is here of a file stays beside the cache's blobs until it is complete and has
-the hash that the hub states; only then does it become a blob.
+huggingface_hub authenticates, and its cache is shared with other programs. The bytes are fetched here: since
+its version 1.18 it throws away what it has of a file when it is interrupted (huggingface_hub#4196), which for
+40 GB is a day's work on some lines. What is here of a file stays beside the cache's blobs until it is
+complete and has the hash that the hub states; only then does it become a blob.
 
 Files get their names here, too: huggingface_hub takes the names of blob and snapshot from the headers of an
 answer as they are, which lets a server write wherever the user may.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.errors import PacelineError, UsageError
-from paceline.core.printable import printable
+from paceline.core.printable import shortened
 from paceline.core.strict_json import loads
 from paceline.machine.deadline import OverdueError
 from paceline.machine.stores.hub_http import LONGEST, RefusedError, asked, body
@@ -120,7 +120,7 @@ def explained(name: str) -> Iterator[None]:
 
 def reason(error: Exception) -> str:
     """Why a connection failed, which may quote what the server sent."""
-    return printable(str(error)[:200]) or type(error).__name__
+    return shortened(str(error), 200) or type(error).__name__
 
 
 def _refusal(name: str, refused: RefusedError) -> PacelineError:
