@@ -55,6 +55,8 @@ def main() -> None:
                 import os
 
                 os.kill(os.getpid(), 11)
+            if mode.startswith("says:"):
+                self.wfile.write(Path(mode.removeprefix("says:")).read_bytes())
             if mode == "garbage":
                 self.wfile.write(b"Segmentation fault (core dumped)\n")
 

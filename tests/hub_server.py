@@ -38,7 +38,8 @@ class Hub:
     next answers from the storage how many bytes come before the connection is closed. ranges: whether the
     storage knows them. wrong: what the storage has in place of a file. errors: by a word in the path the
     status it is answered with, and the hub's code or words for it. answer: in place of what is known of a
-    repository. sent: is called when the storage has sent something."""
+    repository. headers: of answers about a file, in place of the true ones. sent: is called when the storage
+    has sent something."""
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
     large: int = 64
@@ -47,6 +48,7 @@ class Hub:
     wrong: dict[str, bytes] = field(default_factory=dict)
     errors: dict[str, tuple[int, str]] = field(default_factory=dict)
     answer: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
     sent: Callable[[], None] = lambda: None
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
@@ -157,17 +159,20 @@ def handler_of(hub: Hub) -> type[BaseHTTPRequestHandler]:
             large = len(data) >= hub.large
             digest = hashlib.sha256(data).hexdigest()
             self.send_response(302 if large else 200)
-            self.send_header("X-Repo-Commit", COMMIT)
+            headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{git_hash(data)}"'}
             if large:
-                self.send_header("X-Linked-Etag", f'"{digest}"')
-                self.send_header("X-Linked-Size", str(len(data)))
                 elsewhere = hub.url.replace("127.0.0.1", "localhost")
-                self.send_header("Location", f"{elsewhere}/storage/{digest}")
-            self.send_header("ETag", f'"{git_hash(data)}"')
-            self.send_header("Content-Length", "0" if large else str(len(data)))
+                headers |= {
+                    "X-Linked-Etag": f'"{digest}"',
+                    "X-Linked-Size": str(len(data)),
+                    "Location": f"{elsewhere}/storage/{digest}",
+                }
+            headers["Content-Length"] = "0" if large else str(len(data))
+            for header, value in (headers | hub.headers).items():
+                self.send_header(header, value)
             self.end_headers()
             if not large and self.command == "GET":
-                self.wfile.write(data)
+                self.wfile.write(hub.wrong.get(file, data))
             return None
 
         def store(self, digest: str) -> None:

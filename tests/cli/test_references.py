@@ -18,7 +18,7 @@ from paceline.core.errors import UsageError
 from paceline.machine.corpora import find_corpus
 from paceline.machine.home import home
 from paceline.machine.identity import fingerprint
-from paceline.machine.stores.download import repo_folder
+from paceline.machine.stores.hub_layout import repo_folder
 from paceline.naming import file_of
 
 Capture = pytest.CaptureFixture[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.printable import printable
+from paceline.core.printable import printable, shortened
 
 
 @given(st.text())
@@ -19,3 +19,10 @@ def test_it_is_one_line_of_what_can_be_printed_and_leaves_the_rest(text: str) ->
 
 def test_what_is_no_text_is_spelled() -> None:
     assert printable("a\x1b[31m\nb\udcff") == "a\\x1b[31m\\nb\\udcff"
+
+
+def test_a_quotation_is_cut_where_it_is_long() -> None:
+    assert shortened("a\nb") == "a\\nb"
+    assert shortened("x" * 300) == "x" * 300
+    assert shortened("x" * 301) == "x" * 300 + "..."
+    assert shortened("abc", 2) == "ab..."

@@ -60,8 +60,8 @@ def pull(
 
 
 def _downloaded(reference: Reference, offline: bool) -> list[Held]:
-    from paceline.machine.stores.download import host
     from paceline.machine.stores.download import pull as download
+    from paceline.machine.stores.hub_api import host
 
     with bars() as watch:
         try:
@@ -69,12 +69,14 @@ def _downloaded(reference: Reference, offline: bool) -> list[Held]:
         except KeyboardInterrupt:
             print(f"interrupted; `paceline pull {reference}` goes on from there", file=sys.stderr)
             raise
-    if not any(one.got for one in files):
-        print("it is on this machine already", file=sys.stderr)
-    elif all(one.checked for one in files if one.got):
-        print(f"downloaded; the SHA-256 is as {host()} states it", file=sys.stderr)
+    new = [one for one in files if one.got]
+    if not new:
+        said = "it is on this machine already; its hash was not computed again"
+    elif not all(one.checked for one in new):
+        said = f"downloaded; not checked against a SHA-256 of {host()}'s"
     else:
-        print(f"downloaded; not checked against a SHA-256 of {host()}'s", file=sys.stderr)
+        said = f"downloaded; the SHA-256{'' if new == files else ' of what came'} is as {host()} states it"
+    print(said, file=sys.stderr)
     return files
 
 
@@ -91,7 +93,7 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
         TransferSpeedColumn,
     )
 
-    from paceline.machine.stores.download import is_set
+    from paceline.machine.stores.hub_layout import is_set
     from paceline.machine.stores.transfer import amount
 
     console = Console(file=sys.stderr)

@@ -10,7 +10,7 @@ import paceline
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import logical_cores, physical_cores
 from paceline.machine.identity import cpu_name, fingerprint
-from paceline.machine.stores.download import stated_sha256
+from paceline.machine.stores.hub_layout import stated_sha256
 
 
 def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from paceline.engines.llama.binding import load_model
 from paceline.engines.llama.text import LlamaText
 from paceline.lab.peers.llama_cli import LlamaLookup, LlamaProgram, LlamaSpeculative, LlamaSpeculativeSimple
 from paceline.lab.peers.llama_flags import Flags
-from paceline.lab.peers.llama_text import failure, read
+from paceline.lab.peers.llama_text import failure, read, unreadable
 from paceline.lab.system import Answer, Ask
 
 ROOT = Path(__file__).parents[3]
@@ -290,6 +290,36 @@ def test_garbage_is_said_to_be_garbage(tmp_path: Path) -> None:
     assert read(said, recording.err.replace("733.771", "inf"), PROMPT) == (
         "no speed in 'decoded   34 tokens in    0.046 seconds, speed:  inf t/s'"
     )
+
+
+@pytest.mark.parametrize(
+    ("figure", "lie", "words"),
+    [
+        ("0.011 seconds, speed", "inf seconds, speed", "no time in 'encoded"),
+        ("0.011 seconds, speed", "nan seconds, speed", "no time in 'encoded"),
+        ("0.011 seconds, speed", "-1.0 seconds, speed", "no time in 'encoded"),
+        ("0.011 seconds, speed", f"{'9' * 400}.0 seconds, speed", "'encoded ... tokens' missing"),
+        ("decoded   34", f"decoded   {'9' * 5000}", "'decoded ... tokens' missing"),
+        ("decoded   34", "decoded   ٣", "'decoded ... tokens' missing"),
+        ("733.771", "nan", "no speed in 'decoded"),
+        ("n_accept     = ", "n_accept     = 9999", "more accepted than drafted in 'n_accept"),
+        ("n_accept     = ", f"n_accept     = {'9' * 5000}", "n_accept missing"),
+    ],
+)
+def test_figures_that_cannot_be_are_not_believed(figure: str, lie: str, words: str) -> None:
+    recording = Recording("0.3.9", "llama-lookup")
+    assert figure in recording.err
+    said = read(recording.path("out").read_text(), recording.err.replace(figure, lie, 1), PROMPT)
+    assert isinstance(said, str)
+    assert said.startswith(words)
+
+
+def test_output_of_any_length_is_read_in_little_time() -> None:
+    for line in ("decoded 1 tokens in ", "encoded ", "draft vocab ", "vocabs are not compatible ", " \n"):
+        said = line * (4_000_000 // len(line))
+        assert isinstance(read(said, said, PROMPT), str)
+        assert len(failure("peer", 1, said)) < 1000
+        assert len(unreadable("peer", "why", said)) < 1500
 
 
 def test_figures_in_the_prompt_are_not_the_programs(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import socket
 from collections.abc import Iterator
@@ -189,6 +190,41 @@ def test_a_server_is_found_or_said_to_be_missing(tmp_path: Path, monkeypatch: py
     assert find_server() == find_server(str(path)) == (str(path),)
     with pytest.raises(PeerError, match="/no/server is no program"):
         find_server("/no/server")
+
+
+END = {"stop": True, "tokens_predicted": 3, "tokens_evaluated": 2, "timings": {"predicted_ms": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        ({"tokens_predicted": "3"}, "tokens_predicted is '3'"),
+        ({"tokens_predicted": -3}, "tokens_predicted is -3"),
+        ({"tokens_evaluated": 10**250}, "tokens_evaluated is 1"),
+        ({"tokens_evaluated": None}, "tokens_evaluated is None"),
+        ({"timings": {"predicted_ms": [1.0]}}, "predicted_ms is [1.0]"),
+        ({"timings": {"predicted_ms": -1.0}}, "predicted_ms is -1.0"),
+        ({"timings": {"predicted_n": 1e300}}, "predicted_n is 1e+300"),
+        ({"timings": {"draft_n": 3, "draft_n_accepted": 4}}, "draft_n_accepted is 4"),
+        ({"stop": False, "tokens": "12"}, "tokens is '12'"),
+        ({"stop": False, "content": 7}, "content is 7"),
+        ({"timings": 7}, "ended its answer without saying how it went"),
+        ({"timings": {"predicted_ms": float("inf")}}, "not the JSON that was expected"),
+        ({"error": {"message": "\x1b[2J" * 1000}}, "broke off: \\x1b[2J"),
+    ],
+)
+def test_an_end_that_cannot_be_is_one_line(tmp_path: Path, lie: dict[str, Any], words: str) -> None:
+    said = tmp_path / "said"
+    said.write_text(f"data: {json.dumps(END | lie)}\n\n")
+    server = fake(tmp_path, f"says:{said}")
+    try:
+        with pytest.raises(PeerError) as caught:
+            server.answer([ASK])
+    finally:
+        server.close()
+    assert words in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
 
 
 def test_nothing_is_left_to_the_servers_own_defaults() -> None:

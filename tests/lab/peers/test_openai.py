@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hostile_server import hostile, whole
 from paceline import zoo
 from paceline.core.errors import PeerError, UsageError
 from paceline.core.sampling import Sampling
@@ -223,12 +224,95 @@ def test_a_model_is_chosen_where_there_are_several() -> None:
         OpenAI(served.url, name="openai")
 
 
-@pytest.mark.parametrize("broken", [{"usage": {"total": 3}, "choices": []}, {**USAGE, "choices": ["text"]}])
+HUGE = 10**250
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"usage": {"total": 3}, "choices": []},
+        {**USAGE, "choices": ["text"]},
+        {**USAGE, "choices": {"0": "text"}},
+        {**USAGE, "choices": [{"text": ["a"]}]},
+        {**USAGE, "choices": [{"text": "a", "token_ids": "12"}]},
+        {**USAGE, "choices": [{"text": "a", "token_ids": [-1]}]},
+        {**USAGE, "choices": [{"text": "a", "token_ids": [HUGE]}]},
+        {"usage": "many", "choices": []},
+        {"usage": {"prompt_tokens": 5, "completion_tokens": HUGE}},
+        {"usage": {"prompt_tokens": 5, "completion_tokens": -6}},
+        {"usage": {"prompt_tokens": 5, "completion_tokens": "6"}},
+        {"usage": {"prompt_tokens": None, "completion_tokens": 6}},
+        {**USAGE, "timings": []},
+        {**USAGE, "timings": {"predicted_ms": "fast", "predicted_n": 6}},
+        {**USAGE, "timings": {"predicted_ms": HUGE, "predicted_n": 6}},
+        {**USAGE, "timings": {"predicted_ms": -1.0, "predicted_n": 6}},
+        {**USAGE, "timings": {"predicted_ms": 1.0, "predicted_n": HUGE}},
+        {**USAGE, "timings": {"draft_n": 3, "draft_n_accepted": 4}},
+        {**USAGE, "timings": {"draft_n": HUGE, "draft_n_accepted": 4}},
+        {**USAGE, "metrics": ["speculative_decoding"]},
+        {**USAGE, "metrics": {"speculative_decoding": {"num_draft_tokens": 1}}},
+        {**USAGE, "metrics": {"speculative_decoding": {**OF_ONE_REQUEST, "num_accepted_draft_tokens": 130}}},
+        {**USAGE, "metrics": {"speculative_decoding": {**OF_ONE_REQUEST, "acceptance_histogram": 3}}},
+        {**USAGE, "metrics": {"speculative_decoding": {**OF_ONE_REQUEST, "num_spec_tokens": HUGE}}},
+    ],
+)
 def test_an_answer_of_another_shape_cannot_be_used(broken: dict[str, Any]) -> None:
     with serving([*CHUNKS[:-1], broken]) as served:
         server = OpenAI(served.url, name="openai")
         with pytest.raises(PeerError, match="openai: its answer is not what OpenAI's API says: "):
             server.answer([ASK])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"data": 7}',
+        b'{"data": [7]}',
+        b'{"data": {"id": "m"}}',
+        b'{"data": [{"id": 7}]}',
+        b'{"data": [{"id": ["m"]}]}',
+        b'{"data": [{}]}',
+        b"[" * 200_000,
+        b'{"data": [{"id": 1e999}]}',
+    ],
+)
+def test_a_list_of_models_of_another_shape_cannot_be_used(said: bytes) -> None:
+    with hostile(lambda *_: whole(said)) as url, pytest.raises(PeerError) as caught:
+        OpenAI(url, name="openai")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+def test_names_of_models_are_quoted_within_reason() -> None:
+    names = tuple(f"\x1b[2J{i}" for i in range(10_000))
+    said = r"openai serves \\x1b\[2J0, .*\.\.\.: choose one"
+    with serving(models=names) as served, pytest.raises(UsageError, match=said) as caught:
+        OpenAI(served.url, name="openai")
+    assert len(str(caught.value)) < 1000
+
+
+def test_fewer_tokens_than_pieces_are_no_less_than_none() -> None:
+    few = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1}}
+    with serving([said("a"), said("b"), said("c"), few]) as served:
+        answer = OpenAI(served.url, name="openai").answer([ASK])[0]
+    assert (answer.n_tokens, answer.decoded) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        counters(20, 99),
+        counters(9, 5),
+        counters(10**13, 5),
+        counters(20, 9).replace(" 20", " +Inf"),
+        counters(20, 9).replace(" 20", f" {10**320}"),
+        counters(20, 9).replace(" 20", " NaN"),
+    ],
+)
+def test_counters_that_cannot_be_are_not_believed(lie: str) -> None:
+    with serving(metrics=(counters(10, 5), counters(10, 5), lie)) as served:
+        answer = OpenAI(served.url, name="openai").answer([ASK])[0]
+    assert (answer.drafted, answer.accepted, answer.steps) == (None, None, None)
 
 
 def test_an_answer_without_a_count_of_tokens_cannot_be_used() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.core.errors import PeerError
 from paceline.lab.peers.prometheus import Drafts, drafts_between, read_metrics
@@ -75,7 +79,45 @@ def test_a_server_without_such_counters_tells_nothing() -> None:
     assert drafts_between({}, {"process_cpu_seconds_total": 1.0}, 6, 1) is None
 
 
-@pytest.mark.parametrize("text", ["<html>not found</html>", "name value\n", '{"error": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<html>not found</html>",
+        "name value\n",
+        '{"error": 1}',
+        'a{b="' + '\\"' * 200_000 + '"} 1\n',
+        'a{="x"} 1\n',
+        "# TYPE a\n",
+        "#  HELP   x \n{} 1\n",
+        "a " + "9" * 10_000 + "x",
+        "\x00\ufffd 1",
+    ],
+)
 def test_other_text_is_an_error(text: str) -> None:
     with pytest.raises(PeerError, match="peer: its /metrics is not in Prometheus' format"):
         read_metrics("peer", text)
+
+
+def test_what_is_no_number_is_left_out() -> None:
+    text = f"a NaN\nb +Inf\nc 1\nd {'9' * 400}\nd 1\ne 1e308\ne 1e308\n"
+    assert read_metrics("peer", text) == {"c": 1.0}
+
+
+@given(st.text(st.sampled_from('a_{}="\\,# 19eE+-.\nTYPEHELP\t \x00'), max_size=40))
+def test_whatever_is_said_is_samples_or_a_peer_error(text: str) -> None:
+    try:
+        found = read_metrics("peer", text)
+    except PeerError as error:
+        assert str(error).isprintable()  # noqa: PT017
+    else:
+        assert all(map(math.isfinite, found.values()))
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted"), [(4.0, 5.0), (-1.0, 0.0), (4.0, -1.0), (1e300, 1.0), (1e12, 1.0)]
+)
+def test_counts_that_cannot_be_tell_nothing(drafted: float, accepted: float) -> None:
+    names = ("vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total")
+    assert drafts_between({}, dict(zip(names, (drafted, accepted), strict=True)), 6, 1) is None
+    sglang = {"sglang:spec_verify_calls_total": drafted, "sglang:spec_num_draft_tokens": 1e300}
+    assert drafts_between({}, sglang, 6, 1) is None

@@ -6,13 +6,12 @@ import hashlib
 import io
 import os
 import random
-import runpy
 import signal
 import subprocess
 import sys
 import threading
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ import huggingface_hub
 import pytest
 from huggingface_hub.utils import WeakFileLock, close_session
 
-from hub_server import COMMIT, Hub, own_cache, serving
+from hub_server import COMMIT, Hub, git_hash, own_cache, serving
 from paceline.core.errors import ModelError, PacelineError, UsageError
 from paceline.machine.stores import download
-from paceline.machine.stores.download import cache_folder, in_cache, pull, repo_folder, stated_sha256
+from paceline.machine.stores.download import in_cache, pull
+from paceline.machine.stores.hub_layout import repo_folder
 from paceline.machine.stores.reference import Held, parse
 from paceline.machine.stores.transfer import Partial, amount
 
@@ -219,7 +219,7 @@ def test_a_disk_that_takes_less_than_it_is_given_gets_the_rest(tmp_path: Path) -
         partial.append(DATA[:1000])
     assert (tmp_path / "partial").read_bytes() == DATA[:1000]
     assert (partial.done, partial.came) == (1000, 1000)
-    assert partial.sha256 == hashlib.sha256(DATA[:1000]).hexdigest()
+    assert partial.hash == hashlib.sha256(DATA[:1000]).hexdigest()
 
 
 def test_more_than_was_promised_is_refused(hub: Hub) -> None:
@@ -244,12 +244,196 @@ def test_a_file_without_a_stated_hash_is_not_said_to_be_checked(hub: Hub) -> Non
     assert (one.sha256, one.got, one.checked, one.path.read_bytes()) == ("", 4, False, b"tiny")
 
 
-def test_what_plain_http_does_not_give_is_left_to_the_library(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+XET = {"X-Xet-Hash": "f" * 64, "X-Xet-Refresh-Route": "/api/models/user/repo/xet-read-token"}
+
+
+@pytest.fixture
+def xet(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Xet in place of huggingface_hub's: no server here speaks its protocol. Of each call what it was given;
+    the first one's "brings" is what comes."""
+    calls: list[dict[str, Any]] = [{"brings": DATA}]
+
+    def get(**given: Any) -> None:
+        calls.append(given)
+        given["incomplete_path"].write_bytes(calls[0]["brings"])
+
     monkeypatch.setattr(download, "LARGEST", 1000)
+    monkeypatch.setattr("huggingface_hub.file_download.xet_get", get)
+    return calls
+
+
+def test_what_plain_http_does_not_give_comes_over_xet_and_is_checked(
+    hub: Hub, cache: Path, xet: list[dict[str, Any]]
+) -> None:
+    hub.headers = XET
     (one,) = pulled()
-    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (len(DATA), False, True)
+    assert xet[1]["xet_file_data"].file_hash == "f" * 64
+    assert xet[1]["expected_size"] == len(DATA)
+    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (len(DATA), True, True)
+    assert hub.ranges_asked() == []
+    assert partials(cache) == {}
+
+
+def test_what_comes_over_xet_with_another_hash_is_thrown_away(
+    hub: Hub, cache: Path, xet: list[dict[str, Any]]
+) -> None:
+    hub.headers = XET
+    xet[0]["brings"] = bytes(len(DATA))
+    refused(ModelError, Q4, "it was thrown away")
+    assert files_of(cache / "models--user--repo") == []
+
+
+def test_a_large_file_that_is_not_in_xet_is_refused(hub: Hub, xet: list[dict[str, Any]]) -> None:
+    refused(PacelineError, "which plain HTTP does not give, and", "choose another quantisation")
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+
+
+HEADERS = ("ETag", "X-Linked-Etag", "X-Repo-Commit", "X-Linked-Size")
+
+
+@pytest.mark.parametrize("content", [DATA, b"tiny"], ids=["large", "small"])
+@pytest.mark.parametrize("word", ["{outside}/key", "../../../../outside/key", "f" * 64, "", "9" * 5000])
+@pytest.mark.parametrize("lying", [HEADERS, HEADERS[:2]], ids=["all", "etags"])
+def test_no_header_names_a_file(
+    hub: Hub, tmp_path: Path, cache: Path, lying: tuple[str, ...], content: bytes, word: str
+) -> None:
+    (tmp_path / "outside").mkdir()
+    hub.repos["user/repo"] = {Q4: content}
+    hub.headers = dict.fromkeys(lying, f'"{word.format(outside=tmp_path / "outside")}"')
+    (one,) = pulled()
+    large = len(content) >= hub.large
+    blob = hashlib.sha256(content).hexdigest() if large else git_hash(content)
+    assert files_of(cache / "models--user--repo") == [
+        f"blobs/{blob}", "refs/main", f"snapshots/{COMMIT}/{Q4}"
+    ]  # fmt: skip
+    assert files_of(tmp_path / "outside") == []
+    assert (one.path.read_bytes() == content, one.checked) == (True, large)
+
+
+def test_a_file_with_another_hash_of_gits_is_thrown_away(hub: Hub, cache: Path) -> None:
+    hub.repos["user/small"] = {"s.gguf": b"tiny"}
+    hub.wrong = {"s.gguf": b"evil"}
+    refused(ModelError, "s.gguf", git_hash(b"tiny"), git_hash(b"evil"), text="user/small")
+    assert files_of(cache / "models--user--small") == []
+
+
+def outside_file(cache: Path) -> Path:
+    """A file of the user's own, as large as the one that is asked for."""
+    path = cache.parent / "private"
+    path.write_bytes(bytes(len(DATA)))
+    return path
+
+
+def link_outside(cache: Path, pointer: Path) -> None:
+    pointer.symlink_to(outside_file(cache))
+
+
+def link_to_another_blob(cache: Path, pointer: Path) -> None:
+    blob = repo_folder("user/repo") / "blobs" / ("a" * 64)
+    blob.parent.mkdir()
+    blob.write_bytes(bytes(len(DATA)))
+    pointer.symlink_to(f"../../blobs/{blob.name}")
+
+
+def link_to_a_short_blob(cache: Path, pointer: Path) -> None:
+    blob = repo_folder("user/repo") / "blobs" / hashlib.sha256(DATA).hexdigest()
+    blob.parent.mkdir()
+    blob.write_bytes(DATA[:-1])
+    pointer.symlink_to(f"../../blobs/{blob.name}")
+
+
+def blob_outside(cache: Path, pointer: Path) -> None:
+    blob = repo_folder("user/repo") / "blobs" / hashlib.sha256(DATA).hexdigest()
+    blob.parent.mkdir()
+    blob.symlink_to(outside_file(cache))
+    pointer.symlink_to(f"../../blobs/{blob.name}")
+
+
+def link_to_nothing(cache: Path, pointer: Path) -> None:
+    pointer.symlink_to("../../blobs/gone")
+
+
+def short_file(cache: Path, pointer: Path) -> None:
+    pointer.write_bytes(DATA[:-1])
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [link_outside, link_to_another_blob, link_to_a_short_blob, blob_outside, link_to_nothing, short_file],
+)
+def test_what_is_in_the_cache_under_a_name_it_does_not_deserve_is_replaced(
+    hub: Hub, cache: Path, lie: Callable[[Path, Path], None]
+) -> None:
+    pointer = repo_folder("user/repo") / "snapshots" / COMMIT / Q4
+    pointer.parent.mkdir(parents=True)
+    lie(cache, pointer)
+    (one,) = pulled()
+    assert (one.path, one.checked, one.path.read_bytes() == DATA) == (pointer, True, True)
+    assert one.path.resolve().name == hashlib.sha256(DATA).hexdigest()
+    for private in cache.parent.glob("private"):
+        assert private.read_bytes() == bytes(len(DATA))
+
+
+@pytest.mark.parametrize("lie", [link_outside, blob_outside, link_to_nothing])
+def test_a_link_out_of_the_cache_is_no_model_of_the_hub(
+    cache: Path, lie: Callable[[Path, Path], None]
+) -> None:
+    pointer = repo_folder("user/repo") / "snapshots" / COMMIT / Q4
+    pointer.parent.mkdir(parents=True)
+    lie(cache, pointer)
+    with pytest.raises(UsageError, match="user/repo is not on this machine"):
+        in_cache(parse("user/repo"))
+
+
+def test_a_snapshot_that_leads_out_of_the_cache_gets_nothing(hub: Hub, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (repo_folder("user/repo") / "snapshots").mkdir(parents=True)
+    (repo_folder("user/repo") / "snapshots" / COMMIT).symlink_to(tmp_path / "outside")
+    refused(ModelError, "leads out of the cache; delete it")
+    assert files_of(tmp_path / "outside") == []
+
+
+def test_where_links_are_not_wanted_the_file_itself_gets_the_name(
+    hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")
+    (one,) = pulled()
+    assert files_of(cache / "models--user--repo") == ["refs/main", f"snapshots/{COMMIT}/{Q4}"]
+    assert (one.checked, one.path.read_bytes() == DATA) == (True, True)
+    hub.asked.clear()
+    assert pulled() == [Held(one.path, len(DATA))]
+    assert hub.ranges_asked() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "C:x.gguf",
+        "..\\x.gguf",
+        "a/../../x.gguf",
+        "/x.gguf",
+        "a//x.gguf",
+        "./x.gguf",
+        "x\x1b[2J.gguf",
+        "nul.gguf",
+        "COM1 .gguf",
+        "a /x.gguf",
+        "x?.gguf",
+        f"{'x' * 300}.gguf",
+        f"{'x/' * 300}x.gguf",
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused_before_anything_is_made(
+    hub: Hub, cache: Path, name: str
+) -> None:
+    hub.answer = INFO | {"siblings": [FILE | {"rfilename": name}]}
+    refused(
+        UsageError, "user/repo: has a file ", "a name that cannot be used safely; take another repository"
+    )
+    assert not cache.exists()
 
 
 @pytest.mark.parametrize(
@@ -360,8 +544,16 @@ FILE = {"rfilename": Q4, "size": 1, "blobId": "0" * 40}
         (INFO | {"siblings": [FILE | {"size": float("inf")}]}, "does not answer as"),
         (INFO | {"siblings": [FILE | {"size": -1}]}, "has no model"),
         (INFO | {"siblings": [FILE | {"size": None}]}, "has no model"),
-        (INFO | {"siblings": [FILE | {"rfilename": "../../../x-Q4_K_M.gguf"}]}, "has no model"),
-        (INFO | {"siblings": [FILE | {"rfilename": "/x-Q4_K_M.gguf"}]}, "has no model"),
+        (INFO | {"sha": COMMIT + "\n"}, "does not answer as"),
+        (INFO | {"sha": 7}, "does not answer as"),
+        (INFO | {"siblings": 7}, "does not answer as"),
+        (INFO | {"siblings": ["x.gguf"]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"rfilename": None}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"lfs": {"sha256": "0" * 40}}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"blobId": "0" * 64}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"size": 10**200}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"size": 10**400}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"size": 1.5}]}, "does not answer as"),
         (INFO, "user/repo: has no model as a GGUF file"),
     ],
 )
@@ -406,40 +598,6 @@ def test_the_only_one_that_is_here_is_meant_and_of_several_none(cache: Path) -> 
     (repo_folder("u/r") / "snapshots/c/b-Q4_K_M.gguf").symlink_to("../../blobs/gone")
     with pytest.raises(UsageError, match="u/r:Q4_K_M is not on this machine: paceline pull hf"):
         in_cache(parse("u/r:Q4_K_M"))
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"HF_HOME": "/data/hf"},
-        {"HF_HOME": "~/hf"},
-        {"HF_HOME": "$HOME/hf"},
-        {"HF_HOME": "/data/hf", "HF_HUB_CACHE": "/cache/$USER_X"},
-        {"HUGGINGFACE_HUB_CACHE": "/old"},
-        {"HUGGINGFACE_HUB_CACHE": "/old", "HF_HUB_CACHE": "~/new"},
-        {"XDG_CACHE_HOME": "/xdg"},
-        {"XDG_CACHE_HOME": "/xdg", "HF_HOME": "/data"},
-    ],
-)
-def test_the_cache_is_where_the_library_has_it(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    constants = runpy.run_path(huggingface_hub.constants.__file__)
-    assert cache_folder() == Path(constants["HF_HUB_CACHE"])
-
-
-def test_stores_state_the_hash_by_the_name(tmp_path: Path) -> None:
-    digest = "0a" * 32
-    for name in (digest, f"sha256-{digest}"):
-        (tmp_path / name).touch()
-        (tmp_path / f"{name}.gguf").symlink_to(name)
-        assert stated_sha256(tmp_path / f"{name}.gguf") == stated_sha256(tmp_path / name) == digest
-    assert stated_sha256(tmp_path / "m.gguf") == stated_sha256(tmp_path / f"{digest}0") == ""
 
 
 def test_amounts_are_read_at_a_glance() -> None:

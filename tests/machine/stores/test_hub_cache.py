@@ -85,3 +85,10 @@ def test_a_reference_that_names_no_revision_gives_no_names(tmp_path: Path, weigh
     link = hub_file(tmp_path, "user/repo", "m-Q8_0.gguf", weights)
     (tmp_path / "models--user--repo" / "refs" / "main").write_text(said)
     assert found(tmp_path / "models--user--repo") == ({str(link): link}, [])
+
+
+def test_a_link_out_of_the_cache_has_no_name(tmp_path: Path, weights: Path) -> None:
+    link = hub_file(tmp_path, "user/repo", "m-Q8_0.gguf", weights)
+    link.unlink()
+    link.symlink_to(weights)
+    assert found(tmp_path / "models--user--repo") == ({str(link): link}, [])

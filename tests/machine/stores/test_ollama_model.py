@@ -12,7 +12,7 @@ import pytest
 from model_stores import ollama_model
 from paceline.core.errors import UsageError
 from paceline.machine.stores import places
-from paceline.machine.stores.download import stated_sha256
+from paceline.machine.stores.hub_layout import stated_sha256
 from paceline.machine.stores.ollama_model import in_ollama
 from paceline.machine.stores.ollama_store import candidates
 from paceline.machine.stores.reference import Held, parse

@@ -2,7 +2,8 @@
 
 What we spend on reading is taken from a server that computes on the same cores, so it has to be little: 15 us
 a piece by the standard library's client, against 40 by httpx and 50 by httpx2, which parse chunks in Python.
-Pieces are kept as bytes and understood when the clock has stopped.
+Pieces are kept as bytes and understood when the clock has stopped. A server may be anybody's: what it sends
+is limited in bytes, in messages and in time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
@@ -19,8 +20,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from paceline.core.errors import PeerError, UsageError
+from paceline.core.printable import shortened
+from paceline.core.strict_json import loads
+from paceline.machine.deadline import Deadline, OverdueError, hang_up
 
 BUFFER = 65536
+LARGEST_BODY = 8 << 20  # bytes of an answer that comes at once, and of one message of a stream
+LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with their ids take half of it
+OVERHEAD = 160  # bytes of memory that a piece takes beside its own
+MOST_EVENTS = 1 << 18
+ANSWER = 30  # times the silence that is allowed: what a whole answer may take
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An HTTP server. name: for error messages. timeout: seconds it may be silent."""
+    """An HTTP server. name: for error messages. timeout: seconds it may be silent, and in which it has to
+    answer a question that takes no decoding."""
 
     name: str
     url: str
@@ -56,12 +66,13 @@ class Endpoint:
         return kind(parts.hostname or "", parts.port, timeout=self.timeout)
 
     def get(self, path: str, connection: http.client.HTTPConnection | None = None) -> tuple[int, bytes]:
-        """(status, body). Raises PeerError where nobody answers."""
+        """(status, body). Raises PeerError where nobody answers, or not as a server does."""
         own = self.connect() if connection is None else connection
         try:
-            own.request("GET", self.base + path, headers=dict(self.headers))
-            response = own.getresponse()
-            return response.status, response.read()
+            with self._patience(own, self.timeout):
+                own.request("GET", self.base + path, headers=dict(self.headers))
+                with own.getresponse() as response:
+                    return response.status, self._body(response)
         except (OSError, http.client.HTTPException) as error:
             raise self.failed(error) from error
         finally:
@@ -72,37 +83,74 @@ class Endpoint:
         """(status, the JSON of the answer). Raises PeerError where nobody answers, or not in JSON."""
         connection = self.connect()
         try:
-            _send(connection, self.base + path, json.dumps(body).encode(), self.headers)
-            response = connection.getresponse()
-            said = response.read()
+            with self._patience(connection, self.timeout * ANSWER):
+                _send(connection, self.base + path, json.dumps(body).encode(), self.headers)
+                with connection.getresponse() as response:
+                    said = self._body(response)
         except (OSError, http.client.HTTPException) as error:
             raise self.failed(error) from error
         finally:
             connection.close()
         return response.status, self.parsed(said)
 
+    @contextlib.contextmanager
+    def _patience(self, connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+        line = self._line(connection)
+        with Deadline(seconds) as deadline:
+            deadline.watch(lambda: line)
+            yield
+
+    def _line(self, connection: http.client.HTTPConnection) -> socket.socket:
+        """Its socket, set up. To be kept: where the server says that it will hang up, the connection forgets
+        it as soon as the answer begins."""
+        if connection.sock is None:
+            connection.connect()
+        return connection.sock
+
+    def _body(self, response: http.client.HTTPResponse) -> bytes:
+        found = bytearray()
+        while piece := response.read1(BUFFER):
+            found += piece
+            if len(found) > LARGEST_BODY:
+                raise PeerError(f"{self.name} sends more than {LARGEST_BODY >> 20} MiB at once")
+        return bytes(found)
+
     def stream(self, connection: http.client.HTTPConnection, path: str, body: bytes) -> list[Event]:
         """Ask, and read the answer to its end."""
-        pieces: list[tuple[float, bytes]] = []
         try:
-            began = perf_counter()
-            _send(connection, self.base + path, body, self.headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                said = self.parsed(response.read())
-                raise PeerError(f"{self.name} refused: {complaint(said)} (HTTP {response.status})")
-            spoke = began
-            while piece := response.read1(BUFFER):
-                now = perf_counter()
-                pieces.append((now - began, piece))
-                # A comment shows that a server is there, and not that it gets on.
-                if not piece.startswith(b":"):
-                    spoke = now
-                elif now - spoke > self.timeout:
-                    raise TimeoutError
+            with self._patience(connection, self.timeout * ANSWER):
+                pieces = self._pieces(connection, path, body)
         except (OSError, http.client.HTTPException) as error:
             raise self.failed(error) from error
         return self.events(pieces)
+
+    def _pieces(
+        self, connection: http.client.HTTPConnection, path: str, body: bytes
+    ) -> list[tuple[float, bytes]]:
+        """The answer as it came, each piece with its time."""
+        began = perf_counter()
+        _send(connection, self.base + path, body, self.headers)
+        with connection.getresponse() as response:
+            if response.status != 200:
+                said = self.parsed(self._body(response))
+                raise PeerError(f"{self.name} refused: {complaint(said)} (HTTP {response.status})")
+            return self._read(response, began)
+
+    def _read(self, response: http.client.HTTPResponse, began: float) -> list[tuple[float, bytes]]:
+        pieces: list[tuple[float, bytes]] = []
+        spoke, room = began, LARGEST_STREAM
+        while piece := response.read1(BUFFER):
+            now = perf_counter()
+            pieces.append((now - began, piece))
+            room -= len(piece) + OVERHEAD
+            if room < 0:
+                raise PeerError(f"{self.name} streams more than {LARGEST_STREAM >> 20} MiB for one answer")
+            # A comment shows that a server is there, and not that it gets on.
+            if not piece.startswith(b":"):
+                spoke = now
+            elif now - spoke > self.timeout:
+                raise TimeoutError
+        return pieces
 
     def stream_all(self, path: str, bodies: Sequence[Mapping[str, Any]], hello: str) -> list[list[Event]]:
         """Ask everything at the same time. Connections are set up, by asking for `hello`, before any clock
@@ -112,14 +160,18 @@ class Endpoint:
         try:
             for connection in connections:
                 self.get(hello, connection)
+            lines = [self._line(connection) for connection in connections]
             if len(sent) == 1:
                 return [self.stream(connections[0], path, sent[0])]
             with ThreadPoolExecutor(len(sent)) as pool:
                 try:
                     return list(pool.map(self.stream, connections, [path] * len(sent), sent))
                 except BaseException:
-                    _hang_up(connections)  # the others would be read to their end first
+                    for line in lines:  # the others would be read to their end first
+                        hang_up(line)
                     raise
+        except OSError as error:
+            raise self.failed(error) from error
         finally:
             for connection in connections:
                 connection.close()
@@ -127,22 +179,28 @@ class Endpoint:
     def events(self, pieces: Sequence[tuple[float, bytes]]) -> list[Event]:
         """The messages of a stream. A line may come in several pieces, and a piece may hold several lines."""
         found: list[Event] = []
-        rest = b""
+        begun: list[bytes] = []  # a line
         for seconds, piece in pieces:
-            *lines, rest = (rest + piece).split(b"\n")
+            *lines, rest = piece.split(b"\n")
+            if lines:
+                lines[0] = b"".join([*begun, lines[0]])
+                begun = []
+            begun.append(rest)
             for line in lines:
                 field, _, value = line.strip().partition(b":")
                 if field == b"data" and value.strip() != b"[DONE]":
                     found.append(Event(seconds, self.parsed(value)))
                 elif field not in (b"data", b"", b"event", b"id", b"retry"):
                     raise PeerError(f"{self.name} said {line[:80]!r}, which is no message of an event stream")
+                if len(found) > MOST_EVENTS:
+                    raise PeerError(f"{self.name} streams more than {MOST_EVENTS:,} messages for one answer")
         if broken := next((event for event in found if "error" in event.data), None):
             raise PeerError(f"{self.name} broke off: {complaint(broken.data)}")
         return found
 
     def parsed(self, said: bytes) -> dict[str, Any]:
         try:
-            data = json.loads(said)
+            data = loads(said) if len(said) <= LARGEST_BODY else None
         except ValueError:
             data = None
         if not isinstance(data, dict):
@@ -150,13 +208,15 @@ class Endpoint:
         return data
 
     def failed(self, error: Exception) -> PeerError:
+        if isinstance(error, OverdueError):
+            return PeerError(f"{self.name} {error}, though it was sending")
         if isinstance(error, TimeoutError):
             return PeerError(f"{self.name} said nothing for {self.timeout:g} s")
         if type(error) is http.client.BadStatusLine:
             return PeerError(f"{self.name} said {str(error).strip()[:80]!r}, which is not HTTP")
         if isinstance(error, ConnectionRefusedError | socket.gaierror):
             return PeerError(f"{self.name}: nobody answers at {self.url}: is the server running?")
-        return PeerError(f"{self.name} broke off: {error or type(error).__name__}")
+        return PeerError(f"{self.name} broke off: {shortened(str(error)) or type(error).__name__}")
 
 
 def complaint(data: Mapping[str, Any]) -> str:
@@ -164,14 +224,8 @@ def complaint(data: Mapping[str, Any]) -> str:
     error = data.get("error", data)
     if isinstance(error, Mapping):
         error = error.get("message") or error.get("detail") or json.dumps(error)
-    return str(error)[:300]
+    return shortened(str(error))
 
 
 def _send(connection: http.client.HTTPConnection, path: str, body: bytes, headers: Mapping[str, str]) -> None:
     connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
-
-
-def _hang_up(connections: Sequence[http.client.HTTPConnection]) -> None:
-    for connection in connections:
-        with contextlib.suppress(OSError, AttributeError):  # it may have no socket any more
-            connection.sock.shutdown(socket.SHUT_RDWR)

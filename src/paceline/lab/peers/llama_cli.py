@@ -9,21 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from time import monotonic
 
 from paceline.core.errors import PeerError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.files.scratch import scratch_folder
 from paceline.lab.peers.llama_flags import Flags, model_arguments
 from paceline.lab.peers.llama_text import failure, read, unreadable
+from paceline.lab.peers.run_once import run_once
 from paceline.lab.system import Answer, Ask
 
-LOOK = 0.02  # seconds between looks at a program's memory
 HELP_TIMEOUT = 30.0  # seconds
 # What each thing has been called, the newest name first: old names may be listed as removed.
 N_DRAFT = ("--spec-draft-n-max", "--draft-max", "--draft")
@@ -176,40 +173,15 @@ class LlamaProgram:
 
     def _run(self, line: Sequence[str], timeout: float, folder: Path) -> tuple[int, str, str]:
         """(exit code, stdout, stderr) of one process. folder: where it may leave its log files."""
-        try:
-            process = subprocess.Popen(
-                line,
-                cwd=folder,
-                # Settings in the environment would apply to this program only.
-                env={key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is ours alone to handle
-            )
-        except OSError as error:
-            raise PeerError(f"{self.name}: {line[0]} cannot be started: {error.strerror}") from error
-        try:
-            out, err = self._wait(process, timeout)
-        except BaseException:
-            kill(process)
-            raise
-        return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+        # Settings in the environment would apply to this program only.
+        env = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")}
+        return run_once(self.name, line, timeout, folder=Path(folder), env=env, look=self._look)
 
-    def _wait(self, process: subprocess.Popen[bytes], timeout: float) -> tuple[bytes, bytes]:
+    def _look(self, pid: int) -> None:
         import psutil
 
-        deadline = monotonic() + timeout
-        while monotonic() < deadline:
-            with contextlib.suppress(psutil.Error):
-                rss = int(psutil.Process(process.pid).memory_info().rss)
-                self._peak = max(self._peak, rss)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.communicate(timeout=LOOK)
-        raise PeerError(
-            f"{self.name} did not end within {timeout:g} s and was stopped: ask for fewer tokens, or give it "
-            "more time"
-        )
+        with contextlib.suppress(psutil.Error):
+            self._peak = max(self._peak, int(psutil.Process(pid).memory_info().rss))
 
     def memory(self) -> int | None:
         """The most bytes of RAM that were seen at work, of its mapped model file what was in RAM; None before
@@ -272,10 +244,3 @@ def find(path: str) -> str:
             f"path of this one, as in --peer {Path(path).name}=PATH, or put it on PATH"
         )
     return str(Path(found).resolve())
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """It, and what it may have started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 
+from paceline.core.printable import shortened
+
+TAIL = 1 << 16  # characters at the end of an output, in which figures and causes are
+LONGEST_LINE = 1000
+
 # What they print, with what it means; the first that is found is the cause of those that follow.
 CAUSES = (
     (
@@ -36,17 +41,26 @@ CAUSES = (
 )
 
 
+def readable(log: str) -> list[str]:
+    """The lines at the end of a program's output, and no more of each than a person would read: some patterns
+    take time by the square of a line's length."""
+    lines = (line.strip()[:LONGEST_LINE] for line in log[-TAIL:].splitlines())
+    return [line for line in lines if line]
+
+
 def cause_of_failure(log: str) -> str | None:
     """Why a program failed, by its output; None where that does not tell."""
+    said = "\n".join(readable(log))
     for pattern, meaning in CAUSES:
-        if found := re.search(pattern, log):
-            return meaning.format(*found.groups())
+        if found := re.search(pattern, said):
+            return meaning.format(*map(shortened, found.groups()))
     return None
 
 
 def cause_of_silence(log: str) -> str | None:
     """Why a server that was told to speculate does not, though it runs; None where it does."""
-    if re.search(CAUSES[0][0], log):
+    said = "\n".join(readable(log))
+    if re.search(CAUSES[0][0], said):
         return CAUSES[0][1]
-    found = re.search(CAUSES[-1][0], log)
-    return None if found is None else CAUSES[-1][1].format(*found.groups())
+    found = re.search(CAUSES[-1][0], said)
+    return None if found is None else CAUSES[-1][1].format(*map(shortened, found.groups()))

@@ -13,8 +13,10 @@ from time import monotonic, sleep
 from typing import Any
 
 from paceline.core.errors import PeerError, UsageError
+from paceline.core.printable import shortened
 from paceline.core.sampling import Sampling
 from paceline.lab.peers.endpoint import Endpoint, Event
+from paceline.lab.peers.fields import count, counts, text
 from paceline.lab.peers.llama_flags import (
     model_arguments,
     needs_draft,
@@ -148,8 +150,8 @@ class LlamaServer:
         try:
             streams = self._endpoint.stream_all("/completion", [self.body(ask) for ask in asks], "/health")
             return [self._answered(ask, events) for ask, events in zip(asks, streams, strict=True)]
-        except (KeyError, TypeError, ValueError) as error:
-            raise PeerError(f"{self.name}: its answer is not what llama-server's is: {error!r}") from error
+        except ValueError as error:
+            raise PeerError(f"{self.name}: its answer is not what llama-server's is: {error}") from error
         except PeerError as error:
             if self._program.ended(GRACE):
                 died = PeerError(f"{self.name} {self._program.obituary()}")
@@ -162,38 +164,41 @@ class LlamaServer:
 
     def _answered(self, ask: Ask, events: Sequence[Event]) -> Answer:
         spoken = [
-            e for e in events if not e.data.get("stop") and (e.data.get("tokens") or e.data.get("content"))
+            e
+            for e in events
+            if not e.data.get("stop") and (counts(e.data, "tokens") or text(e.data, "content"))
         ]
         last = events[-1] if events else None
         if last is None or not isinstance(last.data.get("timings"), dict):
             raise PeerError(f"{self.name} ended its answer without saying how it went")
         timings = last.data["timings"]
-        n_tokens = int(last.data["tokens_predicted"])
+        n_tokens = count(last.data, "tokens_predicted")
         if ask.ignore_eos and n_tokens < ask.max_tokens:
+            why = shortened(text(last.data, "stop_type")) or "unknown reason"
             raise PeerError(
-                f"{self.name} stopped after {n_tokens} of {ask.max_tokens} tokens "
-                f"({last.data.get('stop_type', 'unknown reason')}): does it need a larger context?"
+                f"{self.name} stopped after {n_tokens} of {ask.max_tokens} tokens ({why}): "
+                "does it need a larger context?"
             )
-        tokens = tuple(int(token) for event in spoken for token in event.data.get("tokens", ()))
+        tokens = tuple(token for event in spoken for token in counts(event.data, "tokens"))
         # It holds back what ends inside a character, and never tells the tokens of such pieces.
         complete = len(tokens) == n_tokens
         first, until = (spoken[0], spoken[-1]) if spoken else (last, last)
         if until.data.get("tokens_predicted") != n_tokens:
             until = last
-        together = int(first.data.get("tokens_predicted", 1))
+        together = min(count(first.data, "tokens_predicted", 1), n_tokens)
         rest, n_first = decoding(timings, first.seconds, until.seconds, together)
         drafted, accepted = drafts(timings, self._tells_drafts)
         return Answer(
-            text="".join(event.data.get("content", "") for event in spoken),
+            text="".join(text(event.data, "content") for event in spoken),
             tokens=tokens if complete else None,
             n_tokens=n_tokens,
-            n_prompt=int(last.data["tokens_evaluated"]),
+            n_prompt=count(last.data, "tokens_evaluated"),
             first=until.seconds - rest,
             seconds=until.seconds,
             decoded=n_tokens - n_first,
             decoding=rest,
             # The first token is the prompt's own, with no draft behind it.
-            steps=None if accepted is None else n_tokens - accepted - 1,
+            steps=None if accepted is None else max(0, n_tokens - accepted - 1),
             drafted=drafted,
             accepted=accepted,
             # By how many steps the rest was lost it does not tell.
@@ -208,7 +213,7 @@ class LlamaServer:
     def version(self) -> str:
         said = output_of(self._command, "--version").strip().splitlines()
         line = next((line for line in said if line.startswith("version:")), said[0] if said else "unknown")
-        return line.removeprefix("version:").strip()
+        return shortened(line.removeprefix("version:").strip())
 
     @property
     def pid(self) -> int:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.lab.peers.llama_log import cause_of_failure
+from paceline.core.printable import shortened
+from paceline.lab.peers.llama_log import TAIL, cause_of_failure, readable
+from paceline.lab.peers.process import ending
 
-NUMBER = r"([-+]?(?:\d+\.?\d*|nan|inf))"
+COUNT = r"(\d{1,9})"
+NUMBER = r"([-+]?(?:\d{1,12}(?:\.\d{0,12})?|nan|inf))"
 FIGURES = {
-    "'encoded ... tokens'": re.compile(rf"encoded\s+(\d+) tokens in\s+{NUMBER} seconds"),
-    "'decoded ... tokens'": re.compile(rf"decoded\s+(\d+) tokens in .*speed:\s+{NUMBER} t/s"),
-    "n_drafted": re.compile(r"n_drafted\s+= (\d+)"),
-    "n_accept": re.compile(r"n_accept\s+= (\d+)"),
+    name: re.compile(pattern, re.ASCII)
+    for name, pattern in {
+        "'encoded ... tokens'": rf"encoded\s+{COUNT} tokens in\s+{NUMBER} seconds",
+        "'decoded ... tokens'": rf"decoded\s+{COUNT} tokens in .{{0,80}}?speed:\s+{NUMBER} t/s",
+        "n_drafted": rf"n_drafted\s+= {COUNT}(?!\d)",
+        "n_accept": rf"n_accept\s+= {COUNT}(?!\d)",
+    }.items()
 }
 # Said among the text by llama-lookup of 2025.
 ASIDE = re.compile(r" - draft candidate: token=\d+\n")
@@ -54,7 +59,7 @@ class Report:
 
 def read(out: str, err: str, prompt: str) -> Report | str:
     """Its report; where something is missing in what it said, what that is."""
-    figures = {name: last(pattern, err) for name, pattern in FIGURES.items()}
+    figures = {name: last(pattern, err[-TAIL:]) for name, pattern in FIGURES.items()}
     text = answer_text(out, err, prompt)
     missing = [name for name, match in figures.items() if match is None]
     if text is None:
@@ -62,13 +67,17 @@ def read(out: str, err: str, prompt: str) -> Report | str:
     encoded, decoded, drafted, accepted = figures.values()
     if text is None or not (encoded and decoded and drafted and accepted):
         return f"{', '.join(missing)} missing"
-    n_tokens, speed = int(decoded[1]), float(decoded[2])
+    n_tokens, speed, prompt_seconds = int(decoded[1]), float(decoded[2]), float(encoded[2])
     if n_tokens == 0 or not math.isfinite(speed) or speed <= 0.0:
         return f"no speed in {decoded[0]!r}"
+    if not math.isfinite(prompt_seconds) or prompt_seconds < 0.0:
+        return f"no time in {encoded[0]!r}"
+    if int(accepted[1]) > int(drafted[1]):
+        return f"more accepted than drafted in {accepted[0]!r}"
     return Report(
         text=text,
         n_prompt=int(encoded[1]),
-        prompt_seconds=float(encoded[2]),
+        prompt_seconds=prompt_seconds,
         n_tokens=n_tokens,
         seconds=n_tokens / speed,  # the seconds it prints are rounded to thousandths
         speed=speed,
@@ -98,21 +107,19 @@ def answer_text(out: str, err: str, prompt: str) -> str | None:
 
 def failure(name: str, code: int, err: str) -> str:
     """What went wrong, for an error message. A program may say why before a signal ends it."""
-    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    lines = readable(err)
     for pattern, meaning in CAUSES:
         said = next((line for line in lines if pattern.search(line)), None)
         if said is not None:
-            return f"{name}: {meaning}. It says: {said}"
+            return f"{name}: {meaning}. It says: {shortened(said)}"
     if cause := cause_of_failure(err):
         return f"{name}: {cause}"
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-    return f"{name} {how}{last_words(lines)}"
+    return f"{name} {ending(code)}{last_words(lines)}"
 
 
 def unreadable(name: str, why: str, said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return f"{name}: its output cannot be read ({why}){last_words(lines)}"
+    return f"{name}: its output cannot be read ({why}){last_words(readable(said))}"
 
 
 def last_words(lines: Sequence[str], n: int = 3) -> str:
-    return f"; its last words: {' / '.join(lines[-n:])}" if lines else ", without a word"
+    return f"; its last words: {' / '.join(map(shortened, lines[-n:]))}" if lines else ", without a word"

@@ -11,8 +11,10 @@ from time import sleep
 from typing import Any
 
 from paceline.core.errors import MissingExtraError, PeerError, UsageError
+from paceline.core.printable import shortened
 from paceline.core.sampling import Sampling
 from paceline.lab.peers.endpoint import Endpoint, Event, complaint
+from paceline.lab.peers.fields import count, counts, object_of, objects, text
 from paceline.lab.peers.llama_timings import decoding, own_speed
 from paceline.lab.peers.prometheus import Drafts, drafts_between, read_metrics
 from paceline.lab.system import Answer, Ask
@@ -42,11 +44,14 @@ class OpenAI:
     def _only_model(self) -> str:
         status, said = self._endpoint.get(MODELS)
         data = self._endpoint.parsed(said)
-        models = [str(one["id"]) for one in data.get("data", []) if "id" in one]
+        try:
+            models = [name for one in objects(data, "data") if (name := text(one, "id"))]
+        except ValueError as error:
+            raise PeerError(f"{self.name}: its {MODELS} is not what OpenAI's API says: {error}") from error
         if status != 200 or not models:
             raise PeerError(f"{self.name}: {MODELS} names no model: {complaint(data)} (HTTP {status})")
         if len(models) > 1:
-            raise UsageError(f"{self.name} serves {', '.join(models)}: choose one with URL#MODEL")
+            raise UsageError(f"{self.name} serves {shortened(', '.join(models))}: choose one with URL#MODEL")
         return models[0]
 
     def _takes_extensions(self) -> bool:
@@ -102,31 +107,35 @@ class OpenAI:
         streams = self._endpoint.stream_all(COMPLETIONS, bodies, MODELS)
         try:
             answers = [self._answered(events) for events in streams]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {error!r}") from error
+        except ValueError as error:
+            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {error}") from error
         if before is None or all(answer.drafted is not None for answer in answers):
             return answers
         drafts = self._drafts_since(before, sum(answer.n_tokens for answer in answers), len(asks))
         return answers if drafts is None else shared_out(answers, drafts)
 
     def _answered(self, events: Sequence[Event]) -> Answer:
-        choices = [(event, choice) for event in events for choice in event.data.get("choices") or ()]
-        said = [(event, choice) for event, choice in choices if choice.get("text") or choice.get("token_ids")]
-        usage = next((e.data["usage"] for e in reversed(events) if e.data.get("usage")), None)
+        choices = [(event, choice) for event in events for choice in objects(event.data, "choices")]
+        said = [
+            (event.seconds, text(choice, "text"), ids)
+            for event, choice in choices
+            if (ids := counts(choice, "token_ids")) or choice.get("text")
+        ]
+        usage = next((use for e in reversed(events) if (use := object_of(e.data, "usage"))), None)
         if not said or usage is None:
             raise PeerError(f"{self.name} ended its answer without saying how many tokens it has")
-        first, last = said[0][0].seconds, said[-1][0].seconds
-        n_tokens = int(usage["completion_tokens"])
-        tokens = tuple(int(token) for _, choice in said for token in choice.get("token_ids") or ())
-        timings = next((e.data["timings"] for e in reversed(events) if "timings" in e.data), None)
+        first, last = said[0][0], said[-1][0]
+        n_tokens = count(usage, "completion_tokens")
+        tokens = tuple(token for _, _, ids in said for token in ids)
+        timings = next((object_of(e.data, "timings") for e in reversed(events) if "timings" in e.data), None)
         # A chunk of a server that tells no token ids is taken for one token.
-        together = sum(len(c.get("token_ids") or "1") for event, c in said if event.seconds == first)
-        rest, n_first = decoding(timings or {}, first, last, together)
+        together = sum(len(ids) or 1 for seconds, _, ids in said if seconds == first)
+        rest, n_first = decoding(timings or {}, first, last, min(together, n_tokens))
         answer = Answer(
-            text="".join(choice.get("text", "") for _, choice in said),
+            text="".join(piece for _, piece, _ in said),
             tokens=tokens if len(tokens) == n_tokens else None,
             n_tokens=n_tokens,
-            n_prompt=int(usage["prompt_tokens"]),
+            n_prompt=count(usage, "prompt_tokens"),
             first=last - rest,
             seconds=last,
             decoded=n_tokens - n_first,
@@ -166,28 +175,30 @@ def with_drafts(answer: Answer, events: Sequence[Event]) -> Answer:
     """`answer` with what the server told of this request's drafts: llama-server in its timings, vLLM where it
     was started with --per-request-spec-decode-metrics."""
     for event in reversed(events):
-        timings = event.data.get("timings") or {}
-        metrics = (event.data.get("metrics") or {}).get("speculative_decoding")
+        timings = object_of(event.data, "timings")
+        metrics = object_of(object_of(event.data, "metrics"), "speculative_decoding")
         if "draft_n" in timings:
-            return drafted(answer, int(timings["draft_n"]), int(timings["draft_n_accepted"]))
+            n = count(timings, "draft_n")
+            return drafted(answer, n, count(timings, "draft_n_accepted", most=n))
         if metrics:
-            n, accepted = int(metrics["num_draft_tokens"]), int(metrics["num_accepted_draft_tokens"])
+            n = count(metrics, "num_draft_tokens")
+            accepted = count(metrics, "num_accepted_draft_tokens", most=n)
             return replace(drafted(answer, n, accepted), rejected=rejected_of(metrics))
     return answer
 
 
 def rejected_of(metrics: Mapping[str, Any]) -> int | None:
     """The steps that kept less than was drafted, where every step drafted as much."""
-    longest, histogram = int(metrics["num_spec_tokens"]), metrics["acceptance_histogram"]
-    if metrics["num_draft_tokens"] != longest * metrics["num_spec_steps"]:
+    longest, histogram = count(metrics, "num_spec_tokens"), counts(metrics, "acceptance_histogram")
+    if count(metrics, "num_draft_tokens") != longest * count(metrics, "num_spec_steps"):
         return None
-    return sum(int(n) for n in histogram[:longest])
+    return sum(histogram[:longest])
 
 
 def drafted(answer: Answer, n_drafted: int, n_accepted: int) -> Answer:
     return replace(
         answer,
-        steps=answer.n_tokens - n_accepted - 1,  # the first token is the prompt's own
+        steps=max(0, answer.n_tokens - n_accepted - 1),  # the first token is the prompt's own
         drafted=n_drafted,
         accepted=n_accepted,
         rejected=0 if n_drafted == n_accepted else None,

@@ -14,6 +14,7 @@ from time import monotonic, sleep
 from typing import IO
 
 from paceline.core.errors import PeerError
+from paceline.core.printable import shortened
 
 LOCAL = "127.0.0.1"
 PATIENCE = 3.0  # seconds a program gets to stop by itself
@@ -40,6 +41,14 @@ def require_free(port: int) -> int:
                 f"port {port} cannot be used ({error.strerror}): stop what listens on it, or choose another"
             ) from error
     return port
+
+
+def ending(code: int) -> str:
+    """How a process ended, by its exit code."""
+    if code >= 0:
+        return f"ended with exit status {code}"
+    names = {int(one): one.name for one in signal.Signals}  # most of the real-time ones have none
+    return f"was ended by {names.get(-code, f'signal {-code}')}"
 
 
 class Program:
@@ -84,13 +93,13 @@ class Program:
         return os.pread(self._log.fileno(), TAIL, max(0, size - TAIL)).decode(errors="replace")
 
     def last_words(self, lines: int = 5) -> str:
-        return "\n".join([line for line in self.said().splitlines() if line.strip()][-lines:])
+        said = [line for line in self.said().splitlines() if line.strip()]
+        return "\n".join(shortened(line) for line in said[-lines:])
 
     def obituary(self) -> str:
         """How it ended, for an error message."""
-        code = self._process.returncode
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         words = self.last_words()
+        how = ending(self._process.returncode)
         return f"{how}; its last words: {words}" if words else f"{how}, without a word"
 
     def wait_ready(self, ready: Callable[[], bool], timeout: float) -> None:

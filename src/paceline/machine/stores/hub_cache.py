@@ -1,9 +1,5 @@
 """The Hugging Face cache: a folder for each repository, with all revisions of it that were downloaded.
 
-    models--USER--REPO/refs/main              the revision that the name leads to
-    models--USER--REPO/snapshots/REV/...      its files, as links
-    models--USER--REPO/blobs/HASH             what they lead to; HASH.incomplete while it is downloaded
-
 llama.cpp keeps its downloads in the same way, in the same place unless LLAMA_CACHE names another
 (common/hf-cache.cpp).
 """
@@ -15,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.core.errors import UsageError
+from paceline.machine.stores.hub_layout import is_own
 from paceline.machine.stores.model_folder import REPOSITORY, Kind, walk
 from paceline.machine.stores.reference import HUB, Reference, parse, pick, variants
 from paceline.machine.stores.search import Candidate, Search
@@ -31,17 +28,18 @@ def candidates(folder: Path, search: Search, *, named: bool) -> Iterator[Candida
     for snapshot in search.folder(folder / "snapshots"):
         if snapshot.folder:
             repository = folder.name.removeprefix(REPOSITORY).replace("--", "/")
-            names = _names(repository, snapshot.path) if snapshot.path.name == main else {}
+            names = _names(repository, folder, snapshot.path) if snapshot.path.name == main else {}
             for kind, path in walk(snapshot.path, search):
                 if kind is Kind.MODEL:
                     yield Candidate(path, names.get(path, str(path)))
 
 
-def _names(repository: str, snapshot: Path) -> dict[Path, str]:
+def _names(repository: str, folder: Path, snapshot: Path) -> dict[Path, str]:
     """By the first file of each model the name that leads to it: with its quantisation, or with its file's
     name where that does not tell it from the others. A folder of safetensors is known by its path only."""
     try:
-        files = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
+        own = (path for path in snapshot.rglob("*") if is_own(folder, path))
+        files = [path.relative_to(snapshot).as_posix() for path in own]
     except OSError:
         return {}
     found = {}

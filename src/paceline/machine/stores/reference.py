@@ -22,6 +22,7 @@ from paceline.core.errors import UsageError
 PATH, OLLAMA, HUB, ZOO = "path", "ollama", "hub", "zoo"
 FORMS = "a path, ollama:NAME[:TAG], hf.co/USER/REPO[:QUANT] or zoo:target"
 LONGEST = 512  # characters of a name; a path may be longer
+LONGEST_PART = 240  # bytes of one part of it: file systems take 255
 USUAL = ("Q4_K_M", "Q8_0")
 # Beside a model lie its image encoder, statistics of its activations, and heads that draft for it.
 NO_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
@@ -33,6 +34,9 @@ _ADDRESS = re.compile(
 )
 # What a browser shows for a file: user/repo/blob/main/file.gguf?download=true
 _PAGE = re.compile(r"([^/]+/[^/]+)/(?:tree|blob|resolve)/main(?:/([^?]*))?(?:\?.*)?")
+# What Windows takes for something else than a name.
+_ODD = re.compile(r'[<>:"\\|?*]')
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³]) *(?:\..*)?", re.IGNORECASE)
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 _LABEL = re.compile(
     rf"(?<!{_WORD})((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4\w*))(?!{_WORD})",
@@ -177,8 +181,15 @@ def pick(names: Iterable[str], asked: str, where: str) -> tuple[str, ...]:
     """Of a repository's files those of the one model that is meant, in their order: more than one where it
     was split. asked: a quantisation or a file's name; empty: Q4_K_M, else Q8_0, else the only one there is.
     Raises UsageError, with the choices, where none or several could be meant, or a part is missing."""
+    names = list(names)
     models = variants(names)
     if not models:
+        odd = next((one for one in names if one.lower().endswith(".gguf") and not _is_usable(one)), None)
+        if odd is not None:
+            raise UsageError(
+                f"{where}: has a file {_short(odd)!r}, "
+                "a name that cannot be used safely; take another repository"
+            )
         raise UsageError(
             f"{where}: has no model as a GGUF file; look for a repository whose name ends in -GGUF"
         )
@@ -215,11 +226,19 @@ def variants(names: Iterable[str]) -> list[Variant]:
 
 
 def _is_model(name: str) -> bool:
-    path = PurePosixPath(name)
-    plain = name.isprintable() and "\\" not in name and not path.is_absolute() and ".." not in path.parts
-    return (
-        plain and name.lower().endswith(".gguf") and not any(word in path.name.lower() for word in NO_MODEL)
-    )
+    file = PurePosixPath(name).name.lower()
+    return file.endswith(".gguf") and not any(word in file for word in NO_MODEL) and _is_usable(name)
+
+
+def _is_usable(name: str) -> bool:
+    """Whether a name that others chose can be that of a file in a folder of ours, on any system: on Windows
+    `C:x` and `..\\x` lead out of the folder, and `nul.gguf` is a device."""
+    return name.isprintable() and len(name) <= LONGEST and all(map(_is_part, name.split("/")))
+
+
+def _is_part(part: str) -> bool:
+    odd = not part or part[-1] in " ." or _ODD.search(part) or _DEVICE.fullmatch(part)
+    return not odd and len(part.encode()) <= LONGEST_PART
 
 
 def _label(stem: str) -> str:
