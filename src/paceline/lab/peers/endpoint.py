@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from paceline.core.errors import PeerError, UsageError
 from paceline.core.printable import shortened
-from paceline.core.strict_json import loads
 from paceline.machine.deadline import Deadline, OverdueError, hang_up
+from paceline.machine.strict_json import loads
 
 BUFFER = 65536
 LARGEST_BODY = 8 << 20  # bytes of an answer that comes at once, and of one message of a stream

@@ -16,9 +16,9 @@ from typing import Any
 
 from paceline.core.errors import PacelineError, UsageError
 from paceline.core.printable import shortened
-from paceline.core.strict_json import loads
 from paceline.machine.deadline import OverdueError
 from paceline.machine.stores.hub_http import LONGEST, RefusedError, asked, body
+from paceline.machine.strict_json import loads
 
 HOST = "https://huggingface.co"
 LOG_IN = "log in (HF_TOKEN, or `hf auth login`)"
