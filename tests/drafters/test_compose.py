@@ -170,7 +170,7 @@ def test_a_probe_stays_one_until_somebody_guesses_it_and_votes_for_nothing() -> 
     guess = chain([1, 2], "b", [0.5, 0.4])
     for drafts in ([probing, guess], [guess, probing]):
         tree = united(*drafts)
-        assert (tree.tokens, tree.probe) == ((1, 2, 3), {2})
+        assert (tree.tokens, tree.probe) == ((1, 2, 3), frozenset({2}))
         assert tree.said[1] == (("b", 0.4),)
         assert tree.drafted.count("b") + tree.drafted.count("a") == 2
     assert united(probing, probing).probe == {1, 2}
