@@ -53,15 +53,7 @@ def write_llama(
         metadata = {f"{arch}.expert_count": experts, f"{arch}.expert_used_count": 1} | (metadata or {})
     for key, value in (metadata or {}).items():
         {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)](key, value)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    kinds = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] + [TokenType.NORMAL] * (1 + len(extra_tokens))
-    writer.add_token_types([*kinds, *[TokenType.USER_DEFINED] * len(added_tokens)])
-    writer.add_token_merges(["Ġ Ġ"])
-    writer.add_bos_token_id(256)
-    writer.add_eos_token_id(256)
-    writer.add_add_bos_token(False)
+    _add_bytes(writer, tokens, len(added_tokens))
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     if not vocab_only:
@@ -95,3 +87,60 @@ def write_llama(
         writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def write_mamba(path: Path, *, seed: int = 0, width: int = 32, layers: int = 2) -> Path:
+    """A recurrent model with the vocabulary of `write_llama`'s."""
+    tokens = [*byte_tokens(), "<|end|>", "ĠĠ"]
+    random = np.random.default_rng(seed)
+    inner, state, rank, kernel = 2 * width, 4, 4, 4
+    writer = GGUFWriter(path, "mamba")
+    writer.add_name("random")
+    writer.add_context_length(512)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_block_count(layers)
+    writer.add_ssm_conv_kernel(kernel)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(rank)
+    writer.add_layer_norm_rms_eps(1e-5)
+    _add_bytes(writer, tokens)
+
+    def add(name: str, *shape: int, scale: float = 0.5) -> None:
+        values = random.normal(size=shape, scale=scale) if len(shape) > 1 else np.ones(shape)
+        writer.add_tensor(name, values.astype(np.float32))
+
+    add("token_embd.weight", len(tokens), width)
+    add("output_norm.weight", width)
+    for i in range(layers):
+        add(f"blk.{i}.attn_norm.weight", width)
+        add(f"blk.{i}.ssm_in.weight", 2 * inner, width)
+        add(f"blk.{i}.ssm_conv1d.weight", inner, kernel)
+        add(f"blk.{i}.ssm_conv1d.bias", inner)
+        add(f"blk.{i}.ssm_x.weight", rank + 2 * state, inner)
+        add(f"blk.{i}.ssm_dt.weight", inner, rank)
+        add(f"blk.{i}.ssm_dt.bias", inner)
+        writer.add_tensor(f"blk.{i}.ssm_a", -np.ones((inner, state), np.float32))
+        add(f"blk.{i}.ssm_d", inner)
+        add(f"blk.{i}.ssm_out.weight", width, inner)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_bytes(writer: GGUFWriter, tokens: list[str], added: int = 0) -> None:
+    """A byte-level vocabulary, whose 257th token ends a text; the last so many are the makers' own."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    normal = len(tokens) - 257 - added
+    kinds = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] + [TokenType.NORMAL] * normal
+    writer.add_token_types([*kinds, *[TokenType.USER_DEFINED] * added])
+    writer.add_token_merges(["Ġ Ġ"])
+    writer.add_bos_token_id(256)
+    writer.add_eos_token_id(256)
+    writer.add_add_bos_token(False)

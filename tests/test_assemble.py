@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import paceline
-from gguf_files import write_llama
+from gguf_files import write_llama, write_mamba
 from paceline import zoo
 from paceline.assemble import choose
 from paceline.core.cost import Cost, Costs
@@ -45,6 +45,21 @@ def test_passes_of_one_shape_leave_no_rate_to_choose_by() -> None:
     assert choose("a.gguf", None, None, exact_greedy=True)[2] == ("lookup",)
     assert choose("a.gguf", "b.gguf", None, exact_greedy=True)[2] == ("lookup", "model")
     assert choose("a.gguf", "b.gguf", ["suffix"], exact_greedy=True)[2] == ("suffix",)
+
+
+def test_a_recurrent_model_decodes_plainly_and_cannot_draft(models: Path, tmp_path: Path) -> None:
+    """A real one: the first rejected token would have to be taken back out of its state."""
+    mamba = write_mamba(tmp_path / "mamba.gguf")
+    with paceline.load(mamba, threads=1) as llm:
+        assert llm.drafting.drafters == ("none",)
+        done = [llm.generate([65, 66, 67], max_tokens=9, ignore_eos=True).tokens for _ in range(2)]
+        assert len(done[0]) == 9
+        assert done[0] == done[1]
+    for drafters in (None, "model", "cascade", "auto"):
+        with pytest.raises(UsageError, match="the draft model is recurrent"):
+            paceline.load(models / "target.gguf", mamba, drafters, threads=1)
+    with pytest.raises(UsageError, match="a recurrent model's state cannot be rolled back yet"):
+        paceline.load(mamba, drafters="lookup", threads=1)
 
 
 def drafters_of(made: Drafter) -> str:

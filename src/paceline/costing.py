@@ -49,19 +49,21 @@ def goes_without_flash(gpu_layers: int, cache_type: str) -> bool:
 
 
 def key_of(model: LlamaTarget, role: str) -> dict[str, Any]:
-    """What a model's costs depend on. role: a draft's are measured over fewer rows."""
+    """What a model's costs depend on. role: a draft's are measured over fewer rows. Raises MissingExtraError
+    without the engine."""
     from importlib.metadata import version
 
     from paceline.engines.llama.binding import llama_cpp
     from paceline.machine.hardware.threads import logical_cores
     from paceline.machine.identity import cpu_name, fingerprint
 
+    features = llama_cpp().llama_print_system_info().decode(errors="replace")
     settings = ("threads", "gpu_layers", "flash_attention", "cache_type", "exact_rows")
     return {
         "role": role,
         "model": fingerprint(model.path),
         "engine": f"llama-cpp-python {version('llama-cpp-python')}",
-        "features": llama_cpp().llama_print_system_info().decode(errors="replace"),
+        "features": features,
         "processor": cpu_name(),
         "cores": logical_cores(),
         **{name: getattr(model, name) for name in settings},

@@ -218,9 +218,15 @@ def make_drafter(
     costs: Costs | None = None,
 ) -> tuple[Drafter, Drafting]:
     """What `drafting` names, asked in that order; and `drafting` with what "auto" came to. The models need a
-    `text` where their vocabularies differ. Raises VocabError where those cannot be brought together."""
+    `text` where their vocabularies differ. Raises VocabError where those cannot be brought together, and
+    UsageError for a draft model that cannot take back what the target rejects."""
     translation = None
     if draft is not None:
+        if not draft.caps.rewind:
+            raise UsageError(
+                "the draft model is recurrent, and its state cannot be rolled back yet, so it cannot draft: "
+                "give another one (-md), or use --draft lookup"
+            )
         drafting, translation = translated(drafting, target, draft)
     parts = Parts(drafting, target, draft, translation, corpora or NO_CORPORA, costs)
     if drafting.drafters == ("none",):

@@ -57,7 +57,7 @@ def test_the_embedded_draft_fits_the_embedded_target() -> None:
         ("target", "other", "mappable", 0),
         ("target", "bert", "incompatible", 3),
         ("jamba", "target", "incompatible", 3),
-        ("target", "jamba", "same", 0),
+        ("target", "jamba", "incompatible", 3),
     ],
 )
 def test_the_exit_code_says_whether_it_can_be_used(

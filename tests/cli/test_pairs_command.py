@@ -157,7 +157,7 @@ def test_a_draft_that_cannot_be_loaded_is_a_note_and_each_note_is_told_once(
     assert len([note for note in record["notes"] if "is damaged" in note]) == 1
 
 
-def test_a_draft_that_would_begin_anew_after_every_mistake_is_left_out(capsys: Capture, folder: Path) -> None:
+def test_a_draft_whose_state_cannot_be_rolled_back_is_left_out(capsys: Capture, folder: Path) -> None:
     write_llama(folder / "hybrid.gguf", layers=1, arch="lfm2")
     record = run(capsys, folder, folder / "target.gguf", "--json").json
     assert "hybrid.gguf" not in {Path(row["reference"]).name for row in record["drafts"]}

@@ -304,10 +304,20 @@ def test_help_says_what_it_is_and_what_not(capsys: Capture) -> None:
 
 
 def test_token_ids_need_no_llama_cpp(tmp_path: Path) -> None:
-    """Where it is not installed, text says what to install."""
+    """Where it is not installed, text says what to install, and how long that takes."""
     (tmp_path / "llama_cpp.py").write_text("raise ImportError('not here')\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "from importlib.metadata import Distribution, PackageNotFoundError\n"
+        "there = Distribution.from_name\n"
+        "def found(name):\n"
+        "    if name == 'llama-cpp-python':\n"
+        "        raise PackageNotFoundError(name)\n"
+        "    return there(name)\n"
+        "Distribution.from_name = found\n"
+    )
     done = program("replay", TOKENS, "--json", PYTHONPATH=str(tmp_path))
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out)["status"] == "done"
-    done = program("replay", TEXTS, *TOKENIZER, PYTHONPATH=str(tmp_path))
-    done.refused(1, "paceline[llama]")
+    for file in (TEXTS, TOKENS):
+        done = program("replay", file, *TOKENIZER, PYTHONPATH=str(tmp_path))
+        done.refused(1, "paceline[llama]", "compiles llama.cpp for this processor in some minutes")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -161,6 +163,31 @@ def test_where_several_say_the_same_it_is_one_node() -> None:
     assert tree.said[2:] == ((("a", 0.7),), (("b", 0.4),))
     assert tree.score == (0.9, 0.85, 0.7, 0.4)  # the surest
     assert tree.source == ("a", "a", "a", "b")  # the first
+
+
+def test_a_probe_stays_one_until_somebody_guesses_it_and_votes_for_nothing() -> None:
+    probing = replace(chain([1, 2, 3], "a", [0.9, 0.9, 0.9]), probe=frozenset({1, 2}))
+    guess = chain([1, 2], "b", [0.5, 0.4])
+    for drafts in ([probing, guess], [guess, probing]):
+        tree = united(*drafts)
+        assert (tree.tokens, tree.probe) == ((1, 2, 3), frozenset({2}))
+        assert tree.said[1] == (("b", 0.4),)
+        assert tree.drafted.count("b") + tree.drafted.count("a") == 2
+    assert united(probing, probing).probe == {1, 2}
+
+
+def test_what_a_probing_drafter_only_looks_at_is_never_accepted_in_a_portfolio() -> None:
+    target = ToyTarget(V, seed=2)
+    drafter = Portfolio([LookaheadDrafter(window=2, level=3, guesses=2), LookupDrafter(1, 2)])
+    request = start(target, drafter, [1, 2, 1, 2, 1], max_tokens=24)
+    drafted, probes = Counter[str](), 0
+    for _, step in decode(target, drafter, Fixed(Budget(6, 32, width=16)), [request]):
+        probes += len(step.tree.probe)
+        assert not set(step.path) & step.tree.probe
+        drafted.update(step.drafted)
+        assert sum(step.drafted.values()) == len(step.tree) - len(step.tree.probe)
+    assert drafted["lookahead"] + drafted["lookup"] > 0
+    assert probes > 0
 
 
 @given(st.lists(st.tuples(trees(5), st.lists(st.integers(0, 2), min_size=5, max_size=5)), max_size=3))

@@ -18,6 +18,7 @@ from paceline.core.lexicon import Lexicon
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Caps, Features, Want
 from paceline.core.record import Step, Times
+from paceline.core.rng import Noise, SeededRng
 from paceline.core.sampling import Sampling
 from paceline.core.translation import Translation
 from paceline.core.tree import EMPTY, DraftTree
@@ -216,6 +217,19 @@ def test_width_and_grammar_are_not_the_draft_models_business() -> None:
     drafter, _ = scripted((0, 0.9), (1, 0.8))
     grammar: Any = object()
     assert propose(drafter, [3], Budget(4, 8, width=2, p_min=0.3, grammar=grammar)).tokens == (4,)
+
+
+def test_what_the_target_draws_with_does_not_change_what_is_drafted() -> None:
+    """Its noise is told by the target's token ids, which are other tokens in the draft."""
+    likely = drafter(WORDS, DRAFTS["longer tokens"])
+    memory = likely.open([0, 1, 2, 0], 0)
+    (greedy,) = likely.propose([(memory, BUDGET)])
+    for seed in range(9):
+        noise = Noise.of(Sampling(temperature=1.5), SeededRng(seed))
+        assert noise is not None
+        (drawn,) = likely.propose([(memory, replace(BUDGET, noise=noise))])
+        assert (drawn.tokens, drawn.score) == (greedy.tokens, greedy.score)
+    assert len(greedy) > 0
 
 
 def test_a_draft_ends_with_a_whole_character() -> None:

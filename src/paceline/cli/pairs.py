@@ -160,7 +160,7 @@ def _list(found: Found, as_json: bool) -> None:
 def _candidates(target: Facts, found: Found, note: Note, interrupts: Interrupts) -> list[Candidate]:
     """Every smaller model, by whether it fits, without its vocabulary; those that come with Paceline too."""
     from paceline.lab.advice.row import Candidate
-    from paceline.machine.fit.compatibility import INCOMPATIBLE, compare_all
+    from paceline.machine.fit.compatibility import compare_all
     from paceline.machine.models.facts import ATTENTION
 
     drafts: list[tuple[Facts, str]] = []
@@ -173,9 +173,8 @@ def _candidates(target: Facts, found: Found, note: Note, interrupts: Interrupts)
     verdicts = [str(said.verdict) for said in compare_all(target, one_by_one())]
     out = []
     for (draft, reference), verdict in zip(drafts, verdicts, strict=True):
-        if verdict != INCOMPATIBLE and draft.memory != ATTENTION:
-            why = "after a rejected token it would read the whole text again"
-            note(f"{reference}: is left out: it is {draft.memory}, and {why}")
+        if draft.memory != ATTENTION:
+            note(f"{reference}: is left out: it is {draft.memory}, and its state cannot be rolled back yet")
         else:
             out.append(Candidate(draft, reference, verdict))
     return out

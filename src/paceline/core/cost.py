@@ -252,7 +252,7 @@ def _is_cell(value: Any) -> bool:
 @dataclass
 class Costs:
     """What a step costs: the target's pass, the draft model's, and everything else: verifying, committing,
-    deciding. step: seconds, 0 where it is not known yet."""
+    deciding. step: seconds of one request's step, 0 where it is not known yet."""
 
     target: Cost
     draft: Cost | None = None

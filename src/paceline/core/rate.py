@@ -14,6 +14,7 @@ one of its edges. Requests that share a pass share its cost, and their nodes com
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -81,6 +82,7 @@ class Rate:
         self._steps = self._silent = self._declined = 0
         self._left_out = self._was_right = 0  # likeliest guesses at steps at which none was verified
         self._refused: set[int] = set()  # moods of requests for which some drafter was not worth asking
+        self._asked: Counter[str] = Counter()  # for how many requests of this pass a drafter was asked
         self._rows = self._end = 1  # of a pass without drafts; with all that it may have
         self._pace, self._curve = 1.0, list[float]()  # what passes take, as Cost.paced has it
         self._alone = 0.0  # seconds of a pass without drafts
@@ -91,6 +93,7 @@ class Rate:
         depth, nodes, width = self._most
         self._rows = rows = len(requests)
         self._refused.clear()
+        self._asked.clear()
         if self._nap:
             self._alone = self.costs.target.seconds(rows, len(requests[0].session.tokens))
             return [NO_BUDGET] * rows
@@ -202,7 +205,7 @@ class Rate:
         pass_ = cost.seconds(rows, deepest)
         if not first:  # which may hold a prompt's end
             cost.observe(rows, deepest, forward)
-            counted = min(beside, pass_)  # drafts have costs of their own
+            counted = min(beside, pass_) / len(steps)  # of one request; drafts have costs of their own
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         took = pass_ + min(draft + beside, pass_)
         self._tokens = LATELY * self._tokens + tokens
@@ -256,6 +259,7 @@ class Rate:
             self._probing += worth.seconds
             probe = True
         worth.waited = 0
+        self._asked[drafter] += 1
         proposal.asks(drafter, self._clock(), before, what, probe)
         return True
 
@@ -263,7 +267,7 @@ class Rate:
         """The drafter that was asked has answered. after: what the draft is worth now."""
         if proposal.name:
             worth = self._worth[proposal.name]
-            worth.took((now - proposal.since) / self._rows, max(1, proposal.deepest))
+            worth.took((now - proposal.since) / self._asked[proposal.name], max(1, proposal.deepest))
             worth.brought(proposal.kind, after - proposal.before, self.rate, proposal.probe)
             proposal.name = ""
 

@@ -94,11 +94,13 @@ class ComposedDrafter(_Several):
 
 @dataclass
 class Union:
-    """Drafts of one text in one tree: where several say the same, one node. Deterministic drafts only."""
+    """Drafts of one text in one tree: where several say the same, one node. Deterministic drafts only. A node
+    stays a probe unless somebody proposes it as a guess; a probe is no vote for a guess."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     said: list[tuple[tuple[str, float], ...]] = field(default_factory=list)
+    probes: set[int] = field(default_factory=set)
     _places: dict[tuple[int, int], int] = field(default_factory=dict)
     _tree: DraftTree = EMPTY
 
@@ -108,12 +110,18 @@ class Union:
         for node, (token, parent, source, score) in enumerate(nodes):
             key = (places[parent], token)
             place = self._places.get(key)
+            is_probe = node in draft.probe
             if place is None:
                 place = self._places[key] = len(self.tokens)
                 self.tokens.append(token)
                 self.parents.append(key[0])
                 self.said.append(((source, score),))
-            else:
+                if is_probe:
+                    self.probes.add(place)
+            elif place in self.probes and not is_probe:
+                self.probes.remove(place)
+                self.said[place] = ((source, score),)
+            elif is_probe == (place in self.probes):
                 self.said[place] += ((source, score),)
             places[node] = place
         self._tree = EMPTY
@@ -126,6 +134,7 @@ class Union:
                 score=tuple(max(score for _, score in who) for who in self.said),
                 source=tuple(who[0][0] for who in self.said),
                 said=tuple(self.said),
+                probe=frozenset(self.probes),
             )
         return self._tree
 

@@ -94,8 +94,9 @@ class SlemDrafter:
         for memory, budget in batch:
             memory.inner.tokens = window(memory.read, self._translation.lead, self._caps)
             n = min(budget.depth, budget.nodes)
-            # A grammar speaks of the target's tokens; the loop prunes what it forbids.
-            asked.append((memory.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None)))
+            # A grammar speaks of the target's tokens, and so does the noise they are drawn with: the loop
+            # prunes what is forbidden, and the draft's likeliest token is the best guess.
+            asked.append((memory.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None, noise=None)))
         drafts = self._drafter.propose(asked)
         return [self._rewrite(*request, draft) for request, draft in zip(batch, drafts, strict=True)]
 

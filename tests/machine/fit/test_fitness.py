@@ -30,7 +30,7 @@ def test_nothing_is_drafted_for_a_state_that_cannot_be_rolled_back(memory: str) 
     found = check(target={"memory": memory})
     assert (found.verdict, found.advice) == ("incompatible", ("decode it plainly (--draft none)",))
     found = check(memory=memory)
-    assert (found.verdict, weights(found, "warning")) == ("same", ["memory"])
+    assert (found.verdict, weights(found, "fatal")) == ("incompatible", ["memory"])
 
 
 def test_verifying_reads_more_experts_the_longer_the_draft() -> None:

@@ -61,7 +61,8 @@ def _imported() -> ModuleType:
         from llama_cpp import llama_cpp as module
     except ImportError as error:
         raise MissingExtraError(
-            f"GGUF models need llama-cpp-python ({error}): pip install 'paceline[llama]'"
+            f"GGUF models need llama-cpp-python ({error}): pip install 'paceline[llama]', which compiles "
+            "llama.cpp for this processor in some minutes"
         ) from error
 
     @module.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes

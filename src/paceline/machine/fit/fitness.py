@@ -74,8 +74,8 @@ def memory(target: Facts, draft: Facts) -> Iterator[Reason]:
         yield Reason(
             "memory",
             *values,
-            WARNING,
-            "the draft's state cannot be rolled back: after a rejected token it reads the whole text again",
+            FATAL,
+            "the draft's state cannot be rolled back yet: it cannot draft",
             "take a draft without recurrent layers",
         )
 
