@@ -4,6 +4,7 @@ PacelineError            exit 1
 ├── UsageError           exit 2   an argument that cannot be used as given
 │   └── VocabError       exit 2   draft and target do not share a vocabulary
 ├── ModelError           exit 1   a model file that cannot be loaded or is not a causal language model
+│   └── LogitsError      exit 1   a model that answers with logits that are not numbers
 ├── MissingExtraError    exit 1   an optional dependency that is not installed
 ├── PeerError            exit 1   another program that was to be measured cannot be started, reached or read
 ├── HistoryError         exit 1   the file that benches are kept in cannot be read or written
@@ -28,6 +29,10 @@ class VocabError(UsageError):
 
 
 class ModelError(PacelineError):
+    pass
+
+
+class LogitsError(ModelError):
     pass
 
 
