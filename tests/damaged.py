@@ -23,7 +23,9 @@ def _everywhere(value: float) -> Callable[[dict[str, Any]], None]:
 
 
 def _one_row(tensors: dict[str, Any]) -> None:
-    (tensors.get("output.weight") if "output.weight" in tensors else tensors["token_embd.weight"])[TOKEN] = np.nan
+    (tensors.get("output.weight") if "output.weight" in tensors else tensors["token_embd.weight"])[TOKEN] = (
+        np.nan
+    )
 
 
 def _values_too_large(tensors: dict[str, Any]) -> None:
