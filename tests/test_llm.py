@@ -79,7 +79,7 @@ def test_a_chat_begins_with_one_bos_where_the_model_wants_it(
         ({"remember": None}, "remember None: must be True or False"),
         ({"regex": 5}, "the regular expression 5: must be text"),
         ({"regex": "a\ud800"}, r"the regular expression is not UTF-8 text \(character 1\)"),
-        ({"json_schema": 5}, "the JSON schema 5: must be text"),
+        ({"json_schema": 5}, "the JSON schema 5: must be JSON text, a mapping, True or False"),
         ({"json_schema": "{}\ud800"}, r"the JSON schema is not UTF-8 text \(character 2\)"),
         ({"json_schema": '{"const": "\\ud800"}'}, r"the JSON schema is not UTF-8 text"),
         ({"json_schema": {"const": "\ud800"}}, r"the JSON schema is not UTF-8 text"),

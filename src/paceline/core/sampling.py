@@ -125,8 +125,10 @@ def require_numbers(largest: float) -> None:
 def adjust(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None) -> Logits:
     """Logit bias, penalties and mask, on a copy if there are any. `history` ends with the row's own token.
     Raises LogitsError, and UsageError where bias and mask leave no token."""
-    require_numbers(logits.max())  # before a mask can hide what is wrong
-    if not sampling.edits_logits and mask is None:
+    edited = sampling.edits_logits or mask is not None
+    if not edited or mask is not None:  # which could hide what is wrong; biases and penalties cannot
+        require_numbers(logits.max())
+    if not edited:
         return logits
     out = logits.copy()
     for token, bias in sampling.logit_bias.items():
@@ -142,6 +144,7 @@ def adjust(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mas
         out[~mask] = -math.inf
     largest = out.max()
     if largest == -math.inf:
+        require_numbers(logits.max())
         raise UsageError("no token can follow: a logit bias or the grammar forbids every one")
     require_numbers(largest)
     return out

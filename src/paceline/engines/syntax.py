@@ -51,8 +51,10 @@ def chosen(json_schema: Schema | None, regex: str | None) -> Syntax | None:
 def from_schema(schema: Schema) -> Syntax:
     """schema: JSON as text, or what it stands for."""
     name = "the JSON schema"
-    if not isinstance(schema, Mapping | bool):
+    if isinstance(schema, str):
         typed.text(name, schema)
+    elif not isinstance(schema, Mapping | bool):
+        raise typed.refusal(name, schema, "JSON text, a mapping, True or False")
     try:
         if isinstance(schema, str):
             schema = json.loads(schema, parse_constant=_refuse_constant)
