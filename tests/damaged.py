@@ -23,9 +23,7 @@ def _everywhere(value: float) -> Callable[[dict[str, Any]], None]:
 
 
 def _one_row(tensors: dict[str, Any]) -> None:
-    (tensors.get("output.weight") if "output.weight" in tensors else tensors["token_embd.weight"])[TOKEN] = (
-        np.nan
-    )
+    tensors["token_embd.weight"][TOKEN] = np.nan  # which is the output's too
 
 
 def _values_too_large(tensors: dict[str, Any]) -> None:
@@ -41,9 +39,9 @@ DAMAGES = {
 }
 
 
-def write_damaged(path: Path, damage: str, source: Path | None = None) -> Path:
-    """A copy of `source`, by default the embedded draft."""
-    shutil.copyfile(source or zoo.draft_path(), path)
+def write_damaged(path: Path, damage: str) -> Path:
+    """A copy of the embedded draft."""
+    shutil.copyfile(zoo.draft_path(), path)
     reader = gguf.GGUFReader(path, "r+")
     DAMAGES[damage]({tensor.name: tensor.data for tensor in reader.tensors})
     reader.data.flush()
