@@ -59,7 +59,7 @@ class Metered:
 
     def __init__(self, model: LlamaTarget, clock: Clock) -> None:
         self._model, self._clock = model, clock
-        self.vocab, self.caps = model.vocab, model.caps
+        self.vocab, self.caps, self.origin = model.vocab, model.caps, model.origin
         self.cost = Cost.flat()
         self.passes = self.rows = 0
 

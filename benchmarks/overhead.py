@@ -64,6 +64,7 @@ class StillTarget:
 
     def __init__(self, rows: int = 61, wander: bool = False) -> None:
         self.vocab = Vocab(N_VOCAB, "none", None, frozenset(), False, False, lambda _: b"", lambda _: b"")
+        self.origin = "none"
         self.caps = Caps(branch=64, rewind=True, batch=64, rows=512, n_ctx=10**9)
         self.rows = np.random.default_rng(0).normal(size=(rows, N_VOCAB)).astype(np.float32)
         self.likeliest = [int(row.argmax()) for row in self.rows]

@@ -61,6 +61,33 @@ def test_a_chat_begins_with_one_bos_where_the_model_wants_it(
         ({"json_schema": {}, "regex": "a"}, "a text can follow only one of them"),
         ({"json_schema": {"type": "text"}}, "the JSON schema cannot be used: Invalid type: text"),
         ({"regex": "a", "ignore_eos": True}, "a grammar says where the text ends"),
+        ({"max_tokens": "5"}, "max_tokens '5': must be a whole number"),
+        ({"max_tokens": 1.5}, "max_tokens 1.5: must be a whole number"),
+        ({"max_tokens": True}, "max_tokens True: must be a whole number"),
+        ({"max_tokens": None}, "max_tokens None: must be a whole number"),
+        ({"max_tokens": float("nan")}, "max_tokens nan: must be a whole number"),
+        ({"seed": 1.5}, "seed 1.5: must be a whole number"),
+        ({"seed": "1"}, "seed '1': must be a whole number"),
+        ({"logprobs": 1.0}, "logprobs 1.0: must be a whole number"),
+        ({"logprobs": 1 << 70}, "logprobs 1180591620717411303424: must be between 0 and"),
+        ({"stop": [1]}, "stop 1: must be text"),
+        ({"stop": 5}, "stop 5: must be text, or a list of texts"),
+        ({"stop": b"a"}, "stop b'a': must be text, or a list of texts"),
+        ({"stop": ["a", "b\ud800"]}, r"stop is not UTF-8 text \(character 1\)"),
+        ({"ignore_eos": "no"}, "ignore_eos 'no': must be True or False"),
+        ({"plain": 1}, "plain 1: must be True or False"),
+        ({"remember": None}, "remember None: must be True or False"),
+        ({"regex": 5}, "the regular expression 5: must be text"),
+        ({"regex": "a\ud800"}, r"the regular expression is not UTF-8 text \(character 1\)"),
+        ({"json_schema": 5}, "the JSON schema 5: must be JSON text, a mapping, True or False"),
+        ({"json_schema": "{}\ud800"}, r"the JSON schema is not UTF-8 text \(character 2\)"),
+        ({"json_schema": '{"const": "\\ud800"}'}, r"the JSON schema is not UTF-8 text"),
+        ({"json_schema": {"const": "\ud800"}}, r"the JSON schema is not UTF-8 text"),
+        ({"top_k": 1.5}, "top_k 1.5: must be a whole number"),
+        ({"temperature": "0.5"}, "temperature '0.5': must be a number"),
+        ({"temperature": 1e39}, "temperature 1e\\+39: must be between 0 and"),
+        ({"logit_bias": {"5": 1}}, "logit_bias: token '5': must be a whole number"),
+        ({"logit_bias": {5: 1e39}}, "needs a token id, and a number between"),
     ],
 )
 def test_a_request_that_cannot_work_is_refused(
@@ -143,3 +170,76 @@ def test_log_probabilities_end_where_a_stop_string_cut_the_text(models: Path) ->
     assert done.stop_reason == "stop"
     assert len(done.logprobs) == len(done.tokens) < 24
     assert done.tokens == whole.tokens[: len(done.tokens)]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "complaint"),
+    [
+        ("ab\ud800", r"the prompt is not UTF-8 text \(character 2\)"),
+        (5, "the prompt 5: must be text, or a list of token ids"),
+        (None, "the prompt None: must be text, or a list of token ids"),
+        (b"ab", "the prompt b'ab': must be text, or a list of token ids"),
+        ([1, 2.5], "the prompt: token 2.5: must be a whole number"),
+        (["a"], "the prompt: token 'a': must be a whole number"),
+        ([1, 1 << 70], "outside the vocabulary"),
+    ],
+)
+def test_a_prompt_that_is_neither_text_nor_tokens_is_refused(
+    models: Path, prompt: Any, complaint: str
+) -> None:
+    with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
+        with pytest.raises(UsageError, match=complaint):
+            llm.generate(prompt)
+        assert llm.generate(np.array([1, 2]), max_tokens=np.int64(1)).n_tokens == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("chat", "complaint"),
+    [
+        ("a\ud800", r"the prompt is not UTF-8 text \(character 1\)"),
+        (
+            [{"role": "user", "content": "\udcff"}],
+            r"message 1: its content is not UTF-8 text \(character 0\)",
+        ),
+        ([{"role": "user", "content": "a"}, {"role": "user"}], "message 2: its content None: must be text"),
+        ([{"role": 1, "content": "a"}], "message 1: its role 1: must be text"),
+        (["a"], "message 1 'a': must be a mapping with role and content"),
+        ({"role": "user", "content": "a"}, "the chat .*: must be text, or a list of messages"),
+        (5, "the chat 5: must be text, or a list of messages"),
+    ],
+)
+def test_a_chat_that_is_no_conversation_is_refused(chat: Any, complaint: str) -> None:
+    target: Any = FakeTarget(True, [5])
+    with pytest.raises(UsageError, match=complaint):
+        LLM(target, NoDrafter(), Drafting()).chat_tokens(chat)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"drafters": 5}, "drafters 5: must be text, or a list of texts"),
+        ({"drafters": ["lookup", 2]}, "drafters 2: must be text"),
+        ({"n_ctx": "5"}, "n_ctx '5': must be a whole number"),
+        ({"threads": 1.5}, "threads 1.5: must be a whole number"),
+        ({"sessions": True}, "sessions True: must be a whole number"),
+        ({"n_draft": 2.5}, "n_draft 2.5: must be a whole number"),
+        ({"n_draft": 1 << 70}, "n_draft 1180591620717411303424: must be at most 4,096"),
+        ({"p_min": "0.5"}, "p_min '0.5': must be a number"),
+    ],
+)
+def test_what_cannot_be_loaded_with_is_refused(
+    models: Path, settings: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        paceline.load(models / "target.gguf", **{"threads": 1} | settings)
+
+
+def test_numbers_beyond_a_word_are_numbers(models: Path) -> None:
+    far = 1 << 70
+    with paceline.load(models / "target.gguf", drafters="lookup", threads=1) as llm:
+        request: dict[str, Any] = {"seed": far, "temperature": 1.0, "top_k": far, "repeat_last_n": far}
+        one, two = (llm.generate([65, 66], max_tokens=6, ignore_eos=True, **request) for _ in range(2))
+        assert one.tokens == two.tokens
+        assert (
+            llm.generate([65, 66], max_tokens=far, stop=one.text[:1], ignore_eos=True, **request).text == ""
+        )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from paceline import attention, zoo
+from paceline.core import typed
 from paceline.core.errors import UsageError
 from paceline.core.ports import Drafter, Learner
 from paceline.core.settings import LEARNERS, WITH_MODEL, Drafting, checked
 from paceline.core.vocab import Vocab
-from paceline.costing import beside, costs_of, refresh, save
+from paceline.costing import beside, costs_of, refresh, save, to_stderr
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
@@ -62,6 +62,12 @@ def load(
 
     if isinstance(drafters, str):
         drafters = [name.strip() for name in drafters.split(",")]
+    drafters = None if drafters is None else typed.texts("drafters", drafters)
+    n_ctx, gpu_layers, sessions = (
+        typed.whole(name, value)
+        for name, value in (("n_ctx", n_ctx), ("gpu_layers", gpu_layers), ("sessions", sessions))
+    )
+    threads = None if threads is None else typed.whole("threads", threads)
     known = Corpora.find(corpora).drafters  # what is wrong with a name is said before a model is loaded
     left_open = drafters is None
     target, draft, names = choose(target, draft, drafters, exact_greedy)
@@ -113,7 +119,7 @@ def load(
             undo.callback(small.close)
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)
-        drafter, drafting = make_drafter(drafting, engine, small, found, costs)
+        drafter, drafting = make_drafter(drafting, engine, small, found, costs, warn=to_stderr)
         remembered = recall(engine.vocab, drafter, remember) if remember else None
         policy = make_policy(drafting, costs)
         llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
@@ -128,7 +134,7 @@ def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> Remember
     """The project's past outputs, which `drafter` has learned."""
     assert isinstance(drafter, Learner)  # load() asks for one
     folder = project_of(Path.cwd()) if isinstance(project, bool) else Path(project)
-    remembered = Remembered.open(vocab, folder, warn=lambda said: print(f"paceline: {said}", file=sys.stderr))
+    remembered = Remembered.open(vocab, folder, warn=to_stderr)
     for tokens in remembered.outputs():
         drafter.learn(tokens)
     return remembered

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from paceline.core import typed
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import NO_BUDGET, Drafter
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting, checked
 from paceline.drafters.none import NoDrafter
+from paceline.engines.chat import conversation
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.syntax import Schema, chosen
 from paceline.sharing import Sharing
@@ -58,16 +60,18 @@ class LLM:
 
     def tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """The prompt as tokens; what is no text is taken to be tokens already."""
-        return self.target.text.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
+        if isinstance(prompt, str):
+            return self.target.text.encode(typed.text("the prompt", prompt))
+        if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
+            raise typed.refusal("the prompt", prompt, "text, or a list of token ids")
+        return [typed.whole("the prompt: token", token) for token in prompt]
 
     def chat_tokens(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
         """A user's message, or a conversation of messages with `role` and `content`, in the model's chat
-        template; ModelError without a usable one."""
+        template; ModelError without a usable one, UsageError for what is no conversation."""
         text, vocab = self.target.text, self.target.vocab
-        single = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        messages = [dict(message) for message in single]
         # A template spells BOS itself, as a rule.
-        tokens = text.encode(text.render(messages), special=True, add_bos=False)
+        tokens = text.encode(text.render(conversation(prompt)), special=True, add_bos=False)
         if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
             tokens.insert(0, vocab.bos)
         return tokens
@@ -95,17 +99,20 @@ class LLM:
         remember: keep the answer for later drafts, where the model was loaded to (load's `remember`).
         Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
         """
+        max_tokens, seed = typed.whole("max_tokens", max_tokens), typed.whole("seed", seed)
+        for name, flag in (("ignore_eos", ignore_eos), ("plain", plain), ("remember", remember)):
+            typed.truth(name, flag)
         settings = checked(Sampling, sampling)
         if (last := max(settings.logit_bias, default=0)) >= self.target.vocab.size:
             raise UsageError(
                 f"logit bias for token {last}: the model's tokens are 0 to {self.target.vocab.size - 1}"
             )
         if seed < 0:
-            raise UsageError(f"seed {seed}: must be at least 0")
-        if logprobs is not None and not 0 <= logprobs <= self.target.vocab.size:
-            raise UsageError(
-                f"logprobs {logprobs}: must be between 0 and the model's {self.target.vocab.size} tokens"
-            )
+            raise typed.refusal("seed", seed, "at least 0")
+        if logprobs is not None:
+            logprobs, most = typed.whole("logprobs", logprobs), self.target.vocab.size
+            if not 0 <= logprobs <= most:
+                raise typed.refusal("logprobs", logprobs, f"between 0 and the model's {most} tokens")
         syntax = chosen(json_schema, regex)
         return Stream(
             self.target,
@@ -116,7 +123,7 @@ class LLM:
             self.remembered if remember and not plain else None,
             max_tokens=max_tokens,
             seed=seed,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop=typed.texts("stop", stop),
             ignore_eos=ignore_eos,
             sampling=settings,
             rule=self.drafting.verify,

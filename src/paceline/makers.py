@@ -25,7 +25,7 @@ from paceline.core.translation import Translation
 from paceline.core.vocab import Vocab, check_shared
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookup import LookupDrafter
-from paceline.drafters.model import ModelDrafter
+from paceline.drafters.model import ModelDrafter, Warn
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.slem import SlemDrafter
 from paceline.engines.translated import TranslatedTarget
@@ -96,6 +96,7 @@ class Parts:
     translation: Translation | None = None  # where their vocabularies differ
     corpora: Corpora = NO_CORPORA
     costs: Costs | None = None  # what passes take here, where that is known
+    warn: Warn = lambda _: None  # told of a draft model that cannot be used as it is
 
 
 def make_lookup(parts: Parts) -> Drafter:
@@ -163,7 +164,7 @@ def make_model(parts: Parts) -> Drafter:
     size, drafting = parts.target.vocab.size, parts.drafting
     if parts.translation is not None:
         if drafting.cross_vocab == "slem":
-            return SlemDrafter(draft, parts.translation)
+            return SlemDrafter(draft, parts.translation, parts.warn)
         draft = TranslatedTarget(draft, parts.translation)
     return ModelDrafter(
         draft,
@@ -171,6 +172,7 @@ def make_model(parts: Parts) -> Drafter:
         temperature=drafting.temperature,
         top_k=drafting.top_k,
         independent=drafting.independent,
+        warn=parts.warn,
     )
 
 
@@ -192,6 +194,7 @@ def make_cascade(parts: Parts) -> Drafter:
         temperature=drafting.temperature,
         top_k=drafting.top_k,
         cost=cost,
+        warn=parts.warn,
     )
 
 
@@ -216,6 +219,8 @@ def make_drafter(
     draft: Any,
     corpora: Corpora | None = None,
     costs: Costs | None = None,
+    *,
+    warn: Warn = lambda _: None,
 ) -> tuple[Drafter, Drafting]:
     """What `drafting` names, asked in that order; and `drafting` with what "auto" came to. The models need a
     `text` where their vocabularies differ. Raises VocabError where those cannot be brought together, and
@@ -228,7 +233,7 @@ def make_drafter(
                 "give another one (-md), or use --draft lookup"
             )
         drafting, translation = translated(drafting, target, draft)
-    parts = Parts(drafting, target, draft, translation, corpora or NO_CORPORA, costs)
+    parts = Parts(drafting, target, draft, translation, corpora or NO_CORPORA, costs, warn)
     if drafting.drafters == ("none",):
         return NoDrafter(), drafting
     if drafting.drafters == ("auto",):

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from paceline.core.errors import ContractError, PacelineError, UsageError
+from paceline.core.errors import ContractError, LogitsError, PacelineError, UsageError
 from paceline.core.intersection import Intersection
 from paceline.core.lexicon import Lexicon
 from paceline.core.ports import Want
@@ -282,3 +282,17 @@ def test_the_tolerance_would_notice_any_wrong_cell(engine: Engine) -> None:
     for at in range(len(PROMPT)):
         wrong = [*PROMPT[:at], (PROMPT[at] + 1) % 12, *PROMPT[at + 1 :]]
         assert np.abs(engine.fresh(wrong) - right).max() > max(100 * engine.tolerance, 1e-9), at
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_argmax_of_a_row_that_is_not_of_numbers_is_refused(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    session = engine.target.open()
+    session.prefill(PROMPT)
+    out = engine.target.forward([(session, EMPTY)], Want())[0]
+    row = np.full(12, value)
+    monkeypatch.setattr(type(out), "logits", lambda *_: row)
+    with pytest.raises(LogitsError, match="not numbers"):
+        out.argmax(0)
+    session.close()

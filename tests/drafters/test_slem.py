@@ -82,6 +82,7 @@ class Scripted:
         self.vocab = Vocab(
             len(pieces), "test", None, ends, False, False, b"%d".__mod__, list(pieces).__getitem__
         )
+        self.origin = "a script"
         self.caps = Caps(branch=1, rewind=True, batch=8, rows=64, n_ctx=512)
         self.script = list(script)
         self.read: list[list[int]] = []  # what its sessions were given

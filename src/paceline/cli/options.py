@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli.references import model_option
+from paceline.core import typed
 from paceline.core.errors import UsageError
 
 EPILOG = (
@@ -76,7 +77,7 @@ def stop_texts(given: list[str] | None) -> list[str]:
         given = [os.environ[variable("--stop")]] if variable("--stop") in os.environ else []
     if "" in given:
         raise UsageError("--stop '': an empty stop string would stop at once; leave it out")
-    return [utf8(text, "the stop string") for text in given]
+    return [typed.text("the stop string", text) for text in given]
 
 
 Model = Annotated[
@@ -198,18 +199,9 @@ def read_prompt(argument: str | None, option_: str | None, file: Path | None) ->
     elif text is None or text == "-":
         text, where = _read_stdin(asked=text == "-" or file is not None), "stdin: the prompt"
     else:
-        text, where = utf8(text, "the prompt"), "the prompt"
+        text, where = typed.text("the prompt", text), "the prompt"
     if not text:
         raise UsageError(f"{where} is empty: give some text to complete")
-    return text
-
-
-def utf8(text: str, what: str) -> str:
-    """Refuse what Python keeps of arguments that are no text: lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{what} is not UTF-8 text (character {error.start})") from error
     return text
 
 
@@ -218,7 +210,7 @@ def read_schema(schema: str | None, file: Path | None) -> str | None:
         raise UsageError("more than one JSON schema: give it as text (-j) or as a file (-jf)")
     if file is not None:
         return _read_file(file)
-    return schema if schema is None else utf8(schema, "the JSON schema")
+    return schema if schema is None else typed.text("the JSON schema", schema)
 
 
 def read_prompts(file: Path) -> list[str]:
@@ -236,7 +228,7 @@ def read_prompts(file: Path) -> list[str]:
                 raise UsageError(f'{where}: its "prompt" is no text')
         if not text.strip():
             raise UsageError(f"{where}: is empty; give a prompt in every line")
-        prompts.append(utf8(text, where))
+        prompts.append(typed.text(where, text))
     return prompts
 
 

@@ -121,8 +121,7 @@ def run(
 
     # Bad values are refused before a prompt is read or a model loaded.
     schema = options.read_schema(json_schema, json_schema_file)
-    pattern = regex if regex is None else options.utf8(regex, "the regular expression")
-    chosen(schema, pattern)
+    chosen(schema, regex)
     recording = recorder(record, record_top_k)
     text = options.read_prompt(prompt, prompt_option, file)
 
@@ -139,7 +138,7 @@ def run(
             "stop": stops,
             "ignore_eos": ignore_eos,
             "json_schema": schema,
-            "regex": pattern,
+            "regex": regex,
             "logprobs": logprobs,
         }
         completion = Completion(

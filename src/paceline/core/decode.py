@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from paceline.core.belief import Mood
-from paceline.core.errors import ContractError, UsageError
+from paceline.core.errors import ContractError, LogitsError, UsageError
 from paceline.core.policy import Policy, fits
 from paceline.core.ports import Budget, Caps, Drafter, Forward, Grammar, Memory, Session, Target
 from paceline.core.prune import prune
@@ -16,6 +16,7 @@ from paceline.core.record import TARGET, Logprob, Stats, Step, StopReason, Times
 from paceline.core.rng import Noise, Rng, SeededRng
 from paceline.core.sampling import Sampling, logprob
 from paceline.core.tree import ROOT, DraftTree
+from paceline.core.typed import refusal
 from paceline.core.verify import Verdict, verify
 
 Clock = Callable[[], float]  # seconds; a replay has one that runs on what passes are known to cost
@@ -101,7 +102,7 @@ def start(
     if not prompt:
         raise UsageError("the prompt is empty: give at least one token")
     if max_tokens < 1:
-        raise UsageError(f"max_tokens {max_tokens}: must be at least 1")
+        raise refusal("max_tokens", max_tokens, "at least 1")
     if len(prompt) > target.caps.n_ctx:
         raise UsageError(
             f"the prompt has {len(prompt):,} tokens, the context {target.caps.n_ctx:,}: "
@@ -159,9 +160,18 @@ def advance(
     steps = []
     for request, tree, out in zip(requests, trees, outs, strict=True):
         t0 = now
-        verdict = verify(
-            tree, out, request.sampling, request.session.tokens, request.rng, request.rule, request.grammar
-        )
+        try:
+            verdict = verify(
+                tree,
+                out,
+                request.sampling,
+                request.session.tokens,
+                request.rng,
+                request.rule,
+                request.grammar,
+            )
+        except LogitsError as error:
+            raise named(error, target) from error
         t1 = clock()
         tokens, sources, reason = cut(request, tree, verdict, target.caps.n_ctx)
         path = verdict.path[: len(tokens) - 1]
@@ -216,6 +226,14 @@ def told(request: Request, out: Forward, path: Sequence[int], tokens: Sequence[i
         return ()
     rows = zip((ROOT, *path), tokens, strict=True)
     return tuple(Logprob(*logprob(out.logits(node + 1), token, request.logprobs)) for node, token in rows)
+
+
+def named(error: LogitsError, target: Target) -> LogitsError:
+    """With whose logits they are, and what can be done."""
+    return LogitsError(
+        f"{target.origin}: {error}: the file is damaged (download it again), or its values are too large for "
+        "how it is run (try -fa off, or --cache-type f32)"
+    )
 
 
 def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets: Sequence[Budget]) -> None:

@@ -5,6 +5,7 @@ PacelineError            exit 1
 │   ├── VocabError       exit 2   draft and target do not share a vocabulary
 │   └── BusyError        exit 2   all sessions of a model are in use
 ├── ModelError           exit 1   a model file that cannot be loaded or is not a causal language model
+│   └── LogitsError      exit 1   a model that answers with logits that are not numbers
 ├── MissingExtraError    exit 1   an optional dependency that is not installed
 ├── PeerError            exit 1   another program that was to be measured cannot be started, reached or read
 ├── HistoryError         exit 1   the file that benches are kept in cannot be read or written
@@ -33,6 +34,10 @@ class BusyError(UsageError):
 
 
 class ModelError(PacelineError):
+    pass
+
+
+class LogitsError(ModelError):
     pass
 
 

@@ -68,7 +68,8 @@ class Forward(Protocol):
     def features(self) -> Features: ...
 
     def argmax(self, row: int) -> int:
-        """The likeliest next token; the lowest id of equals."""
+        """The likeliest next token; the lowest id of equals. Raises LogitsError where the row's logits are
+        not numbers, as `sampling.argmax` does."""
 
     def logits(self, row: int) -> Logits:
         """The row's logits [n_vocab], as a view that must not be written to."""
@@ -100,6 +101,10 @@ class Target(Protocol):
 
     @property
     def caps(self) -> Caps: ...
+
+    @property
+    def origin(self) -> str:
+        """What messages call it: its file, where it has one."""
 
     def open(self) -> Session: ...
 

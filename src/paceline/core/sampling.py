@@ -16,14 +16,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import LogitsError, UsageError
 from paceline.core.ports import Logits, Mask
 from paceline.core.tree import Probabilities
+from paceline.core.typed import refusal, settle
 
 if TYPE_CHECKING:
     from paceline.core.rng import Rng
 
 NEAR = 8.0  # logits
+# What a bias, a penalty or a temperature may be at most: whatever they come to together stays far from what a
+# 32-bit logit cannot hold (3e38).
+LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,9 @@ class Sampling:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _within("temperature", self.temperature, 0.0, math.inf)
-        _within("top-k", self.top_k, 0, math.inf)
+        settle(self)
+        _within("temperature", self.temperature, 0.0, LARGEST)
+        _within("top-k", self.top_k, 0)
         for name, value in (("typical-p", self.typical_p), ("top-p", self.top_p), ("min-p", self.min_p)):
             _within(name, value, 0.0, 1.0)
         _within("XTC probability", self.xtc_probability, 0.0, 1.0)
@@ -54,14 +59,18 @@ class Sampling:
         for name, on in (("typical-p", self.typical_p < 1.0), ("XTC", self.xtc_probability > 0.0)):
             if on and self.greedy:
                 raise UsageError(f"{name} may leave the likeliest token out: it needs a temperature above 0")
-        if not (0.0 < self.repeat_penalty < math.inf):
-            raise UsageError(f"repeat penalty {self.repeat_penalty}: must be above 0 (1 is off)")
-        _within("presence penalty", self.presence_penalty, -math.inf, math.inf)
-        _within("frequency penalty", self.frequency_penalty, -math.inf, math.inf)
-        _within("repeat-last-n", self.repeat_last_n, 0, math.inf)
+        if not 1.0 / LARGEST <= self.repeat_penalty <= LARGEST:
+            wanted = f"above 0 (1 is off), between {1.0 / LARGEST:g} and {LARGEST:g}"
+            raise refusal("repeat penalty", self.repeat_penalty, wanted)
+        _within("presence penalty", self.presence_penalty, -LARGEST, LARGEST)
+        _within("frequency penalty", self.frequency_penalty, -LARGEST, LARGEST)
+        _within("repeat-last-n", self.repeat_last_n, 0)
         for token, bias in self.logit_bias.items():
-            if token < 0 or math.isnan(bias) or bias == math.inf:
-                raise UsageError(f"logit bias {token}={bias}: needs a token id and a number (or -inf)")
+            if token < 0 or not (abs(bias) <= LARGEST or bias == -math.inf):
+                raise UsageError(
+                    f"logit bias {token}={bias}: needs a token id, and a number between {-LARGEST:g} and "
+                    f"{LARGEST:g} (or -inf)"
+                )
 
     @property
     def greedy(self) -> bool:
@@ -90,15 +99,36 @@ class Sampling:
         return bool(self.logit_bias) or self.penalised
 
 
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if math.isnan(value) or not low <= value <= high or math.isinf(value):
-        bounds = f"between {low:g} and {high:g}" if math.isfinite(high) else f"a number of at least {low:g}"
-        raise UsageError(f"{name} {value}: must be {bounds if math.isfinite(low) else 'a finite number'}")
+def _within(name: str, value: float, low: float, high: float | None = None) -> None:
+    if high is None and value < low:
+        raise refusal(name, value, f"a number of at least {low:g}")
+    if high is not None and not low <= value <= high:
+        raise refusal(name, value, f"between {low:g} and {high:g}")
+
+
+def fault(largest: float) -> str:
+    """What is wrong with a row whose largest logit this is, as numpy has it: NaN where any is NaN; "" where
+    nothing is wrong. Minus infinity is a token that cannot follow: no fault, as long as another one can."""
+    if math.isfinite(largest):
+        return ""
+    if math.isnan(largest):
+        return "NaN"
+    return "infinity" if largest > 0.0 else "minus infinity for every token"
+
+
+def require_numbers(largest: float) -> None:
+    """Raises LogitsError for a row with a fault."""
+    if not math.isfinite(largest):
+        raise LogitsError(f"its logits are not numbers ({fault(largest)})")
 
 
 def adjust(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None) -> Logits:
-    """Logit bias, penalties and mask, on a copy if there are any. `history` ends with the row's own token."""
-    if not sampling.edits_logits and mask is None:
+    """Logit bias, penalties and mask, on a copy if there are any. `history` ends with the row's own token.
+    Raises LogitsError, and UsageError where bias and mask leave no token."""
+    edited = sampling.edits_logits or mask is not None
+    if not edited or mask is not None:  # which could hide what is wrong; biases and penalties cannot
+        require_numbers(logits.max())
+    if not edited:
         return logits
     out = logits.copy()
     for token, bias in sampling.logit_bias.items():
@@ -112,14 +142,20 @@ def adjust(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mas
             out[token] = value - count * sampling.frequency_penalty - sampling.presence_penalty
     if mask is not None:
         out[~mask] = -math.inf
-    if out.max() == -math.inf:
+    largest = out.max()
+    if largest == -math.inf:
+        require_numbers(logits.max())
         raise UsageError("no token can follow: a logit bias or the grammar forbids every one")
+    require_numbers(largest)
     return out
 
 
 def argmax(logits: Logits) -> int:
-    """The likeliest token; the lowest id of equals, so that plain and drafted decoding break ties alike."""
-    return int(logits.argmax())
+    """The likeliest token; the lowest id of equals, so that plain and drafted decoding break ties alike.
+    Raises LogitsError: to numpy NaN is the largest, so that looking at one logit is enough."""
+    best = int(logits.argmax())
+    require_numbers(logits[best])
+    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +174,7 @@ class Odds:
 
 
 def odds(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
-    """The distribution plain sampling draws from at this row, in float64. Raises UsageError where logit bias
-    and mask leave no token."""
+    """The distribution plain sampling draws from at this row, in float64. Raises as `adjust` does."""
     adjusted = adjust(logits, sampling, history, mask)
     if sampling.greedy:
         return Odds(np.array([argmax(adjusted)]), np.ones(1))
@@ -183,13 +218,16 @@ def at_temperature(values: NDArray[np.float64], temperature: float) -> Probabili
 
 
 def top_k(logits: Logits, k: int) -> NDArray[np.int64]:
-    """Ids of the k largest logits, largest first, the lowest id of equals first."""
+    """Ids of the k largest logits, largest first, the lowest id of equals first; any k of a row with NaN."""
     if k >= len(logits):
         return np.argsort(-logits, kind="stable")
     if k == 1:
-        return np.array([argmax(logits)])
+        return np.array([int(logits.argmax())])
+    largest = logits.max()
+    if math.isnan(largest):  # which compares with nothing
+        return np.arange(k)
     # A large vocabulary has few tokens near the top, and it is cheaper to find those first.
-    near = np.flatnonzero(logits > logits.max() - NEAR)
+    near = np.flatnonzero(logits > largest - NEAR)
     if k <= len(near) < len(logits):
         return near[top_k(logits[near], k)]
     threshold = np.partition(logits, len(logits) - k)[len(logits) - k]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from paceline.core.errors import UsageError
 from paceline.core.ports import Budget
+from paceline.core.sampling import LARGEST
+from paceline.core.typed import refusal, settle
 from paceline.core.verify import CHAINS, INDEPENDENT, RULES
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ WITH_MODEL = frozenset({"model", "cascade", "stack", "auto"})
 LEARNERS = frozenset({"suffix", "ngram", "recycle", "cascade", "stack", "auto"})
 POLICIES = ("fixed", "p_min", "rate")
 UNSET = -(1 << 31)  # a number that was left to the policy
+MOST = 4096  # of whatever is counted in tokens: far beyond what a pass can take
 # n_draft, width and p_split where they are left open.
 LEFT_OPEN = {
     "rate": (31, 4, 0.3),
@@ -73,6 +75,7 @@ class Drafting:
     cross_vocab: str = "off"
 
     def __post_init__(self) -> None:
+        settle(self)
         if not self.policy:
             object.__setattr__(self, "policy", "rate" if "auto" in self.drafters else "p_min")
         self._check_names()
@@ -87,13 +90,16 @@ class Drafting:
             raise UsageError("'lookahead' needs its window in every pass: name it without other drafters")
         lows = {"n_draft": 1, "width": 1, "top_k": 1, "least": 1, "window": 0, "level": 2, "guesses": 1}
         for name, low in lows.items():
-            if getattr(self, name) < low:
-                raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
+            value = getattr(self, name)
+            if value < low:
+                raise refusal(name, value, f"at least {low}")
+            if value > MOST and name not in ("top_k", "least"):
+                raise refusal(name, value, f"at most {MOST:,}")
         for name in ("p_min", "p_split"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UsageError(f"{name} {getattr(self, name)}: must be between 0 and 1")
-        if not 0.0 <= self.temperature < math.inf:
-            raise UsageError(f"draft temperature {self.temperature}: must be a finite number of at least 0")
+        if not 0.0 <= self.temperature <= LARGEST:
+            raise UsageError(f"draft temperature {self.temperature}: must be between 0 and {LARGEST:g}")
         if self.verify not in VERIFY:
             raise UsageError(f"unknown verify rule {self.verify!r}: choose from {', '.join(VERIFY)}")
         if self.verify in CHAINS and self.width > 1:
@@ -103,6 +109,8 @@ class Drafting:
             )
         if not 1 <= self.ngram_min <= self.ngram_max:
             raise UsageError(f"ngram_min {self.ngram_min}: must be between 1 and ngram_max {self.ngram_max}")
+        if self.ngram_max > MOST:
+            raise refusal("ngram_max", self.ngram_max, f"at most {MOST:,}")
         self._check_cross_vocab()
 
     def _check_names(self) -> None:

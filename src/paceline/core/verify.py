@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.core.errors import ContractError, UsageError
+from paceline.core.errors import ContractError, LogitsError, UsageError
 from paceline.core.ports import Forward, Grammar, Mask
 from paceline.core.rng import Rng
 from paceline.core.sampling import Odds, Sampling, adjust, argmax, odds
@@ -69,18 +69,30 @@ class Rows:
         mask = self._grammar.mask(path) if self._grammar is not None else None
         return [*self._history, *path], mask
 
+    def place(self, node: int) -> int:
+        """Of the token that follows, in the text with its prompt."""
+        return self._place + (0 if node == ROOT else self.tree.depths()[node])
+
     def p(self, node: int) -> Odds:
-        return odds(self._out.logits(node + 1), self.sampling, *self._prefix(node))
+        try:
+            return odds(self._out.logits(node + 1), self.sampling, *self._prefix(node))
+        except LogitsError as error:
+            raise self._placed(error, node) from error
 
     def draw(self, node: int, rng: Rng) -> int:
         """t ~ p, by its place in the text. Greedy needs no distribution, and no row leaves the engine unless
         it must be edited."""
         if not self.sampling.greedy:
-            depth = 0 if node == ROOT else self.tree.depths()[node]
-            return rng.draw_at(self._place + depth, self.p(node))
-        if self._plain and not self.sampling.edits_logits:
-            return self._out.argmax(node + 1)
-        return argmax(adjust(self._out.logits(node + 1), self.sampling, *self._prefix(node)))
+            return rng.draw_at(self.place(node), self.p(node))
+        try:
+            if self._plain and not self.sampling.edits_logits:
+                return self._out.argmax(node + 1)
+            return argmax(adjust(self._out.logits(node + 1), self.sampling, *self._prefix(node)))
+        except LogitsError as error:
+            raise self._placed(error, node) from error
+
+    def _placed(self, error: LogitsError, node: int) -> LogitsError:
+        return LogitsError(f"{error} at position {self.place(node)}")
 
 
 def verify(
@@ -181,7 +193,7 @@ def traversal(rows: Rows, rng: Rng) -> Verdict:
         if here.waiting and here.p is None:
             try:
                 here.p = rows.p(here.node)
-            except UsageError:  # nothing can follow: an error only if something has to
+            except (UsageError, LogitsError):  # nothing can follow: an error only if something has to
                 here.waiting = []
         if here.waiting and here.p is not None:
             child = here.waiting[0]

@@ -34,7 +34,7 @@ from paceline.core.ports import (
 from paceline.core.sampling import argmax
 from paceline.core.tree import DraftTree, chain
 from paceline.drafters.compose import ComposedMemory
-from paceline.drafters.model import NOTHING, ModelDrafter
+from paceline.drafters.model import NOTHING, ModelDrafter, Warn
 
 LATER = "later"
 # What rows cost where nobody measured: half a pass for each one more, as a few do on a processor. A GPU would
@@ -50,8 +50,8 @@ class Copier(Drafter, Protocol):
 
 
 class CascadeDrafter:
-    """n_vocab: the target's vocabulary size. temperature, top_k: see ModelDrafter; a sampled chain is drawn
-    from the draft model, whatever was guessed. cost: of the draft model's passes, where it is known."""
+    """n_vocab: the target's vocabulary size. temperature, top_k, warn: see ModelDrafter; a sampled chain is
+    drawn from the draft model, whatever was guessed. cost: of the draft model's passes, where it is known."""
 
     name = f"{ModelDrafter.name},{LATER}"
     wants = NOTHING
@@ -65,10 +65,11 @@ class CascadeDrafter:
         temperature: float = 0.0,
         top_k: int = 10,
         cost: Cost | None = None,
+        warn: Warn = lambda _: None,
     ) -> None:
         self._copier = copier
         self._ahead = ReadAhead(draft, copier, cost or UNKNOWN)
-        self._model = ModelDrafter(self._ahead, n_vocab, temperature=temperature, top_k=top_k)
+        self._model = ModelDrafter(self._ahead, n_vocab, temperature=temperature, top_k=top_k, warn=warn)
 
     def open(self, prompt: Sequence[int], seed: int) -> ComposedMemory:
         memory = ComposedMemory([])
@@ -145,7 +146,7 @@ class ReadAhead:
 
     def __init__(self, draft: Target, copier: Copier, cost: Cost) -> None:
         self.draft, self.copier, self.cost = draft, copier, cost
-        self.vocab, self.caps = draft.vocab, replace(draft.caps, branch=1)
+        self.vocab, self.caps, self.origin = draft.vocab, replace(draft.caps, branch=1), draft.origin
         self.calibrator = Calibrator(trend=0.0)  # of the guesses, by what the draft model said then
 
     def open(self) -> AheadSession:

@@ -12,7 +12,7 @@ Under a grammar both keep to what it allows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from operator import itemgetter
@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from paceline.core.ports import Budget, Features, Forward, Logits, Session, Target, Want
 from paceline.core.record import Step
 from paceline.core.rng import Rng, SeededRng
-from paceline.core.sampling import Sampling, probabilities, top_k
+from paceline.core.sampling import Sampling, fault, probabilities, top_k
 from paceline.core.tree import EMPTY, ROOT, DraftTree, Probabilities
 
 NOTHING = Want()
+Warn = Callable[[str], None]
 Ids = NDArray[np.int64]
 
 
@@ -115,7 +116,8 @@ class _Growth:
 class ModelDrafter:
     """n_vocab: the target's vocabulary size; the draft's padding tokens beyond it are never proposed.
     temperature 0 drafts greedily; above it tokens are drawn from the draft's top_k, with a q. independent:
-    siblings are drawn from one q, and may be equal."""
+    siblings are drawn from one q, and may be equal. warn: told once of logits that are not numbers, for which
+    nothing is drafted."""
 
     name = "model"
     wants = NOTHING
@@ -128,8 +130,10 @@ class ModelDrafter:
         temperature: float = 0.0,
         top_k: int = 10,
         independent: bool = False,
+        warn: Warn = lambda _: None,
     ) -> None:
         self._draft = draft
+        self._warn, self._warned = warn, False
         self._n_vocab = n_vocab
         self._independent = independent
         self._sampling = Sampling(temperature=temperature, top_k=top_k) if temperature > 0 else None
@@ -163,9 +167,11 @@ class ModelDrafter:
         """Hang the next level below the frontier."""
         frontier, growth.frontier = growth.frontier, []
         for node in frontier:
-            logits = growth.allowed(node, out.logits(node + 1)[: self._n_vocab])
+            row = out.logits(node + 1)[: self._n_vocab]
+            logits = growth.allowed(node, row)
             most = logits.max()
             if not isfinite(most):  # a broken draft model, or one that knows no allowed token
+                self._check(row)
                 continue
             if self._sampling is not None:
                 self._draw(growth, node, logits, self._sampling)
@@ -179,6 +185,15 @@ class ModelDrafter:
             else:
                 self._branch(growth, node, logits - most, ids)
         growth.depth += 1
+
+    def _check(self, row: Logits) -> None:
+        wrong = fault(row.max())
+        if wrong and not self._warned:
+            self._warned = True
+            self._warn(
+                f"{self._draft.origin}: the draft model's logits are not numbers ({wrong}): nothing is "
+                "drafted with them, and the output stays plain output; give another draft model, or none"
+            )
 
     def _follow(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
         best = int(logits.argmax())

@@ -21,7 +21,7 @@ from paceline.core.ports import Budget, Features, Target
 from paceline.core.record import Step
 from paceline.core.translation import Translation, window
 from paceline.core.tree import DraftTree, chain
-from paceline.drafters.model import NOTHING, ModelDrafter, ModelMemory
+from paceline.drafters.model import NOTHING, ModelDrafter, ModelMemory, Warn
 
 # How many tokens before the draft are retokenised with it: a word that it may go on with, and some room.
 CONTEXT = 4
@@ -64,13 +64,13 @@ class SlemMemory:
 
 
 class SlemDrafter:
-    """Drafts with `draft` in its own vocabulary, chains only."""
+    """Drafts with `draft` in its own vocabulary, chains only. warn: see ModelDrafter."""
 
     name = ModelDrafter.name  # it is the draft model that drafts; how it is translated is a setting
     wants = NOTHING
 
-    def __init__(self, draft: Target, translation: Translation) -> None:
-        self._drafter = ModelDrafter(draft, draft.vocab.size)
+    def __init__(self, draft: Target, translation: Translation, warn: Warn = lambda _: None) -> None:
+        self._drafter = ModelDrafter(draft, draft.vocab.size, warn=warn)
         self._caps = draft.caps
         self._translation = translation
         # A control token ends a draft: as its counterpart, and any end of text as an end of text.

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NoReturn
 
+from paceline.core import typed
 from paceline.core.errors import ModelError
+
+
+def conversation(prompt: str | Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """A user's message, or a conversation, as messages whose role and content are text; else UsageError."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": typed.text("the prompt", prompt)}]
+    if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
+        raise typed.refusal("the chat", prompt, "text, or a list of messages with role and content")
+    messages = []
+    for number, message in enumerate(prompt, 1):
+        if not isinstance(message, Mapping):
+            raise typed.refusal(f"message {number}", message, "a mapping with role and content")
+        for name in ("role", "content"):
+            typed.text(f"message {number}: its {name}", message.get(name))
+        messages.append(dict(message))
+    return messages
 
 
 def render(template: str, messages: list[dict[str, str]], *, bos: str = "", eos: str = "") -> str:

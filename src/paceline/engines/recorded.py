@@ -61,6 +61,7 @@ class RecordedTarget:
 
     def __init__(self, vocab: Vocab, recordings: Sequence[Recording], text: Any = None) -> None:
         self.vocab = vocab
+        self.origin = "the record"
         # One branch less than there are tokens: a row can always say one that was not drafted.
         branch = max(1, min(BRANCHES, vocab.size - 1))
         self.caps = Caps(branch=branch, rewind=True, batch=SESSIONS, rows=ROWS, n_ctx=N_CTX, exact=True)

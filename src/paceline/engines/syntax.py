@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from paceline.core import typed
 from paceline.core.errors import UsageError
 
 Schema = Mapping[str, Any] | bool | str
@@ -50,6 +51,10 @@ def chosen(json_schema: Schema | None, regex: str | None) -> Syntax | None:
 def from_schema(schema: Schema) -> Syntax:
     """schema: JSON as text, or what it stands for."""
     name = "the JSON schema"
+    if isinstance(schema, str):
+        typed.text(name, schema)
+    elif not isinstance(schema, Mapping | bool):
+        raise typed.refusal(name, schema, "JSON text, a mapping, True or False")
     try:
         if isinstance(schema, str):
             schema = json.loads(schema, parse_constant=_refuse_constant)
@@ -58,6 +63,7 @@ def from_schema(schema: Schema) -> Syntax:
         if isinstance(schema, Mapping) and "x-guidance" not in schema:
             schema = {**schema, "x-guidance": WHITESPACE}
         text = json.dumps(schema, allow_nan=False)
+        typed.text(name, json.dumps(schema, ensure_ascii=False))  # which may spell half a character
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{name} is not JSON: {error}") from error
     return _checked(Syntax(name, f"{LARK}%json {text}"))
@@ -68,7 +74,7 @@ def from_pattern(pattern: str) -> Syntax:
     from llguidance import regex_to_lark
 
     name = "the regular expression"
-    if not pattern:
+    if not typed.text(name, pattern):
         raise UsageError(f"{name} is empty: only an empty text matches it")
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # llguidance would drop it
         raise UsageError(f"{name} cannot be used: it ends in a backslash that escapes nothing")

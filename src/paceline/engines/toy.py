@@ -45,6 +45,7 @@ class ToyTarget:
         self._head = head + noise * sharpness * np.random.default_rng(seed + 1).normal(size=head.shape)
         self._start = np.zeros(width)
         spelled = b"%d".__mod__
+        self.origin = "the toy model"
         self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, text=spelled, piece=spelled)
         self.caps = Caps(branch=branch, rewind=True, batch=64, rows=512, n_ctx=n_ctx)
 

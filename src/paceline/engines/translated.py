@@ -31,6 +31,7 @@ class TranslatedTarget:
         self._draft = draft
         self.translation = translation
         self.vocab = translation.target.vocab
+        self.origin = draft.origin
         self.caps = replace(draft.caps, n_ctx=sys.maxsize, rows=largest(draft.caps))
 
     def open(self) -> TranslatedSession:

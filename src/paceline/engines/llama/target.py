@@ -130,6 +130,10 @@ class LlamaTarget:
         return binding.metadata(self._model, "general.name") or self.path.stem
 
     @property
+    def origin(self) -> str:
+        return str(self.path)
+
+    @property
     def text(self) -> LlamaText:
         self._require_open()
         return self._text

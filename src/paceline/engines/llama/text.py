@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from paceline.core import typed
 from paceline.core.errors import ModelError
 from paceline.core.vocab import Vocab
 from paceline.engines.llama.binding import llama_cpp
@@ -39,8 +40,9 @@ class LlamaText:
         self._vocab = self._cpp.llama_model_get_vocab(model)
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
-        """Token ids, BOS first where the model wants one. special: text may spell control tokens."""
-        data = text.encode()
+        """Token ids, BOS first where the model wants one. special: text may spell control tokens. Raises
+        UsageError for what cannot be encoded."""
+        data = typed.text("the text", text).encode()
         size = len(data) + 8
         while True:
             buffer = (ctypes.c_int32 * size)()

@@ -12,7 +12,7 @@ import psutil
 from paceline.assemble import load
 from paceline.core.cost import Costs
 from paceline.core.settings import Drafting
-from paceline.costing import beside, costs_of, refresh, save
+from paceline.costing import beside, costs_of, refresh, save, to_stderr
 from paceline.llm import LLM
 from paceline.makers import Corpora, make_drafter, make_policy
 
@@ -41,7 +41,9 @@ class Models:
         """The target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
         small = self._small(draft)
         costs = self._measured(draft) if drafting.policy == "rate" else None
-        drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora, costs)
+        drafter, drafting = make_drafter(
+            drafting, self.plain.target, small, self._corpora, costs, warn=to_stderr
+        )
         policy = make_policy(drafting, costs)
         return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
 

@@ -14,7 +14,7 @@ from paceline.core.errors import UsageError
 from paceline.core.sampling import Sampling, probabilities
 from paceline.engines.noise import batch_noise
 from paceline.lab.certify.greedy import Greedy, Logprobs, check_greedy
-from paceline.lab.certify.held import HeldTarget, Place, Rows, recorded
+from paceline.lab.certify.held import HeldTarget, Place, Rows, recorded, require_numbers_of
 from paceline.lab.certify.prompts import PROMPTS
 from paceline.lab.certify.sampled import CHUNK, Context, Sampled, check_sampled
 from paceline.lab.certify.state import State, check_state
@@ -170,6 +170,7 @@ def sampled_check(llm: LLM, plan: Plan, texts: Sequence[list[int]], tick: Callab
     place = Place()
     rows = [recorded(llm.target, text, RECORDED) for text in texts]
     target, draft = HeldTarget(llm.target, np.concatenate(rows), place), None
+    require_numbers_of(llm.target, target.rows)
     if llm.draft is not None:
         theirs = [recorded(llm.draft, text, RECORDED) for text in draft_texts(llm, texts)]
         draft = HeldTarget(llm.draft, np.concatenate(theirs), place)

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import ContractError, ModelError
+from paceline.core.decode import named
+from paceline.core.errors import ContractError, LogitsError
 from paceline.core.ports import Caps, Features, Target, Want
-from paceline.core.sampling import argmax, top_k
+from paceline.core.sampling import argmax, require_numbers, top_k
 from paceline.core.tree import ROOT, DraftTree
 from paceline.core.vocab import Vocab
 from paceline.engines.noise import teacher_forced
@@ -42,6 +43,7 @@ class HeldTarget:
     def __init__(self, real: Any, rows: Rows, place: Place) -> None:
         self.rows, self.place = rows, place
         self.vocab: Vocab = real.vocab
+        self.origin: str = real.origin
         self.caps: Caps = real.caps
         self.text = getattr(real, "text", None)
 
@@ -100,7 +102,13 @@ class HeldForward:
 
 def recorded(target: Target, text: Sequence[int], n: int) -> Rows:
     """The rows [n, n_vocab] that predict the last `n` tokens of `text`, one at a time."""
-    rows = teacher_forced(target, text, max(1, len(text) - n), 1).astype(np.float32)
-    if np.isnan(rows).any():
-        raise ModelError("the model's logits are not numbers: its file or its engine is damaged")
-    return rows
+    return teacher_forced(target, text, max(1, len(text) - n), 1).astype(np.float32)
+
+
+def require_numbers_of(target: Target, rows: Rows) -> None:
+    """Raises LogitsError for rows that its texts can come to, if they do not in what is drawn."""
+    try:
+        for largest in rows.max(axis=1):
+            require_numbers(largest)
+    except LogitsError as error:
+        raise named(error, target) from error

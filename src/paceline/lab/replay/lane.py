@@ -14,6 +14,7 @@ from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import NO_BUDGET, Drafter, Learner, Target
 from paceline.core.record import Stats, Step
 from paceline.core.vocab import Vocab
+from paceline.costing import to_stderr
 from paceline.engines.recorded import RecordedTarget, Recording
 from paceline.lab.bench.method import Method
 from paceline.lab.replay import clairvoyant
@@ -110,7 +111,9 @@ class Lane:
             self._target = SimulatedTarget(recorded, costs.target, clock, costs.step)
             if draft is not None and costs.draft is not None:
                 draft = SimulatedTarget(draft, costs.draft, clock)
-        made, self.drafting = make_drafter(method.drafting, self._target, draft, means.corpora, costs)
+        made, self.drafting = make_drafter(
+            method.drafting, self._target, draft, means.corpora, costs, warn=to_stderr
+        )
         self._learners = [made]
         self.drafter = ClockedDrafter(made)
         self._loops: Drafter = self.drafter

@@ -46,6 +46,7 @@ class SimulatedTarget:
     def __init__(self, target: Target, cost: Cost, clock: VirtualClock, step: float = 0.0) -> None:
         self.inner, self.cost, self.clock, self.step = target, cost, clock, step
         self.vocab: Vocab = target.vocab
+        self.origin = target.origin
         self.caps: Caps = target.caps
 
     @property

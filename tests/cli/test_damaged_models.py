@@ -1,0 +1,106 @@
+"""Real files whose logits are not numbers: as a target one line and exit code 1, as a draft model a word and
+plain output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from command_line import command, run
+from damaged import DAMAGES, write_damaged
+
+Capture = pytest.CaptureFixture[str]
+PROMPT = ("def f(x):", "-n", "12", "--ignore-eos")
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("damaged")
+    return {name: write_damaged(folder / f"{i}.gguf", name) for i, name in enumerate(DAMAGES)}
+
+
+WAYS: dict[str, tuple[str, ...]] = {
+    "plain": ("--draft", "none"),
+    "auto": (),
+    "lookup": ("--draft", "lookup"),
+    "recycle": ("--draft", "recycle"),
+    "sampled": ("--temp", "0.8"),
+    "top-k": ("--temp", "0.8", "--top-k", "5"),
+    "all filters": ("--temp", "1", "--top-k", "9", "--typical", "0.9", "--top-p", "0.9", "--min-p", "0.1"),
+    "penalties": ("--repeat-penalty", "1.2"),
+    "json": ("--json", "--logprobs", "3"),
+    "compare": ("--compare", "--draft", "lookup"),
+    "compare, sampled": ("--compare", "--draft", "lookup", "--temp", "1"),
+}
+
+
+ONE = "NaN in one token's row"
+
+
+@pytest.mark.parametrize(
+    ("damage", "way"),
+    [*((ONE, way) for way in WAYS), *((damage, "plain") for damage in DAMAGES if damage != ONE)],
+)
+def test_a_damaged_target_is_refused_in_one_line_that_names_it(
+    capsys: Capture, damaged: dict[str, Path], damage: str, way: str
+) -> None:
+    done = run(capsys, damaged[damage], *PROMPT, *WAYS[way])
+    assert (done.code, done.out) == (1, "")
+    said = done.err.splitlines()[-1]  # --compare has a heading before
+    assert said.startswith(f"paceline: {damaged[damage]}: its logits are not numbers (NaN) at position ")
+    assert "the file is damaged (download it again)" in said
+
+
+def test_a_grammar_that_allows_numbers_only_does_not_hide_it(
+    capsys: Capture, damaged: dict[str, Path]
+) -> None:
+    """The token whose logit is NaN is one that the grammar forbids."""
+    done = run(capsys, damaged[ONE], "Ada:", "--regex", "[0-9]{9}", "--draft", "lookup")
+    done.refused(1, "its logits are not numbers (NaN) at position")
+
+
+@pytest.mark.parametrize("damage", ["NaN everywhere", ONE])
+def test_nothing_is_certified_or_measured_of_a_damaged_target(
+    capsys: Capture, damaged: dict[str, Path], tmp_path: Path, damage: str
+) -> None:
+    small = ("--samples", "100", "--contexts", "2", "--sequences", "2", "-n", "8", "-t", "1")
+    done = command(capsys, "certify", "-m", damaged[damage], "--draft", "lookup", *small)
+    done.refused(1, str(damaged[damage]), "its logits are not numbers (NaN)")
+    few = ("--suite", "code", "--items", "1", "--n", "1", "-n", "8", "--methods", "lookup", "-t", "1")
+    done = command(capsys, "bench", "-m", damaged[damage], *few, "--history", tmp_path / "history.db")
+    assert done.code == 1
+    assert "its logits are not numbers (NaN)" in done.err
+    assert "identical" not in done.out
+
+
+DRAFTERS: dict[str, tuple[str, ...]] = {
+    "auto": (),
+    "model": ("--draft", "model"),
+    "a tree": ("--draft", "model", "--width", "3"),
+    "cascade": ("--draft", "cascade"),
+    "stack": ("--draft", "stack"),
+    "sampled": ("--draft", "model", "--draft-temp", "0.8"),
+}
+
+
+@pytest.mark.parametrize("sampling", [(), ("--temp", "0.8", "--seed", "3")], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("drafters", DRAFTERS)
+@pytest.mark.parametrize("damage", [ONE])
+def test_a_damaged_draft_model_costs_its_drafts_alone(
+    capsys: Capture,
+    damaged: dict[str, Path],
+    unrounded: Path,
+    damage: str,
+    drafters: str,
+    sampling: tuple[str, ...],
+) -> None:
+    exact = ("--cache-type", "f32", "-fa", "off", "--json", *PROMPT, *sampling)
+    plain = run(capsys, unrounded, "--draft", "none", *exact).json
+    done = run(capsys, unrounded, "-md", damaged[damage], *exact, *DRAFTERS[drafters])
+    assert (done.code, done.json["text"]) == (0, plain["text"])
+    assert done.json["stats"]["by_source"]["model"]["drafted"] == 0
+    assert done.json["stats"]["by_source"]["model"]["tried"] > 0
+    said = f"paceline: {damaged[damage]}: the draft model's logits are not numbers (NaN): nothing is drafted"
+    assert [line for line in done.err.splitlines() if line.startswith(said)] == done.err.splitlines()[:1]
+    assert done.err.count("not numbers") == 1
