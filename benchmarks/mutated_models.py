@@ -1,7 +1,7 @@
 """Does a broken model file ever end the process? `python benchmarks/mutated_models.py [MODEL ...]`
 
-Every mutant of every model (tests/mutations.py; without MODEL of the embedded draft, and of tiny random ones of
-some architectures) is loaded, its tokens are spelled, a text is read, and a few rows are evaluated, each in a
+Every mutant of every model (tests/mutations.py; without MODEL of the embedded draft, and of tiny random ones
+of some architectures) is loaded, its tokens are spelled, a text is read, and a few rows are evaluated, each in a
 forked process of its own. What ends that process is counted, and named. Not on Windows."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paceline.core.ports import Want
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.engines.llama import LlamaTarget, binding
 
-SECONDS = 120.0  # until a mutant counts as stuck
+SECONDS = 240.0  # until a mutant counts as stuck; a trial has a limit of its own
 LOADED, REFUSED, TRACEBACK = 0, 10, 11
 TREE = DraftTree((1, 2, 3), (-1, 0, 0), (0.5,) * 3, ("mutant",) * 3)
 # Those that take the tensors of write_llama's.

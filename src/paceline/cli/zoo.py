@@ -100,6 +100,10 @@ def inflate(
     count = parse_count(params)
     if out.is_dir():
         raise UsageError(f"{out}: is a directory; give the name of the file to write")
+    if source is not None:
+        from paceline.machine.models.soundness import check_model
+
+        check_model(source)
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
     with (

@@ -120,7 +120,7 @@ def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mma
     """A llama_model that is a causal language model; ModelError otherwise. mmap: see LlamaTarget."""
     gate.check_file(path)
     cpp = llama_cpp()
-    gate.admit(path, vocab_only=vocab_only, gpu_layers=gpu_layers, mmap=mmap)
+    gate.admit(path, vocab_only=vocab_only, gpu_layers=gpu_layers)
     params = cpp.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers

@@ -22,7 +22,7 @@ from paceline.machine.models.ordinary import is_ordinary
 from paceline.machine.models.soundness import check_sound
 
 # A trial reads all weights once: seconds to begin with, and bytes a second of a slow disk.
-PATIENCE, SLOWEST = 120.0, 20e6
+PATIENCE, SLOWEST = 60.0, 20e6
 BEGUN = "begun"  # a trial's word on stdout that whatever happens now is the file's doing
 ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown>.*)")
 LONG = 1 << 20  # bytes of a header that is not read a second time
@@ -31,7 +31,7 @@ _admitted: set[str] = set()  # by this process; see _key
 
 
 def admit(path: Path, **way: Any) -> None:
-    """way: how it is going to be loaded (vocab_only, gpu_layers, mmap). Raises UsageError where `path` is no
+    """way: how it is going to be loaded (vocab_only, gpu_layers). Raises UsageError where `path` is no
     file, ModelError where it is no model, or one that llama.cpp does not survive."""
     from llama_cpp import __version__
 

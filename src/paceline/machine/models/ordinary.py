@@ -33,6 +33,7 @@ MATRICES = frozenset({0, 1, 2, 3, 6, 7, 8, *range(10, 15), *range(16, 24), 29, 3
 ALIGNMENT = 32  # TENSOR_ALIGNMENT of weights that are mapped
 MAX_WIDTH = 1 << 20
 MAX_HEAD = 512
+MAX_TEXT = 16 << 20  # bytes of all tokens: llama.cpp takes a while for each; a vocabulary of 262,000 has 2 MB
 
 
 def is_ordinary(
@@ -49,6 +50,8 @@ def _vocabulary(said: Metadata, tokenizer: TokenizerFacts | None) -> bool:
     if tokenizer is None or tokenizer.kind != MODELS.get(said.text("tokenizer.ggml.model")):
         return False
     if not tokenizer.texts or not all(NORMAL <= kind <= BYTE for kind in set(tokenizer.types)):
+        return False
+    if sum(map(len, tokenizer.texts)) > MAX_TEXT:
         return False
     # Text that no token spells is spelled by its bytes.
     return tokenizer.kind != "SPM" or {b"<0x%02X>" % byte for byte in range(256)} <= set(stored(tokenizer))

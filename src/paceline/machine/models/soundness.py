@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from paceline.core.errors import ModelError
 from paceline.machine.models.facts import TokenizerFacts
 from paceline.machine.models.gguf_header import Header
-from paceline.machine.models.header import Metadata
+from paceline.machine.models.header import Metadata, read_parts, read_tokenizer
 from paceline.machine.models.vocabulary import special_id, vocabulary
 
 MAX_LAYERS, MAX_EXPERTS = 512, 1024  # constants of the build
 ROPE_SCALINGS = ("", "none", "linear", "yarn", "longrope")
 EPSILONS = ("layer_norm_rms_epsilon", "layer_norm_epsilon", "group_norm_epsilon")
+NO_VOCABULARY = ("none", "no_vocab")
 U16 = 2  # gguf's value type
 # They take one expert for none.
 LENIENT = frozenset({"hunyuan-vl", "hunyuan-dense"})
+
+
+def check_model(path: Path) -> None:
+    """Raises ModelError for a file that no command is to work with."""
+    parts = read_parts(path, tokens=True)
+    check_sound(parts, read_tokenizer(Metadata(parts[0])))
 
 
 def check_sound(
@@ -35,6 +43,8 @@ def check_sound(
         if part.type("split.no") not in (U16, None):
             _refuse(part, "its 'split.no' is not a number of 16 bits")
     if not vocab_only:
+        if said.text("tokenizer.ggml.model") in NO_VOCABULARY:
+            raise ModelError(f"{said.path}: has no vocabulary: it reads and writes no text; give another model")
         arch = said.text("general.architecture")
         _check_layers(said, arch)
         _check_experts(said, arch)
