@@ -1,7 +1,7 @@
 """Does a broken model file ever end the process? `python benchmarks/mutated_models.py [MODEL ...]`
 
-Every mutant of every model (tests/mutations.py; without MODEL of the embedded draft, and of tiny random ones
-of some architectures) is loaded, its tokens are spelled, a text is read, and a few rows are evaluated, each in a
+Every mutant (tests/mutations.py) of every model (by default the embedded draft, and tiny random ones of some
+architectures) is loaded, its tokens are spelled, a text is read, and a few rows are evaluated, each in a
 forked process of its own. What ends that process is counted, and named. Not on Windows."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SECONDS = 240.0  # until a mutant counts as stuck; a trial has a limit of its ow
 LOADED, REFUSED, TRACEBACK = 0, 10, 11
 TREE = DraftTree((1, 2, 3), (-1, 0, 0), (0.5,) * 3, ("mutant",) * 3)
 # Those that take the tensors of write_llama's.
-ARCHITECTURES = ("llama", "qwen2", "gemma", "granite", "internlm2", "mistral3", "minicpm", "smollm3", "arcee")
+ARCHITECTURES = ("llama", "qwen2", "xverse", "internlm2", "mistral3", "minicpm", "smollm3", "exaone", "deci")
 
 
 def exercise(path: Path) -> None:

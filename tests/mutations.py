@@ -276,10 +276,10 @@ def _vocabularies(model: Model) -> Iterator[Mutant]:
     )
     types = kept.get("tokenizer.ggml.token_type")
     if types:
-        for kind in (-1, 0, 1, 2, 3, 4, 5, 6, 7, 2**31 - 1):
+        for type_ in (-1, 0, 1, 2, 3, 4, 5, 6, 7, 2**31 - 1):
             yield (
-                f"types: all {kind}",
-                model.having("tokenizer.ggml.token_type", ARRAY, numbers(I32, [kind] * n)).write(),
+                f"types: all {type_}",
+                model.having("tokenizer.ggml.token_type", ARRAY, numbers(I32, [type_] * n)).write(),
             )
         for count in (n - 1, n + 1, 0):
             yield (
@@ -294,27 +294,14 @@ def _vocabularies(model: Model) -> Iterator[Mutant]:
     for role in ("bos", "eos", "sep"):
         wanting = few.having(f"tokenizer.ggml.add_{role}_token", BOOL, number(BOOL, True))
         yield f"{role} wanted and not there", wanting.write()
-    for kind in (
-        b"llama",
-        b"bert",
-        b"t5",
-        b"rwkv",
-        b"plamo2",
-        b"gemma4",
-        b"hybriddna",
-        b"whitespace",
-        b"test",
-        b"none",
-    ):
-        yield f"tokenizer {kind.decode()}", model.having("tokenizer.ggml.model", STRING, text(kind)).write()
-        spelled = [b"<0x%02X>" % i if i < 256 else one for i, one in enumerate(tokens)]
-        other = model.having("tokenizer.ggml.model", STRING, text(kind))
-        other = other.having("tokenizer.ggml.tokens", ARRAY, texts(spelled))
-        kinds = numbers(I32, [6 if i < 256 else 1 for i in range(n)])
-        yield (
-            f"tokenizer {kind.decode()}, bytes",
-            other.having("tokenizer.ggml.token_type", ARRAY, kinds).write(),
-        )
+    spelled = texts([b"<0x%02X>" % i if i < 256 else one for i, one in enumerate(tokens)])
+    bytes_ = numbers(I32, [6 if i < 256 else 1 for i in range(n)])
+    kinds = "llama bert t5 rwkv plamo2 gemma4 hybriddna whitespace test none"
+    for name in kinds.split():
+        other = model.having("tokenizer.ggml.model", STRING, text(name))
+        yield f"tokenizer {name}", other.write()
+        other = other.having("tokenizer.ggml.tokens", ARRAY, spelled)
+        yield f"tokenizer {name}, bytes", other.having("tokenizer.ggml.token_type", ARRAY, bytes_).write()
 
 
 def _cut(model: Model, tokens: Sequence[bytes]) -> Model:

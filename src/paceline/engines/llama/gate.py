@@ -27,6 +27,7 @@ BEGUN = "begun"  # a trial's word on stdout that whatever happens now is the fil
 ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown>.*)")
 LONG = 1 << 20  # bytes of a header that is not read a second time
 
+trying = False  # in a process that tries a file: it lets in anything
 _admitted: set[str] = set()  # by this process; see _key
 
 
@@ -36,7 +37,7 @@ def admit(path: Path, **way: Any) -> None:
     from llama_cpp import __version__
 
     key = _key(path, way)
-    if key in _admitted:
+    if trying or key in _admitted:
         return
     kept = kept_at("admitted", {"files": key, "engine": __version__})
     if kept.exists():
@@ -52,11 +53,6 @@ def admit(path: Path, **way: Any) -> None:
     if tried or (settled and parts[0].data > LONG):
         with contextlib.suppress(OSError):  # a disk that is full, or not ours: read or tried again next time
             write_whole(kept, "{}\n")
-
-
-def trust(path: Path, **way: Any) -> None:
-    """Let this process load the file unchecked: it is the one that tries it."""
-    _admitted.add(_key(path, way))
 
 
 def _key(path: Path, way: dict[str, Any]) -> str:

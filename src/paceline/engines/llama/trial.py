@@ -22,7 +22,7 @@ PARENTS, SCORES, SOURCES = (-1, 0, 0, 2), (0.5,) * 4, ("trial",) * 4  # two bran
 def main(path: str, way: dict[str, Any]) -> None:
     binding.llama_cpp()
     print(gate.BEGUN, flush=True)
-    gate.trust(Path(path), **way)
+    gate.trying = True
     try:
         if way["vocab_only"]:
             _read(Path(path), way)

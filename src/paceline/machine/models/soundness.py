@@ -44,7 +44,7 @@ def check_sound(
             _refuse(part, "its 'split.no' is not a number of 16 bits")
     if not vocab_only:
         if said.text("tokenizer.ggml.model") in NO_VOCABULARY:
-            raise ModelError(f"{said.path}: has no vocabulary: it reads and writes no text; give another model")
+            raise ModelError(f"{said.path}: has no vocabulary, so it writes no text; give another model")
         arch = said.text("general.architecture")
         _check_layers(said, arch)
         _check_experts(said, arch)
