@@ -86,6 +86,7 @@ UNSOUND = [
     (real(EPSILON, float("nan")), "its layer_norm_rms_epsilon is nan"),
     (real(EPSILON, float("inf")), "its layer_norm_rms_epsilon is inf"),
     (said("llama.rope.scaling.type", "x" * 99), "its rope scaling is 'xxx"),
+    (said("llama.rope.scaling.type", ""), "its rope scaling is ''"),
     (tokens(b"b", b"b"), "its tokens 0 and 1 are one text, b'b'"),
     (tokens(b"b\0c", b"b\0d"), "its tokens 0 and 1 are one text, b'b'"),
     (tokens(b"", b"[EMPTY_0]"), "its tokens 0 and 1 are one text, b'[EMPTY_0]'"),

@@ -17,7 +17,7 @@ from paceline.machine.models.header import Metadata, read_parts, read_tokenizer
 from paceline.machine.models.vocabulary import special_id, vocabulary
 
 MAX_LAYERS, MAX_EXPERTS = 512, 1024  # constants of the build
-ROPE_SCALINGS = ("", "none", "linear", "yarn", "longrope")
+ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 EPSILONS = ("layer_norm_rms_epsilon", "layer_norm_epsilon", "group_norm_epsilon")
 NO_VOCABULARY = ("none", "no_vocab")
 U16 = 2  # gguf's value type
@@ -107,8 +107,8 @@ def _check_numbers(said: Metadata, arch: str) -> None:
         value = said.real(f"{arch}.attention.{name}")
         if value is not None and not (math.isfinite(value) and value >= 0):
             _refuse(said, f"its {name} is {value:g}")
-    scaling = said.text(f"{arch}.rope.scaling.type")
-    if scaling not in ROPE_SCALINGS:
+    key = f"{arch}.rope.scaling.type"
+    if key in said and (scaling := said.text(key)) not in ROPE_SCALINGS:
         _refuse(said, f"its rope scaling is {scaling[:40]!r}, which llama.cpp does not know")
 
 
