@@ -12,9 +12,11 @@ import pytest
 
 from command_line import Done, command, program, run
 from gguf_files import write_llama
+from mutations import Model, strings, texts
 from paceline.cli import options
 from paceline.core.errors import UsageError
 from paceline.machine.hardware.threads import logical_cores
+from paceline.machine.models.gguf_header import ARRAY
 
 Capture = pytest.CaptureFixture[str]
 REFUSES = "{{ raise_exception('first line\nsecond \x1b[31mline') }}"
@@ -53,7 +55,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("missing.gguf", 2, "no such file; give the path of a .gguf model"),
         (".", 2, "is a directory; give the .gguf file inside it"),
-        ("empty.gguf", 1, "is empty; download it again"),
+        ("empty.gguf", 1, "is empty: fetch it again"),
         ("text.gguf", 1, "is not a GGUF file"),
         ("bert.gguf", 1, "is an embedding model (bert), which does not generate text"),
         ("pooled.gguf", 1, "is an embedding model (llama), which does not generate text"),
@@ -74,7 +76,7 @@ def test_a_truncated_model_is_refused_wherever_it_ends(target: Path, tmp_path: P
     """In a process of its own: an assertion that fails in C++ would end this one."""
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(target.read_bytes()[:kept])
-    program("run", "-m", cut, "hi").refused(1, "is cut short or damaged; download it again")
+    program("run", "-m", cut, "hi").refused(1, "not downloaded whole, fetch it again")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -123,14 +125,13 @@ def test_texts_are_read_from_pipes_as_from_files(target: Path, tmp_path: Path) -
         assert done.json
 
 
-def test_a_model_that_makes_llama_cpp_abort_is_refused_in_one_line(target: Path, tmp_path: Path) -> None:
-    data = target.read_bytes()
-    first = data.index(b"tokenizer.ggml.tokens")
-    twice = data[:first] + data[first:].replace(b"\x01\0\0\0\0\0\0\0A", b"\x01\0\0\0\0\0\0\0B", 1)
-    assert twice != data
-    (tmp_path / "twice.gguf").write_bytes(twice)
-    refusal = program("run", "-m", tmp_path / "twice.gguf", "hi")
-    refusal.refused(1, "llama.cpp gave up", "is the model file damaged?")
+def test_a_model_that_would_end_the_process_is_refused_in_one_line(target: Path, tmp_path: Path) -> None:
+    good = Model.read(target)
+    tokens = next(strings(value) for name, _, value in good.fields if name == "tokenizer.ggml.tokens")
+    alike = good.having("tokenizer.ggml.tokens", ARRAY, texts([*tokens[:-1], tokens[0]]))
+    (tmp_path / "alike.gguf").write_bytes(alike.write())
+    words = "its tokens 0 and 257 are one text, b'\\xc4\\x80': the file is damaged, fetch it again"
+    program("run", "-m", tmp_path / "alike.gguf", "hi").refused(1, "alike.gguf: ", words)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,10 @@ def inflate(
     from paceline.zoo.inflate import inflate as write
 
     count = parse_count(params)
+    if source is not None:
+        from paceline.machine.models.soundness import check_model
+
+        check_model(source)
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
     with (

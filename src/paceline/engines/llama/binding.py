@@ -20,9 +20,8 @@ from typing import Any
 
 from paceline.core.errors import MissingExtraError, ModelError, UsageError
 from paceline.core.forks import Process
-from paceline.engines.llama import pages
+from paceline.engines.llama import gate, pages
 
-MAGIC = b"GGUF"
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
@@ -73,7 +72,7 @@ def _imported() -> ModuleType:
     @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
     def aborting(said: bytes) -> None:
         # A failed assertion in C++ ends the process whatever we do: say why, instead of a backtrace.
-        assertion = said.decode(errors="replace").rpartition(": ")[2]
+        assertion = " ".join(said.decode(errors="replace").rpartition(": ")[2].split())
         message = f"paceline: llama.cpp gave up ({assertion}); is the model file damaged? download it again"
         print(message, file=sys.stderr, flush=True)
         os._exit(ModelError.exit_code)
@@ -128,29 +127,11 @@ def explained(path: Path) -> Iterator[None]:
         raise ModelError(f"{path}: {said}") from error
 
 
-def check_file(path: Path) -> None:
-    """The mistakes that need no loader, each with its own message."""
-    if path.is_dir():
-        raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
-    if not path.exists():
-        raise UsageError(f"{path}: no such file; give the path of a .gguf model")
-    if not path.is_file():  # a named pipe would hold its reader for ever
-        raise ModelError(f"{path}: is no regular file; give the path of a .gguf model")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(MAGIC))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
-    if not magic:
-        raise ModelError(f"{path}: is empty; download it again")
-    if magic != MAGIC:
-        raise ModelError(f"{path}: is not a GGUF file; convert the model to GGUF first")
-
-
 def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mmap: bool = True) -> Any:
     """A llama_model that is a causal language model; ModelError otherwise. mmap: see LlamaTarget."""
-    check_file(path)
+    gate.check_file(path)
     cpp = llama_cpp()
+    gate.admit(path, vocab_only=vocab_only, gpu_layers=gpu_layers)
     params = cpp.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = gpu_layers

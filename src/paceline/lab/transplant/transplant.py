@@ -22,7 +22,7 @@ import numpy as np
 from paceline.core.errors import ModelError, UsageError, VocabError
 from paceline.core.lexicon import Lexicon
 from paceline.core.vocab import Vocab, check_shared
-from paceline.engines.llama import binding
+from paceline.engines.llama import binding, gate
 from paceline.files.whole import check_output, output
 from paceline.lab.tokenizer import Tokenizer
 from paceline.lab.transplant.gguf_file import (
@@ -100,7 +100,7 @@ class Transplant:
         self._stack = ExitStack()
         try:
             for path in (draft, target):
-                binding.check_file(path)
+                gate.check_file(path)
             # Before llama.cpp, which believes more of what a header claims.
             self.file, self.vocab_file = GGUFFile(draft), GGUFFile(target)
             if self.file.values.get("split.count", 1) not in (0, 1):

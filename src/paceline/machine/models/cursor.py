@@ -8,6 +8,8 @@ from typing import BinaryIO
 # The largest header known, Gemma 4's, has 16 MB, and 800,000 strings.
 MAX_HEADER = 256 << 20
 MAX_STRINGS = 4 << 20
+MAX_KEPT = 128 << 20  # bytes of memory for what is wanted of it
+OBJECT = 64  # bytes that Python takes for a text besides its own, with its place in a list
 BLOCK = 1 << 20
 
 U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
@@ -27,6 +29,7 @@ class Cursor:
         self._start = 0  # of the buffer, in the file
         self._at = 0  # in the buffer
         self._strings = 0
+        self._kept = 0
 
     @property
     def position(self) -> int:
@@ -47,6 +50,12 @@ class Cursor:
             raise Refused(
                 f"{what} makes the header larger than {MAX_HEADER >> 20} MiB: no model has such a one"
             )
+
+    def keep(self, size: int, what: str) -> None:
+        """That there is room in memory for so many bytes more."""
+        self._kept += size
+        if self._kept > MAX_KEPT:
+            raise Refused(f"{what} makes more than {MAX_KEPT >> 20} MiB to keep: no model has so much")
 
     def take(self, size: int, what: str) -> bytes:
         self._fill(size, what)
@@ -81,6 +90,9 @@ class Cursor:
         self._strings += count
         if self._strings > MAX_STRINGS:
             raise Refused(f"{what} makes more than {MAX_STRINGS:,} texts: no model has so many")
+        if keep:
+            self.keep(OBJECT * count, what)
+        counted = self.position
         found: list[bytes] = []
         add, length_at = found.append, U64.unpack_from
         buffer, at, edge = self._buffer, self._at, len(self._buffer)
@@ -92,6 +104,14 @@ class Cursor:
             end = at + 8 + length_at(buffer, at)[0]
             if end > edge:
                 self._at = at
+                self.claim(end - at, what)
+                if keep:
+                    self.keep(self.position + end - at - counted, what)
+                    counted = self.position + end - at
+                elif end - at > BLOCK:
+                    self.skip(end - at, what)
+                    buffer, at, edge = self._buffer, self._at, len(self._buffer)
+                    continue
                 self._fill(end - at, what)
                 end, at = end - at + self._at, self._at
                 buffer, edge = self._buffer, len(self._buffer)

@@ -16,21 +16,34 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import ModelError
-from paceline.machine.models.cursor import Cursor, Refused
+from paceline.machine.models.cursor import OBJECT, Cursor, Refused
 from paceline.machine.models.plain_file import open_plain, reason
 
-MAX_STRING = 64 << 20
+MAX_STRING = 4 << 20
+MAX_ARRAY = 32 << 20  # bytes; of all tokens' types 1 MiB
 MAX_KEYS = 1 << 16
 MAX_NAME = 1 << 16
-MAX_TENSORS = 1 << 17
+MAX_TENSORS = 1 << 16
+TENSOR = 512  # bytes of memory for what is kept of one, at most
 MAX_TENSOR_NAME = 63
 MAX_DIMS = 4
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 
-# llama.cpp's tensor types that the gguf library does not know yet: (elements, bytes) of a block.
+# Elements and bytes of a block of each of ggml's tensor types. The gguf library has the same, and takes long
+# to import.
+BLOCKS = {
+    **{0: (1, 4), 1: (1, 2), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 30: (1, 2)},
+    **{2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40), 20: (32, 18)},
+    **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292)},
+    **{16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 21: (256, 110), 22: (256, 82)},
+    **{23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66)},
+    **{39: (32, 17), 40: (64, 36), 41: (128, 18)},
+}
+# llama.cpp's that the gguf library does not know yet.
 NEWER_TYPES = {42: (64, 18)}
 NEWER_NAMES = {42: "Q2_0"}
+TYPES = BLOCKS | NEWER_TYPES
 
 STRING, ARRAY, BOOL = 8, 9, 7
 # Those of one size, by gguf's value type.
@@ -56,7 +69,7 @@ class Unread:
     count: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """shape: fastest dimension first, as the file has it. type: ggml's number. offset: from Header.data."""
 
@@ -76,11 +89,12 @@ Value = str | int | float | bool | list[bytes] | np.ndarray[Any, Any] | Unread
 
 @dataclass(frozen=True)
 class Header:
-    """data: where the weights begin; size: of the file, in bytes."""
+    """types: gguf's value type of each key. data: where the weights begin; size: of the file, in bytes."""
 
     path: Path
     version: int
     metadata: Mapping[str, Value]
+    types: Mapping[str, int]
     tensors: tuple[Tensor, ...]
     data: int
     size: int
@@ -106,28 +120,33 @@ def read_header(path: str | Path, keep: Callable[[str, int], bool] = everything)
 
 
 def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> Header:
-    if cursor.size < 24 or cursor.take(4, "the magic") != b"GGUF":
-        raise Refused("is not a GGUF file" if cursor.size else "is empty")
+    if not cursor.size:
+        raise Refused("is empty: fetch it again")
+    if cursor.size < 4 or cursor.take(4, "the magic") != b"GGUF":
+        raise Refused("is not a GGUF file: convert the model to GGUF first")
     version = _version(cursor.u32("the version"))
     n_tensors, n_keys = cursor.u64("the number of tensors"), cursor.u64("the number of keys")
     if n_keys > MAX_KEYS or n_tensors > MAX_TENSORS:
         raise Refused(f"claims {n_keys:,} keys and {n_tensors:,} tensors: no model has so many")
     cursor.claim(13 * n_keys + 24 * n_tensors, f"a header of {n_keys:,} keys and {n_tensors:,} tensors")
     metadata: dict[str, Value] = {}
+    types: dict[str, int] = {}
     for _ in range(n_keys):
         key = _text(cursor.string(MAX_NAME, "a key"), "a key")
         if not key or key in metadata:
             raise Refused(f"has the key {_shown(key)} twice" if key else "has a key without a name")
-        metadata[key] = _value(cursor, key, keep)
+        types[key] = cursor.u32(_shown(key))
+        cursor.keep(4 * OBJECT + _memory(key), _shown(key))
+        metadata[key] = _value(cursor, key, types[key], keep)
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise Refused(f"its alignment is {_shown(alignment)}, which is no power of two")
-    sizes = _block_sizes()
     tensors: list[Tensor] = []
     lengths: list[int] = []
     names: set[str] = set()
+    cursor.keep(TENSOR * n_tensors, f"a list of {n_tensors:,} tensors")
     for _ in range(n_tensors):
-        tensor, length = _tensor(cursor, sizes)
+        tensor, length = _tensor(cursor)
         if tensor.name in names:
             raise Refused(f"has the tensor {tensor.name!r} twice")
         names.add(tensor.name)
@@ -135,7 +154,7 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> Heade
         lengths.append(length)
     data = -(-cursor.position // alignment) * alignment
     _check_places(tensors, lengths, alignment, cursor.size - data)
-    return Header(path, version, metadata, tuple(tensors), data, cursor.size)
+    return Header(path, version, metadata, types, tuple(tensors), data, cursor.size)
 
 
 def _version(version: int) -> int:
@@ -148,12 +167,13 @@ def _version(version: int) -> int:
     return version
 
 
-def _value(cursor: Cursor, key: str, keep: Callable[[str, int], bool]) -> Value:
+def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]) -> Value:
     what = _shown(key)
-    kind = cursor.u32(what)
     if kind == STRING:
         # A name that is misspelled is no reason to refuse what llama.cpp loads.
-        return cursor.string(MAX_STRING, what).decode("utf-8", "replace")
+        text = cursor.string(MAX_STRING, what).decode("utf-8", "replace")
+        cursor.keep(_memory(text), what)
+        return text
     if kind in NUMBERS:
         number: int | float = np.frombuffer(cursor.take(NUMBERS[kind].itemsize, what), NUMBERS[kind])[
             0
@@ -173,11 +193,14 @@ def _value(cursor: Cursor, key: str, keep: Callable[[str, int], bool]) -> Value:
         cursor.skip(size, what)
         return Unread(count)
     cursor.claim(size, what)
+    if size > MAX_ARRAY:
+        raise Refused(f"{what} is a list of {count:,} numbers: no model has such a one")
+    cursor.keep(size, what)
     numbers: np.ndarray[Any, Any] = np.frombuffer(cursor.take(size, what), NUMBERS[kind])
     return numbers.astype(bool) if kind == BOOL else numbers
 
 
-def _tensor(cursor: Cursor, sizes: Mapping[int, tuple[int, int]]) -> tuple[Tensor, int]:
+def _tensor(cursor: Cursor) -> tuple[Tensor, int]:
     """And its length in bytes."""
     name = _text(cursor.string(MAX_TENSOR_NAME, "a tensor's name"), "a tensor's name")
     n_dims = cursor.u32(repr(name))
@@ -185,9 +208,9 @@ def _tensor(cursor: Cursor, sizes: Mapping[int, tuple[int, int]]) -> tuple[Tenso
         raise Refused(f"tensor {name!r} has {n_dims:,} dimensions; there are {MAX_DIMS} at most")
     shape = struct.unpack(f"<{n_dims}Q", cursor.take(8 * n_dims, repr(name)))
     kind, offset = cursor.u32(repr(name)), cursor.u64(repr(name))
-    if kind not in sizes:
+    if kind not in TYPES:
         raise Refused(f"tensor {name!r} is of type {kind}, which this version does not know")
-    elements, size = sizes[kind]
+    elements, size = TYPES[kind]
     tensor = Tensor(name, shape, kind, offset)
     if (shape[0] if shape else 1) % elements or max(shape, default=0) >> 63 or tensor.elements >> 63:
         raise Refused(f"tensor {name!r} of type {kind} cannot have the shape {shape}")
@@ -208,6 +231,11 @@ def _check_places(tensors: list[Tensor], lengths: list[int], alignment: int, roo
         expected += -(-length // alignment) * alignment
 
 
+def _memory(text: str) -> int:
+    """Bytes that it takes: what is one byte in the file may take four."""
+    return len(text) * (1 if text.isascii() else 4)
+
+
 def _shown(value: Value) -> str:
     """What a file says, for a message: of one line, and short."""
     return repr(value[:80] if isinstance(value, str) else value)[:100]
@@ -218,9 +246,3 @@ def _text(raw: bytes, what: str) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         raise Refused(f"{what} is no UTF-8: {raw[:32]!r}") from None
-
-
-def _block_sizes() -> dict[int, tuple[int, int]]:
-    from gguf.constants import GGML_QUANT_SIZES
-
-    return NEWER_TYPES | {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}

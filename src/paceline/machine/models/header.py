@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,7 +20,7 @@ from paceline.machine.models.kv_bytes import Layers, kv_bytes
 from paceline.machine.models.memory import memory_of
 from paceline.machine.models.plain_file import exists
 
-__all__ = ["read", "read_gguf", "read_header"]
+__all__ = ["Metadata", "named_parts", "read", "read_gguf", "read_header", "read_parts", "read_tokenizer"]
 
 _KINDS = {"llama": "SPM", "bert": "WPM", "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2"}
 _KINDS |= dict.fromkeys(("gpt2", "hybriddna", "whitespace", "gemma4"), "BPE")
@@ -62,8 +62,7 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> Facts:
     machine/models/vocabulary.py knows. Raises ModelError: see read_header; and for a part that is missing."""
 
     path = Path(path)
-    keep = _with_tokens if tokens else _without_tokens
-    parts = _parts(read_header(path, keep), keep)
+    parts = read_parts(path, tokens=tokens)
     first = Metadata(parts[0])
     arch = first.text("general.architecture")
     if not arch or len(arch) > _LONGEST or not arch.isprintable():
@@ -92,8 +91,15 @@ def read_gguf(path: str | Path, *, tokens: bool = True) -> Facts:
         kv_bytes=0 if memory == RECURRENT else kv_bytes(_layers(first, arch)),
         pooling=first.number(f"{arch}.pooling_type") or int(first.flag(f"{arch}.attention.causal") is False),
         chat_template=first.text("tokenizer.chat_template") or None,
-        tokenizer=_tokenizer(first) if tokens else None,
+        tokenizer=read_tokenizer(first) if tokens else None,
     )
+
+
+def read_parts(path: Path, *, tokens: bool) -> list[Header]:
+    """The headers of all files of a model, the first one's first. tokens: with the vocabulary. Raises
+    ModelError."""
+    keep = _with_tokens if tokens else _without_tokens
+    return _parts(read_header(path, keep), keep)
 
 
 def _with_tokens(key: str, count: int) -> bool:
@@ -108,7 +114,7 @@ class Metadata:
     """A header's keys, each of the type it must have."""
 
     def __init__(self, header: Header) -> None:
-        self.path, self._values = header.path, header.metadata
+        self.path, self._values, self._types = header.path, header.metadata, header.types
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -129,7 +135,7 @@ class Metadata:
         if value is None or isinstance(value, Unread):
             return []
         if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
-            found = [int(n) for n in value]
+            found = list(map(int, value.tolist()))
         elif type(value) is int:
             found = [value]
         else:
@@ -137,6 +143,20 @@ class Metadata:
         if min(found, default=0) < 0:
             self._refuse(key, "at least 0")
         return found
+
+    def real(self, key: str) -> float | None:
+        """None where there is none."""
+        value = self._values.get(key)
+        if value is not None and type(value) not in (int, float):
+            self._refuse(key, "a number")
+        return None if value is None else float(value)  # type: ignore[arg-type]
+
+    def type(self, key: str) -> int | None:
+        """gguf's value type."""
+        return self._types.get(key)
+
+    def keys(self) -> Iterable[str]:
+        return self._values
 
     def flag(self, key: str) -> bool | None:
         value = self._values.get(key)
@@ -162,20 +182,26 @@ class Metadata:
         raise ModelError(f"{self.path}: its {key!r} is not {wanted}: the file is damaged, fetch it again")
 
 
+def named_parts(path: Path) -> list[Path]:
+    """All that a model has by the name of one of them, there or not; of any other name this one."""
+    named = _PART.fullmatch(path.name)
+    count = int(named[3]) if named else 0
+    if named is None or not 1 <= int(named[2]) <= count:
+        return [path]
+    return [path.with_name(f"{named[1]}-{i:05d}-of-{named[3]}{named[4]}") for i in range(1, count + 1)]
+
+
 def _parts(header: Header, keep: Callable[[str, int], bool]) -> list[Header]:
     """All headers of a model that was split into several files; this one alone where it was not."""
     count = Metadata(header).number("split.count")
     if count <= 1:
         return [header]
-    named = _PART.fullmatch(header.path.name)
-    if not named or int(named[3]) != count:
+    paths = named_parts(header.path)
+    if len(paths) != count:
         raise ModelError(
             f"{header.path}: is one of {count} parts, and llama.cpp finds them by their names only: "
             f"name them NAME-00001-of-{count:05d}.gguf and so on"
         )
-    paths = [
-        header.path.with_name(f"{named[1]}-{i:05d}-of-{named[3]}{named[4]}") for i in range(1, count + 1)
-    ]
     if missing := next((path for path in paths if not exists(path)), None):
         raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
     parts = [header if path == header.path else read_header(path, keep) for path in paths]
@@ -189,7 +215,8 @@ def _parts(header: Header, keep: Callable[[str, int], bool]) -> list[Header]:
     return parts
 
 
-def _tokenizer(said: Metadata) -> TokenizerFacts | None:
+def read_tokenizer(said: Metadata) -> TokenizerFacts | None:
+    """None where there is no vocabulary."""
     model = said.text("tokenizer.ggml.model")
     if model in ("", "no_vocab", "none"):
         return None

@@ -70,7 +70,7 @@ BYTE_LEVEL = _byte_level()
 
 def vocabulary(tokenizer: TokenizerFacts) -> Vocab:
     n = len(tokenizer.texts)
-    bos, eos = (_special(tokenizer, role, n) for role in ("bos", "eos"))
+    bos, eos = (special_id(tokenizer, role) for role in ("bos", "eos"))
     roles = {tokenizer.special.get(role) for role in ("eot", "eom")} | {eos}
     ends = frozenset(id_ for id_ in tokenizer.ends | roles if id_ is not None and 0 <= id_ < n)
     text = partial(_text, tokenizer)
@@ -86,12 +86,12 @@ def vocabulary(tokenizer: TokenizerFacts) -> Vocab:
     )
 
 
-def _special(tokenizer: TokenizerFacts, role: str, size: int) -> int | None:
-    """What the file names, or else what llama.cpp assumes; None where that is no token."""
+def special_id(tokenizer: TokenizerFacts, role: str) -> int | None:
+    """role: bos or eos. What the file names, or else what llama.cpp assumes; None where that is no token."""
     defaults, without = (BOS, NO_BOS) if role == "bos" else (EOS, NO_EOS)
     assumed = None if tokenizer.pre in without else defaults.get(tokenizer.kind)
     for id_ in (tokenizer.special.get(role), assumed):
-        if id_ is not None and 0 <= id_ < size:
+        if id_ is not None and 0 <= id_ < len(tokenizer.texts):
             return id_
     return None
 

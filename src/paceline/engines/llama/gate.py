@@ -1,0 +1,115 @@
+"""Files before llama.cpp gets them: it ends the process where a file breaks what it takes for granted. So
+headers are checked here, and what a header does not settle is tried once, in a process of its own.
+
+The only module of the engines that knows machine/: this is where C++ gets a file from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import ModelError, UsageError
+from paceline.core.printable import printable
+from paceline.machine.home import kept_at, write_whole
+from paceline.machine.models.header import Metadata, named_parts, read_parts, read_tokenizer
+from paceline.machine.models.ordinary import is_ordinary
+from paceline.machine.models.soundness import check_sound
+
+# A trial reads all weights once: seconds to begin with, and bytes a second of a slow disk.
+PATIENCE, SLOWEST = 60.0, 20e6
+BEGUN = "begun"  # a trial's word on stdout that whatever happens now is the file's doing
+ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown>.*)")
+LONG = 1 << 20  # bytes of a header that is not read a second time
+
+trying = False  # in a process that tries a file: it lets in anything
+_admitted: set[str] = set()  # by this process; see _key
+
+
+def admit(path: Path, **way: Any) -> None:
+    """way: how it is going to be loaded (vocab_only, gpu_layers). Raises UsageError where `path` is no
+    file, ModelError where it is no model, or one that llama.cpp does not survive."""
+    from llama_cpp import __version__
+
+    key = _key(path, way)
+    if trying or key in _admitted:
+        return
+    kept = kept_at("admitted", {"files": key, "engine": __version__})
+    if kept.exists():
+        return
+    parts = read_parts(path, tokens=True)
+    tokenizer, vocab_only = read_tokenizer(Metadata(parts[0])), way["vocab_only"]
+    check_sound(parts, tokenizer, vocab_only=vocab_only)
+    settled = is_ordinary(parts, tokenizer, vocab_only=vocab_only)
+    tried = not settled and _try(path, sum(part.size for part in parts), way)
+    if key != _key(path, way):  # what changed while it was read is not what was read
+        return
+    _admitted.add(key)
+    if tried or (settled and parts[0].data > LONG):
+        with contextlib.suppress(OSError):  # a disk that is full, or not ours: read or tried again next time
+            write_whole(kept, "{}\n")
+
+
+def _key(path: Path, way: dict[str, Any]) -> str:
+    """The model's files as they are now. Raises UsageError where `path` is none."""
+    check_file(path)
+    stats = [(part.absolute(), part.stat()) for part in named_parts(path) if part.is_file()]
+    return repr(([(str(part), s.st_size, s.st_mtime_ns, s.st_ino) for part, s in stats], sorted(way.items())))
+
+
+def check_file(path: Path) -> None:
+    """The mistakes of who names a file."""
+    if path.is_dir():
+        raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
+    if not path.exists():
+        raise UsageError(f"{path}: no such file; give the path of a .gguf model")
+    if not path.is_file():  # a named pipe would hold its reader for ever
+        raise ModelError(f"{path}: is no regular file; give the path of a .gguf model")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _try(path: Path, size: int, way: dict[str, Any]) -> bool:
+    """Whether it was tried at all. Raises ModelError where that ended the process, or never ended."""
+    if not sys.executable:  # Python within another program
+        return False
+    code = f"from paceline.engines.llama.trial import main; main({os.fspath(path)!r}, {way!r})"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "GGML_NO_BACKTRACE": "1"}
+    limit = PATIENCE + size / SLOWEST
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired:
+        raise ModelError(
+            f"{path}: llama.cpp was stuck on it for {limit:.0f} s when it was tried: "
+            "is the file damaged? fetch it again"
+        ) from None
+    except OSError:
+        return False
+    if BEGUN.encode() not in done.stdout:
+        return False
+    if done.returncode:
+        raise ModelError(f"{path}: {_last_words(done)}: is the file damaged? fetch it again")
+    return True
+
+
+def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
+    """What is known of how it ended, in few words."""
+    if said := ABORTED.search(done.stderr.decode(errors="replace")):
+        why = said["why"] or said["thrown"]
+        return f"llama.cpp does not survive it ({printable(why[:160])})"
+    with contextlib.suppress(ValueError):
+        return f"llama.cpp does not survive it ({signal.Signals(-done.returncode).name})"
+    return "llama.cpp does not survive it"
