@@ -119,7 +119,7 @@ def load(
             undo.callback(small.close)
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)
-        drafter, drafting = make_drafter(drafting, engine, small, found, costs, warn=to_stderr)
+        drafter, drafting = make_drafter(drafting, engine, small, found, costs, to_stderr)
         remembered = recall(engine.vocab, drafter, remember) if remember else None
         policy = make_policy(drafting, costs)
         llm = LLM(engine, drafter, drafting, small, remembered, found, policy)

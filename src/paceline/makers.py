@@ -219,7 +219,6 @@ def make_drafter(
     draft: Any,
     corpora: Corpora | None = None,
     costs: Costs | None = None,
-    *,
     warn: Warn = lambda _: None,
 ) -> tuple[Drafter, Drafting]:
     """What `drafting` names, asked in that order; and `drafting` with what "auto" came to. The models need a

@@ -268,7 +268,7 @@ def test_drafters_are_made_with_the_corpora(monkeypatch: pytest.MonkeyPatch, tmp
     given: list[Any] = []
 
     def make(
-        drafting: Drafting, target: Any, draft: Any, corpora: Any, costs: Any
+        drafting: Drafting, target: Any, draft: Any, corpora: Any, costs: Any, warn: Any
     ) -> tuple[Drafter, Drafting]:
         given.append((target.vocab.size, target.text, draft, corpora, costs))
         return NoDrafter(), drafting

@@ -41,9 +41,7 @@ class Models:
         """The target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
         small = self._small(draft)
         costs = self._measured(draft) if drafting.policy == "rate" else None
-        drafter, drafting = make_drafter(
-            drafting, self.plain.target, small, self._corpora, costs, warn=to_stderr
-        )
+        drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora, costs, to_stderr)
         policy = make_policy(drafting, costs)
         return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
 

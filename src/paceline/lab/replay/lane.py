@@ -112,7 +112,7 @@ class Lane:
             if draft is not None and costs.draft is not None:
                 draft = SimulatedTarget(draft, costs.draft, clock)
         made, self.drafting = make_drafter(
-            method.drafting, self._target, draft, means.corpora, costs, warn=to_stderr
+            method.drafting, self._target, draft, means.corpora, costs, to_stderr
         )
         self._learners = [made]
         self.drafter = ClockedDrafter(made)
