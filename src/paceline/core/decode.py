@@ -9,6 +9,7 @@ from time import perf_counter
 
 from paceline.core.belief import Mood
 from paceline.core.errors import ContractError, LogitsError, UsageError
+from paceline.core.guard import Guard
 from paceline.core.policy import Policy, fits
 from paceline.core.ports import Budget, Caps, Drafter, Forward, Grammar, Memory, Session, Target
 from paceline.core.prune import prune
@@ -31,8 +32,8 @@ class Request:
     """One sequence being decoded, and the owner of its session and memory.
 
     stop: told every emitted token in order; true where the text so far ends the request.
-    rule: how sampled drafts are verified (verify.py). grammar: what the text must follow. noise: what a
-    drafter may know of the draws; None where tokens are not drawn.
+    rule: how sampled drafts are verified (verify.py). grammar: what the text must follow; guard: the same,
+    for drafters. noise: what a drafter may know of the draws; None where tokens are not drawn.
     logprobs: None, or how many of the likeliest tokens to report beside each emitted token's own.
     mood: what the policy has seen of its guesses (belief.py).
     """
@@ -47,13 +48,19 @@ class Request:
     stop: Callable[[int], bool] = _never
     rule: str = "auto"
     grammar: Grammar | None = None
+    guard: Guard | None = None
     noise: Noise | None = None
     logprobs: int | None = None
     mood: Mood = field(default_factory=dict)
     late: float = 0.0  # seconds spent on a step after it was recorded; they count in the next one
     n_tokens: int = 0
     stop_reason: StopReason | None = None
+    error: Exception | None = None  # what ended it instead
     stats: Stats = field(default_factory=Stats)
+
+    @property
+    def is_over(self) -> bool:
+        return self.stop_reason is not None or self.error is not None
 
     def cap(self, budget: Budget, caps: Caps) -> Budget:
         """No more than can still be emitted (a step adds one token to what it accepts), than fits the
@@ -61,10 +68,10 @@ class Request:
         room = caps.n_ctx - len(self.session.tokens)
         depth = min(self.max_tokens - self.n_tokens - 1, room)
         budget = budget.capped(depth, nodes=min(room, caps.rows - 1), width=caps.branch)
-        if self.grammar is None and self.noise is None:
+        if self.guard is None and self.noise is None:
             return budget
         noise = None if self.noise is None else self.noise.at(len(self.session.tokens))
-        return replace(budget, grammar=self.grammar, noise=noise)
+        return replace(budget, grammar=self.guard, noise=noise)
 
     def judge(self, token: int, n_ctx: int) -> StopReason | None:
         """Count one emitted token; the reason to stop right after it, if there is one."""
@@ -131,77 +138,97 @@ def start(
         stop=stop,
         rule=rule,
         grammar=grammar,
+        guard=None if grammar is None else Guard(grammar, target.vocab.size),
         noise=Noise.of(sampling, rng),
         logprobs=logprobs,
     )
 
 
+class Laps:
+    """Each call tells the seconds since the one before."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._last = clock, clock()
+
+    def __call__(self) -> float:
+        before, self._last = self._last, self._clock()
+        return self._last - before
+
+
 def advance(
     target: Target, drafter: Drafter, policy: Policy, requests: Sequence[Request], clock: Clock = perf_counter
 ) -> list[Step]:
-    """One step of every request: draft, one forward pass, verify, commit."""
-    began = clock()
+    """One step of every request: draft, one forward pass, verify, commit.
+
+    What goes wrong with one request, its grammar or its rows, ends that one alone (`Request.error`); the
+    steps are those of the others, in order. Where there are none, the error is raised."""
+    n, lap = len(requests), Laps(clock)
     budgets = [r.cap(b, target.caps) for r, b in zip(requests, policy.budgets(requests), strict=True)]
-    asked = clock()
+    deciding = lap()
     proposals = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True)])
-    proposed = clock()
-    if len(proposals) != len(requests):
-        raise ContractError(f"{drafter.name}: {len(proposals)} proposals for {len(requests)} requests")
+    drafting = lap()
+    if len(proposals) != n:
+        raise ContractError(f"{drafter.name}: {len(proposals)} proposals for {n} requests")
     proposals = [
-        t if r.grammar is None else prune(t, r.grammar) for r, t in zip(requests, proposals, strict=True)
+        t if r.guard is None else prune(t, r.guard) for r, t in zip(requests, proposals, strict=True)
     ]
     trees = policy.choose(requests, budgets, proposals)
     check(drafter, target, trees, budgets)
-    chosen = clock()
+    deciding += lap()
     outs = target.forward([(r.session, t) for r, t in zip(requests, trees, strict=True)], drafter.wants)
-    n, now = len(requests), clock()
-    draft, forward = (proposed - asked) / n, (now - chosen) / n
-    other = (chosen - began) / n - draft
-    steps = []
+    shared = Times(drafting / n, lap() / n, other=deciding / n)
+    going, steps = [], []
     for request, tree, out in zip(requests, trees, outs, strict=True):
-        t0 = now
         try:
-            verdict = verify(
-                tree,
-                out,
-                request.sampling,
-                request.session.tokens,
-                request.rng,
-                request.rule,
-                request.grammar,
-            )
-        except LogitsError as error:
-            raise named(error, target) from error
-        t1 = clock()
-        tokens, sources, reason = cut(request, tree, verdict, target.caps.n_ctx)
-        path = verdict.path[: len(tokens) - 1]
-        logprobs = told(request, out, path, tokens)
-        if request.grammar is not None:
-            request.grammar.commit(tokens)
-        request.session.keep(path, tokens[-1])
-        t2 = clock()
-        step = Step(
-            tokens=tokens,
-            sources=sources,
-            path=path,
-            tree=tree,
-            drafted=Counter(tree.drafted),
-            accepted=Counter(tree.source[node] for node in verdict.path),
-            stop_reason=reason,
-            times=Times(draft, forward, verify=t1 - t0, keep=t2 - t1, other=other + request.late),
-            logprobs=logprobs,
-        )
-        request.stop_reason = reason
-        request.stats.add(step)
-        request.memory.observe(step, out.features)
-        steps.append(step)
-        now = clock()
-        request.late = now - t2
-    policy.observe(requests, steps)
-    late = (clock() - now) / n
-    for request in requests:
+            steps.append(settle(request, tree, out, target, shared, lap))
+            going.append(request)
+        except Exception as error:  # whatever it is, the others' steps are theirs
+            request.error = error
+            lap()
+    if not steps:
+        raise next(r.error for r in requests if r.error is not None)
+    policy.observe(going, steps)
+    late = lap() / n
+    for request in going:
         request.late += late
     return steps
+
+
+def settle(
+    request: Request, tree: DraftTree, out: Forward, target: Target, shared: Times, lap: Callable[[], float]
+) -> Step:
+    """Verify one request's draft and commit what is kept of it. shared: its part of what all took."""
+    if request.guard is not None and request.guard.error is not None:
+        raise request.guard.error
+    history = request.session.tokens
+    try:
+        verdict = verify(tree, out, request.sampling, history, request.rng, request.rule, request.grammar)
+    except LogitsError as error:
+        raise named(error, target) from error
+    verifying = lap()
+    tokens, sources, reason = cut(request, tree, verdict, target.caps.n_ctx)
+    path = verdict.path[: len(tokens) - 1]
+    logprobs = told(request, out, path, tokens)
+    if request.guard is not None:
+        request.guard.commit(tokens)
+    request.session.keep(path, tokens[-1])
+    keeping = lap()
+    step = Step(
+        tokens=tokens,
+        sources=sources,
+        path=path,
+        tree=tree,
+        drafted=Counter(tree.drafted),
+        accepted=Counter(tree.source[node] for node in verdict.path),
+        stop_reason=reason,
+        times=Times(shared.draft, shared.forward, verifying, keeping, shared.other + request.late),
+        logprobs=logprobs,
+    )
+    request.stop_reason = reason
+    request.stats.add(step)
+    request.memory.observe(step, out.features)
+    request.late = lap()
+    return step
 
 
 def cut(
@@ -258,9 +285,12 @@ def decode(
     """Decode every request to its end, all of them in each forward pass; yields each step as it happens.
 
     clock: what the steps' times are told by. The caller closes the requests. A generator that is dropped in
-    mid-way leaves every session consistent.
+    mid-way leaves every session consistent. A request that fails ends alone; its error is raised at the end,
+    the first one's where there are several.
     """
-    active = [r for r in requests if r.stop_reason is None]
-    while active:
-        yield from zip(active, advance(target, drafter, policy, active, clock), strict=True)
-        active = [r for r in active if r.stop_reason is None]
+    while active := [r for r in requests if not r.is_over]:
+        steps = advance(target, drafter, policy, active, clock)
+        yield from zip([r for r in active if r.error is None], steps, strict=True)
+    for request in requests:
+        if request.error is not None:
+            raise request.error
