@@ -7,20 +7,34 @@ nothing is raised: C's own signal handler wakes a thread through `signal.set_wak
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
-from paceline.cli.exits import INTERRUPTED
+from paceline.core.leaving import leave
 
 _DONE = b"\0"  # no signal has this number
+# What else ends a process; a terminal that is closed sends the second one, which Windows does not have.
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, as Python does by itself: for work that waits in Python alone."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Interrupts:
     """While entered, Ctrl-C ends the process at once. After `hold` the first one only sets `pressed`, for the
-    command to look at between steps and say what there is so far; the second one ends the process."""
+    command to look at between steps and say what there is so far; the second one ends the process. SIGTERM
+    and SIGHUP end it at once, too, where they are not ignored."""
 
     def __init__(self) -> None:
         self.pressed = False
@@ -32,31 +46,35 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        self._handler = signal.signal(signal.SIGINT, self._note)
-        self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._watcher = threading.Thread(target=self._watch, name="interrupts", daemon=True)
         self._watcher.start()
+        # In this order, and in the other one at the end, no signal is noted that nobody watches for.
+        self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        ending = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+        self._handlers = {number: signal.signal(number, self._note) for number in (signal.SIGINT, *ending)}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
-        signal.signal(signal.SIGINT, self._handler)
         self._writer.send(_DONE)
         self._watcher.join()
         self._reader.close()
         self._writer.close()
 
-    def _note(self, _signal: int, _frame: object) -> None:
-        if self._held:
+    def _note(self, number: int, _frame: object) -> None:
+        if self._held and number == signal.SIGINT:
             self.pressed = True
 
     def _watch(self) -> None:
         allowed = 1
         while (byte := self._reader.recv(1)) != _DONE:
-            if byte[0] != signal.SIGINT:
+            number = byte[0]
+            if number not in self._handlers:
                 continue
-            if not self._held or allowed == 0:
-                os._exit(INTERRUPTED)
+            if number != signal.SIGINT or not self._held or allowed == 0:
+                leave(128 + number)
             allowed -= 1

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline.core.errors import MissingExtraError, ModelError, UsageError
+from paceline.core.leaving import leave
 from paceline.engines.llama import pages
 
 MAGIC = b"GGUF"
@@ -65,7 +66,7 @@ def llama_cpp() -> ModuleType:
                 f"paceline: llama.cpp gave up ({assertion}); is the model file damaged? download it again"
             )
             print(message, file=sys.stderr, flush=True)
-            os._exit(ModelError.exit_code)
+            leave(ModelError.exit_code)
 
         _callbacks.extend([keep, aborting])  # llama.cpp holds only their addresses
         module.llama_log_set(keep, ctypes.c_void_p(0))
@@ -94,7 +95,7 @@ def _explain_crash() -> None:
             f'12.2 does): compile it anew with CXXFLAGS="-include {TILES}"'
         )
         print(message, file=sys.stderr, flush=True)
-        os._exit(128 + signal.SIGSEGV)
+        leave(128 + signal.SIGSEGV)
 
     handle = ctypes.CDLL(None).signal
     handle.restype = ctypes.c_void_p
