@@ -24,6 +24,20 @@ ATTACKS = {
         "{% set ns = namespace(a=[]) %}" + BIG + LOOP + "{% set ns.a = ns.a + [b ~ i] %}{% endfor %}",
         TEXT,
     ),
+    "kept pieces": (
+        "{% set ns = namespace(a=[]) %}"
+        + BIG
+        + LOOP
+        + "{% set ns.a = ns.a + [b.partition('a')] %}{% endfor %}",
+        TEXT,
+    ),
+    "kept pieces of a split": (
+        "{% set ns = namespace(a=[]) %}"
+        + BIG
+        + LOOP
+        + "{% set ns.a = ns.a + b.rsplit('a', 1) %}{% endfor %}",
+        TEXT,
+    ),
     "sliced": (BIG + LOOP + "{% set x = b[1:] %}{% endfor %}", TEXT),
     "center": ("{{ 'a'.center(10**9) }}", TEXT),
     "ljust": ("{{ 'a'.ljust(1000000000) }}", TEXT),
@@ -51,6 +65,8 @@ ATTACKS = {
     "format nested": ("{{ '{:{}}'.format(1, 1000000000) }}", TEXT),
     "format named": ("{{ '{:{w}}'.format(1, w='>1000000000') }}", TEXT),
     "format markup": ("{{ ('{:>1000000000}' | safe).format(1) }}", TEXT),
+    "format of a mapping": ("{{ '{a:>1000000000}'.format_map({'a': 1}) }}", TEXT),
+    "format by a filter": ("{{ ('{:>1000000000}' | attr('format'))(1) }}", TEXT),
     "format again": (BIG + "{{ ('{0}' * 1000).format(b) }}", EITHER),
     "format subscripted": ("{% set f = 'a'['format'] %}{{ '{:>1000000000}'['format'](1) }}", TEXT),
     "indent": ("{{ 'a\nb' | indent(1000000000) }}", TEXT),

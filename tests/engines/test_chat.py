@@ -43,6 +43,7 @@ def test_json_is_not_escaped_for_html_and_loop_controls_work() -> None:
         ("{{ 1 < 2 < 3 }}{{ 1 < 3 < 2 }}{{ 'a' in 'abc' }}{{ 'a' not in ['b'] }}", "TrueFalseTrueTrue"),
         ("{{ 2 ** 10 }}{{ 7 // 2 }}{{ 7 % 4 }}{{ 'ab' * 2 }}{{ '%02d|%s' % (3, 'x') }}", "102433abab03|x"),
         ("{{ '{:>4}|{a[0]}'.format(5, a=['x']) }}{{ '%s!' | format('hi') }}", "   5|xhi!"),
+        ("{{ '{a}{b}'.format_map({'a': 1, 'b': 2}) }}{{ ('x{}' | attr('format'))(3) }}", "12x3"),
         ("{{ 1 ~ none ~ [2] ~ missing }}{{ {'a': 1, 2: 'b'}[2] }}", "1None[2]b"),
         ("{{ 'a\\nb' | indent(2) }}{{ [3, 1, 2] | sort | join(',') }}", "a\n  b1,2,3"),
         ("{{ [[1], [2]] | sum(start=[]) }}{{ [{'a': 2}, {'a': 3}] | sum('a') }}", "[1, 2]5"),
@@ -166,7 +167,7 @@ def test_what_is_said_is_one_short_line_whatever_a_template_says() -> None:
     with pytest.raises(ModelError) as refused:
         render("{{ raise_exception('one\\ntwo \\x1b[31m' ~ 'x' * 100000) }}", HI)
     said = str(refused.value)
-    assert said.startswith("the model's chat template cannot be rendered: one two \\x1b[31mxxx")
+    assert said.startswith("the model's chat template cannot be rendered: one\\ntwo \\x1b[31mxxx")
     assert said.endswith("x ...")
     assert said.isprintable()
     assert len(said) < 300

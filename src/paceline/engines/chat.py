@@ -56,5 +56,5 @@ def render(template: str, messages: list[dict[str, str]], *, bos: str = "", eos:
 
 
 def _short(reason: str) -> str:
-    line = printable(" ".join(reason.split()))
+    line = printable(reason)
     return line if len(line) <= LONGEST_REASON else line[:LONGEST_REASON] + " ..."

@@ -191,7 +191,10 @@ class Bounded(ImmutableSandboxedEnvironment):
         self.looked_at(owner if isinstance(owner, (list, tuple)) else None, *args, *named.values())
         if isinstance(owner, str) and (bound := bounds.METHODS.get(called.__name__)):
             bound(self.budget, owner, *args, **named)
-        return self._made(super().call(context, called, *args, **kwargs))
+        made = self._made(super().call(context, called, *args, **kwargs))
+        if isinstance(owner, str) and isinstance(made, (list, tuple)):  # its pieces
+            self.budget.write(len(owner))
+        return made
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         return super().getitem(obj, self.looked_at(argument))
@@ -210,6 +213,8 @@ class Bounded(ImmutableSandboxedEnvironment):
         formatter = _EscapeFormatter(self, **escaping) if escaping else _Formatter(self)
 
         def wrapped(*args: Any, **kwargs: Any) -> str:
+            if value.__name__ == "format_map":
+                (kwargs,), args = args, ()
             return type(text)(formatter.vformat(text, args, kwargs))
 
         return wrapped
