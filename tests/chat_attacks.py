@@ -48,7 +48,7 @@ ATTACKS = {
     "replace": (BIG + "{{ b.replace('', 'x' * 1000) | length }}", TEXT),
     "replace filter": (BIG + "{{ (b | replace('a', 'x' * 1000)) | length }}", TEXT),
     "join": (BIG + "{{ ([b] * 100000) | join | length }}", EITHER),
-    "join method": (BIG + "{{ b.join(['a'] * 100000) | length }}", TEXT),
+    "join method": (BIG + "{{ b.join(['a'] * 100000) | length }}", EITHER),
     "join separator": (BIG + "{{ range(100000) | join(b) | length }}", TEXT),
     "join attribute": (
         BIG + "{% set ns = namespace(b=b) %}{{ ([ns] * 100000) | join(attribute='b') | length }}",
@@ -150,6 +150,10 @@ ATTACKS = {
         "{% macro m() %}{{ varargs | length }}{% endmacro %}" + LOOP + "{{ m(*range(100000)) }}{% endfor %}",
         STEPS,
     ),
+    "searched again and again": (BIG + LOOP + "{{ b.find('zz') }}{% endfor %}", STEPS),
+    "read again and again": (BIG + LOOP + "{{ b.isalpha() }}{% endfor %}", STEPS),
+    "looked for in a range": (LOOP + "{{ 0.5 in range(100000) }}{% endfor %}", STEPS),
+    "sums of ranges": ("{{ ([range(100000)] * 100000) | map('sum') | list | length }}", STEPS),
     "searched from the right": (
         "{% set s = 'a' * 5000000 %}{{ s.rfind('b' + 'a' * 2000000) }}",
         STEPS,

@@ -107,7 +107,7 @@ class Budget:
                 if isinstance(one, Mapping):
                     deeper.extend(one.keys())
                     deeper.extend(one.values())
-                elif not isinstance(one, str) and length:
+                elif not isinstance(one, (str, range)) and length:
                     deeper.extend(one)
             level = deeper
         self.room(characters=characters)
@@ -115,4 +115,4 @@ class Budget:
 
 
 def _length(value: Any) -> int:
-    return len(value) if isinstance(value, (str, list, tuple, Mapping, MappingView)) else 0
+    return len(value) if isinstance(value, (str, list, tuple, range, Mapping, MappingView)) else 0

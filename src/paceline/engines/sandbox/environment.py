@@ -188,7 +188,7 @@ class Bounded(ImmutableSandboxedEnvironment):
             return super().call(context, called, *args, **kwargs)
         args = tuple(self._listed(value) for value in args)
         named = {name: value for name, value in kwargs.items() if name not in _JINJAS}
-        self.looked_at(owner if isinstance(owner, (list, tuple)) else None, *args, *named.values())
+        self.looked_at(owner if isinstance(owner, (str, list, tuple)) else None, *args, *named.values())
         if isinstance(owner, str) and (bound := bounds.METHODS.get(called.__name__)):
             bound(self.budget, owner, *args, **named)
         made = self._made(super().call(context, called, *args, **kwargs))
