@@ -43,7 +43,7 @@ def test_the_wheel_holds_the_package_with_its_models_types_and_licence(wheel: zi
 def test_the_wheels_metadata_has_the_packages_version_and_the_program(wheel: zipfile.ZipFile) -> None:
     info = f"paceline-{paceline.__version__}.dist-info"
     assert f"\nVersion: {paceline.__version__}\n" in wheel.read(f"{info}/METADATA").decode()
-    assert "paceline = paceline.cli.app:main" in wheel.read(f"{info}/entry_points.txt").decode()
+    assert "paceline = paceline.__main__:main" in wheel.read(f"{info}/entry_points.txt").decode()
 
 
 def test_the_unpacked_wheel_completes_a_prompt_with_the_embedded_models(

@@ -7,11 +7,14 @@ The names below are imported when first used, so that `import paceline` stays li
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # typing's own, without importing that: until it is here, Ctrl-C shows a traceback
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from paceline.assemble import load as load
     from paceline.core.errors import PacelineError as PacelineError
     from paceline.core.sampling import Sampling as Sampling
@@ -32,7 +35,7 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from paceline.core.decode import Request
 from paceline.core.errors import BusyError
-from paceline.core.forks import Process
+from paceline.system.forks import Process
 
 # Seconds after which a thread that waits looks whether a session was given back, and after which it tries to
 # get one anyway. (A Condition would tell it, but Ctrl-C can leave one locked.)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -148,7 +151,7 @@ def test_a_signal_outside_of_any_work_ends_the_process_and_what_it_was_writing(t
         import sys, time
         from pathlib import Path
         from paceline.cli.interrupts import end_cleanly
-        from paceline.files.scratch import scratch_file
+        from paceline.system.scratch import scratch_file
 
         end_cleanly()
         with scratch_file(Path(sys.argv[1])):
@@ -216,6 +219,134 @@ def test_an_interrupted_inflation_leaves_no_file(
     )
     assert (done.code, done.out) == (130, "")
     assert list(tmp_path.iterdir()) == []
+
+
+# Does something the moment that a module is asked for, and then what the program does.
+AT_AN_IMPORT = """
+    import atexit, os, signal, sys
+
+    module = sys.argv.pop(1)
+
+    def at(event, args):
+        if event == "import" and args[0] == module:
+            {action}
+
+    sys.addaudithook(at)
+    if module == "exit":
+        atexit.register(signal.raise_signal, signal.SIGINT)
+    from paceline.__main__ import main
+
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["paceline.cli.app", "typer", "numpy", "rich.console", "paceline.cli.run", "exit"]
+)
+def test_an_interrupt_while_the_program_imports_or_exits_shows_no_traceback(module: str) -> None:
+    script = textwrap.dedent(AT_AN_IMPORT.format(action="signal.raise_signal(signal.SIGINT)"))
+    done = subprocess.run(
+        [sys.executable, "-c", script, module, "zoo", "list"],
+        capture_output=True,
+        env=environment(),
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
+@pytest.mark.parametrize("delay", [n / 10 for n in range(10)])
+def test_an_interrupt_shows_no_traceback_whenever_it_comes(delay: float) -> None:
+    """From the first import of the program on: before that Python has a handler of its own."""
+    script = textwrap.dedent(AT_AN_IMPORT.format(action="os.write(1, bytes(1))"))
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "paceline.cli.app", "run", *ENDLESS],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == bytes(1)
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+
+
+HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
+
+
+@pytest.mark.parametrize(
+    ("presses", "code"), [("SIGINT, SIGINT", 130), ("SIGTERM,", 143), ("SIGINT, SIGHUP", 129)]
+)
+def test_the_cursor_is_shown_again_when_the_process_ends_in_the_middle_of_a_bar(
+    presses: str, code: int
+) -> None:
+    script = f"""
+        import time
+        from signal import SIGHUP, SIGINT, SIGTERM, raise_signal
+        from paceline.cli.interrupts import Interrupts
+        from paceline.cli.progress import progress
+
+        with Interrupts() as interrupts, progress({{"work": 2}}, interrupts) as tick:
+            tick("work")
+            for number in ({presses}):
+                raise_signal(number)
+            time.sleep(60)
+    """
+    done, seen = on_a_terminal([sys.executable, "-c", textwrap.dedent(script)])
+    assert done == code
+    assert HIDDEN in seen
+    assert seen.rindex(SHOWN) > seen.rindex(HIDDEN)
+
+
+def test_the_cursor_is_shown_again_when_a_command_is_terminated(tmp_path: Path) -> None:
+    args = [*PROGRAM, "zoo", "inflate", str(tmp_path / "out.gguf"), "--params", "1B", "--type", "F32"]
+    done, seen = on_a_terminal(args, signal.SIGTERM)
+    assert done == 143
+    assert seen.rindex(SHOWN) > seen.rindex(HIDDEN)
+
+
+def test_the_cursor_is_shown_again_when_llama_cpp_gives_up() -> None:
+    script = """
+        from paceline.cli.interrupts import Interrupts
+        from paceline.cli.progress import progress
+        from paceline.engines.llama import binding
+
+        with Interrupts() as interrupts, progress({"work": 2}, interrupts) as tick:
+            tick("work")
+            binding.llama_cpp()
+            binding._callbacks[1](b"ggml.c:1: GGML_ASSERT(false) failed")
+    """
+    done, seen = on_a_terminal([sys.executable, "-c", textwrap.dedent(script)])
+    assert done == 1
+    assert b"llama.cpp gave up" in seen
+    assert seen.rindex(SHOWN) > seen.rindex(HIDDEN)
+
+
+def on_a_terminal(args: list[str], number: int | None = None) -> tuple[int, bytes]:
+    """Its exit code and what it wrote to a terminal; `number` is a signal to send once it draws."""
+    ours, theirs = pty.openpty()
+    seen = b""
+    with subprocess.Popen(
+        args, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment()
+    ) as process:
+        os.close(theirs)
+        while True:
+            try:
+                more = os.read(ours, 65536)
+            except OSError:  # all of it is read, and nobody has the other end any more
+                break
+            if not more:
+                break
+            seen += more
+            if number is not None and HIDDEN in seen:
+                process.send_signal(number)
+                number = None
+        os.close(ours)
+        return process.wait(timeout=60), seen
 
 
 def start(*args: str | Path) -> subprocess.Popen[bytes]:

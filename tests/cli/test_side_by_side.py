@@ -16,8 +16,8 @@ import pytest
 from command_line import PROGRAM, Done, environment, program
 from gguf_files import write_llama
 from paceline import zoo
-from paceline.files.scratch import NAME
 from paceline.lab.transplant import Transplant
+from paceline.system.scratch import NAME
 from paceline.zoo.inflate import inflate
 
 INFLATE = ("--type", "F16", "--params")

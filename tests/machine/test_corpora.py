@@ -12,7 +12,6 @@ import pytest
 from paceline.core.errors import ModelError, UsageError, VocabError
 from paceline.core.vocab import Vocab
 from paceline.engines.toy import ToyTarget
-from paceline.files.scratch import scratch_folder
 from paceline.machine import corpora
 from paceline.machine.corpora import (
     DATASTORE,
@@ -26,6 +25,7 @@ from paceline.machine.corpora import (
     open_corpus,
 )
 from paceline.machine.fingerprint import fingerprint
+from paceline.system.scratch import scratch_folder
 
 
 @pytest.fixture(autouse=True)

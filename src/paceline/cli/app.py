@@ -1,7 +1,7 @@
 """The command line. Data goes to stdout, everything else to stderr.
 
 Exit codes: 0; 1 runtime error; 2 usage; 3 the lossless check failed, or (check) the draft does not fit;
-130 Ctrl-C; 141 stdout was closed; 143 SIGTERM.
+130 Ctrl-C; 141 stdout was closed; 129 and 143 the terminal was closed, or SIGTERM came, in the middle.
 """
 
 from __future__ import annotations

@@ -7,38 +7,42 @@ nothing is raised: C's own signal handler wakes a thread through `signal.set_wak
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
-from paceline.files.scratch import abandon
+from paceline.system.leaving import leave
 
 _DONE = b"\0"  # no signal has this number
+# What else ends a process; a terminal that is closed sends the second one, which Windows does not have.
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
-# Of what sends these, nobody waits long for an answer: they end the process at once.
-ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-
-
-def end(number: int) -> None:
-    """End the process as this signal does, without a file that is half written."""
-    abandon()
-    os._exit(128 + number)
+@contextmanager
+def raised() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, as Python does by itself: for work that waits in Python alone."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def end_cleanly() -> None:
-    """The same for the whole process, wherever it is. What is ignored (`nohup`) stays so."""
-    for number in ENDING:
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, lambda number, _frame: end(number))
+    """Ctrl-C and the others end the whole process at once, wherever it is, and nothing that is half written
+    is left. What is ignored (`nohup`, a background job) stays so."""
+    for number in (signal.SIGINT, *_ENDING):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, _frame: leave(128 + number))
 
 
 class Interrupts:
     """While entered, Ctrl-C ends the process at once. After `hold` the first one only sets `pressed`, for the
-    command to look at between steps and say what there is so far; the second one ends the process. Nothing
-    that is half written is left."""
+    command to look at between steps and say what there is so far; the second one ends the process. SIGTERM
+    and SIGHUP end it at once, too, where they are not ignored. Nothing that is half written is left."""
 
     def __init__(self) -> None:
         self.pressed = False
@@ -48,23 +52,25 @@ class Interrupts:
         self._held = True
 
     def __enter__(self) -> Interrupts:
+        found = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING)}
+        ignored = {number for number in _ENDING if found[number] == signal.SIG_IGN}
+        self._handlers = {number: found[number] for number in found if number not in ignored}
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        self._handlers = {signal.SIGINT: signal.signal(signal.SIGINT, self._note)}
-        for number in ENDING:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                self._handlers[number] = signal.signal(number, self._note)
-        self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._watcher = threading.Thread(target=self._watch, name="interrupts", daemon=True)
         self._watcher.start()
+        # In this order, and in the other one at the end, no signal is noted that nobody watches for.
+        self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in self._handlers:
+            signal.signal(number, self._note)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        signal.set_wakeup_fd(self._wakeup)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
         self._writer.send(_DONE)
         self._watcher.join()
         self._reader.close()
@@ -77,8 +83,9 @@ class Interrupts:
     def _watch(self) -> None:
         allowed = 1
         while (byte := self._reader.recv(1)) != _DONE:
-            if byte[0] not in self._handlers:
+            number = byte[0]
+            if number not in self._handlers:
                 continue
-            if byte[0] != signal.SIGINT or not self._held or allowed == 0:
-                end(byte[0])
+            if number != signal.SIGINT or not self._held or allowed == 0:
+                leave(128 + number)
             allowed -= 1

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from paceline.cli.interrupts import Interrupts
+from paceline.system.leaving import undone
+
+SHOW_CURSOR = b"\x1b[?25h\n"  # below the bars
+
+
+@contextmanager
+def bars(*columns: ProgressColumn, drawn: bool = True) -> Iterator[Progress]:
+    """rich hides the cursor as long as it draws: it is shown again, whatever ends the process."""
+    console = Console(file=sys.stderr)
+    drawn = drawn and console.is_terminal  # elsewhere it would leave an empty line
+    with ExitStack() as stack:
+        if drawn:
+            stack.enter_context(undone(lambda: os.write(sys.stderr.fileno(), SHOW_CURSOR)))
+        yield stack.enter_context(Progress(*columns, console=console, transient=True, disable=not drawn))
 
 
 @contextmanager
 def progress(work: Mapping[str, int], interrupts: Interrupts) -> Iterator[Callable[[str], None]]:
     """work: how many steps of each kind there are. Yields what is to be called after each, with its kind, and
     raises KeyboardInterrupt from there once Ctrl-C was pressed."""
-    console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks = {kind: bars.add_task(kind, total=steps, start=False) for kind, steps in work.items() if steps}
+    with bars(*columns) as drawing:
+        tasks = {kind: drawing.add_task(kind, total=n, start=False) for kind, n in work.items() if n}
         interrupts.hold()
 
         def tick(kind: str) -> None:
             if interrupts.pressed:
                 raise KeyboardInterrupt
-            bars.start_task(tasks[kind])
-            bars.advance(tasks[kind])
+            drawing.start_task(tasks[kind])
+            drawing.advance(tasks[kind])
 
         yield tick
     if interrupts.pressed:  # after the last tick

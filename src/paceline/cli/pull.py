@@ -60,10 +60,11 @@ def pull(
 
 
 def _downloaded(reference: Reference, offline: bool) -> list[Held]:
+    from paceline.cli.interrupts import raised
     from paceline.machine.stores.download import pull as download
     from paceline.machine.stores.hub_api import host
 
-    with bars() as watch:
+    with raised(), watching() as watch:
         try:
             files = download(reference, watch, offline=offline)
         except KeyboardInterrupt:
@@ -81,23 +82,20 @@ def _downloaded(reference: Reference, offline: bool) -> list[Held]:
 
 
 @contextmanager
-def bars() -> Iterator[Callable[[str, int, int], None]]:
+def watching() -> Iterator[Callable[[str, int, int], None]]:
     """A bar for each file, on stderr; where there is no terminal to draw it a line when it begins."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
-        Progress,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
 
+    from paceline.cli.progress import bars
     from paceline.machine.stores.hub_layout import is_set
     from paceline.machine.stores.transfer import amount
 
-    console = Console(file=sys.stderr)
-    drawn = console.is_terminal and not is_set("HF_HUB_DISABLE_PROGRESS_BARS")
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -106,12 +104,12 @@ def bars() -> Iterator[Callable[[str, int, int], None]]:
         TimeRemainingColumn(),
     )
     tasks = {}
-    with Progress(*columns, console=console, transient=True, disable=not drawn) as progress:
+    with bars(*columns, drawn=not is_set("HF_HUB_DISABLE_PROGRESS_BARS")) as progress:
 
         def watch(name: str, done: int, total: int) -> None:
             if name not in tasks:
                 tasks[name] = progress.add_task(printable(name), total=total)
-                if not drawn:
+                if progress.disable:
                     print(f"downloading {printable(name)}, {amount(total)}", file=sys.stderr)
             progress.update(tasks[name], completed=done)
 

@@ -73,8 +73,8 @@ def transplant(
     """
     from paceline.cli.interrupts import Interrupts
     from paceline.cli.progress import progress
-    from paceline.files.whole import check_output
     from paceline.lab.transplant import Rules, Transplant
+    from paceline.system.whole import check_output
 
     kind = ftype.upper() if ftype else None
     rules = Rules(input_decay, output_decay, output_scale, kind, tied)

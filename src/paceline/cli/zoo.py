@@ -91,10 +91,10 @@ def inflate(
 
     The file's path goes to stdout when it is complete; before that there is no file.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
     from paceline import zoo
+    from paceline.cli.progress import bars
     from paceline.zoo.inflate import inflate as write
 
     count = parse_count(params)
@@ -102,25 +102,14 @@ def inflate(
         from paceline.machine.models.soundness import check_model
 
         check_model(source)
-    console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-    with (
-        Interrupts() as interrupts,
-        # Where it cannot draw bars it would leave an empty line.
-        Progress(
-            *columns,
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        ) as bars,
-    ):
+    with Interrupts() as interrupts, bars(*columns, TimeElapsedColumn()) as drawing:
         # What is half written must be removed, so the writing stops between steps.
         interrupts.hold()
-        tasks = {phase: bars.add_task(phase, total=1.0, visible=False) for phase in ("write", "quantize")}
+        tasks = {phase: drawing.add_task(phase, total=1.0, visible=False) for phase in ("write", "quantize")}
 
         def progress(phase: str, done: float) -> None:
-            bars.update(tasks[phase], completed=done, visible=True)
+            drawing.update(tasks[phase], completed=done, visible=True)
             if interrupts.pressed:
                 raise KeyboardInterrupt
 

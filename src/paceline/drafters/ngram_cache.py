@@ -13,7 +13,7 @@ import numpy as np
 
 from paceline.core.errors import ModelError, UsageError
 from paceline.drafters.ngram_table import EMPTY, NGRAM_MAX, Continuations, Ints, Ngram, Rows, Table, read
-from paceline.files.whole import whole
+from paceline.system.whole import whole
 
 STATIC = 2  # the length of the n-grams in llama.cpp's static caches
 ROWS = 1 << 22  # rows that `build` sorts at a time

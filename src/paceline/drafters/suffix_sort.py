@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import MissingExtraError, PacelineError, UsageError
 from paceline.drafters.suffix_array import INDEX, VERSION, files
-from paceline.files.whole import private_file
+from paceline.system.whole import private_file
 
 # Bytes of text in a shard. Every shard costs a look-up a search of its own; sorting one takes MEMORY times
 # its bytes.

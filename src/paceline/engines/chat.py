@@ -1,14 +1,21 @@
-"""Chat templates: jinja2 in a sandbox, with the functions Hugging Face's templates call."""
+"""Chat templates: jinja2 in a sandbox, with the functions Hugging Face's templates call.
+
+A template is a program in somebody's file: it may do as much as a template of a real model could need.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from paceline.core import typed
 from paceline.core.errors import ModelError
+from paceline.core.printable import printable
+
+LONGEST = 1 << 16  # characters of a template, compiled in seconds; real ones have up to 20,000
+LONGEST_DATE = 200  # characters of a date's format
+LONGEST_REASON = 200  # characters of what a template says when it refuses
 
 
 def conversation(prompt: str | Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
@@ -28,26 +35,44 @@ def conversation(prompt: str | Iterable[Mapping[str, str]]) -> list[dict[str, st
 
 
 def render(template: str, messages: list[dict[str, str]], *, bos: str = "", eos: str = "") -> str:
-    """Raises ModelError where the template refuses the messages or is broken."""
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    """Raises ModelError where the template refuses the messages, is broken, or does too much."""
+    from jinja2 import TemplateError, TemplateSyntaxError
 
-    def refuse(message: str) -> NoReturn:
-        raise TemplateError(message)
+    from paceline.engines.sandbox.budget import Budget, RefusedError
+    from paceline.engines.sandbox.environment import Bounded
 
-    def tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
-        # jinja2's own filter escapes for HTML; prompts are plain text.
-        return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    if len(template) > LONGEST:
+        raise ModelError(f"the model's chat template is too long (over {LONGEST:,} characters)")
+    budget = Budget(len(messages), sum(len(text) for message in messages for text in message.values()))
+    environment = Bounded(
+        budget, trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = tojson
+
+    def refuse(message: object) -> NoReturn:
+        raise TemplateError(str(message))
+
+    def now(form: str) -> str:
+        if len(form) > LONGEST_DATE:
+            raise RefusedError(f"asks for a date of a format of over {LONGEST_DATE} characters")
+        return datetime.now().strftime(form)
+
     environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["strftime_now"] = now
     try:
-        return environment.from_string(template).render(
-            messages=messages, bos_token=bos, eos_token=eos, add_generation_prompt=True
+        return str(
+            environment.compiled(template).render(
+                messages=messages, bos_token=bos, eos_token=eos, add_generation_prompt=True
+            )
         )
-    except Exception as error:  # the template is a program in somebody's file: what it raises is its own
-        raise ModelError(f"the model's chat template cannot be rendered: {error}") from error
+    except RefusedError as error:
+        raise ModelError(f"the model's chat template {error}") from error
+    except RecursionError as error:
+        raise ModelError("the model's chat template is nested too deeply, or calls itself forever") from error
+    except Exception as error:  # what it raises is its own
+        reason = error.message if isinstance(error, TemplateSyntaxError) else str(error)
+        raise ModelError(f"the model's chat template cannot be rendered: {_short(reason or '')}") from error
+
+
+def _short(reason: str) -> str:
+    line = printable(reason)
+    return line if len(line) <= LONGEST_REASON else line[:LONGEST_REASON] + " ..."

@@ -19,11 +19,11 @@ from typing import Any
 
 from paceline.core.errors import ModelError, UsageError, VocabError
 from paceline.core.vocab import Vocab
-from paceline.files.locks import alone
-from paceline.files.scratch import tidy
-from paceline.files.whole import private_file
 from paceline.machine.fingerprint import fingerprint
 from paceline.machine.home import expanded, home
+from paceline.system.locks import alone
+from paceline.system.scratch import tidy
+from paceline.system.whole import private_file
 
 VERSION = 1
 MANIFEST = "manifest.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.files.whole import whole
+from paceline.system.whole import whole
 
 
 def home() -> Path:

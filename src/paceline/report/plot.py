@@ -14,8 +14,8 @@ from rich.style import Style
 
 from paceline.core.errors import MissingExtraError, UsageError
 from paceline.core.printable import printable
-from paceline.files.whole import whole
 from paceline.report.bench import PLAIN, model, overall, points
+from paceline.system.whole import whole
 
 Record = Mapping[str, Any]
 

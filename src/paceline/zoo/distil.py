@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from paceline.core.errors import ModelError, PacelineError, UsageError
 from paceline.core.printable import printable
-from paceline.files.whole import whole
+from paceline.system.whole import whole
 from paceline.zoo.corpus import END
 from paceline.zoo.export import tensors_of
 from paceline.zoo.muon import MATMUL, Muon

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.files.scratch import scratch_file
-from paceline.files.whole import whole
+from paceline.system.scratch import scratch_file
+from paceline.system.whole import whole
 from paceline.zoo import models_dir
 from paceline.zoo.corpus import END
 from paceline.zoo.network import DRAFT, TARGET, Shape

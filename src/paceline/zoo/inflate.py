@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import ModelError, UsageError
-from paceline.files.scratch import scratch_file
-from paceline.files.whole import check_output, output
+from paceline.system.scratch import scratch_file
+from paceline.system.whole import check_output, output
 from paceline.zoo.quantize import BITS, check_ftype, quantize
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.files.whole import whole
+from paceline.system.whole import whole
 from paceline.zoo import models_dir
 from paceline.zoo.corpus import END
 from paceline.zoo.network import DRAFT, TARGET, Shape

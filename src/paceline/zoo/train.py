@@ -21,7 +21,7 @@ import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from paceline.files.whole import whole
+from paceline.system.whole import whole
 from paceline.zoo import corpus
 from paceline.zoo.muon import MATMUL, Muon
 from paceline.zoo.network import DRAFT, TARGET, Llama

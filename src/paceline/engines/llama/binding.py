@@ -19,8 +19,9 @@ from types import ModuleType
 from typing import Any
 
 from paceline.core.errors import MissingExtraError, ModelError, UsageError
-from paceline.core.forks import Process
 from paceline.engines.llama import gate, pages
+from paceline.system.forks import Process
+from paceline.system.leaving import leave
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
 MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
@@ -75,7 +76,7 @@ def _imported() -> ModuleType:
         assertion = " ".join(said.decode(errors="replace").rpartition(": ")[2].split())
         message = f"paceline: llama.cpp gave up ({assertion}); is the model file damaged? download it again"
         print(message, file=sys.stderr, flush=True)
-        os._exit(ModelError.exit_code)
+        leave(ModelError.exit_code)
 
     _callbacks.extend([keep, aborting])  # llama.cpp holds only their addresses
     module.llama_log_set(keep, ctypes.c_void_p(0))
@@ -104,7 +105,7 @@ def _explain_crash() -> None:
             f'12.2 does): compile it anew with CXXFLAGS="-include {TILES}"'
         )
         print(message, file=sys.stderr, flush=True)
-        os._exit(128 + signal.SIGSEGV)
+        leave(128 + signal.SIGSEGV)
 
     handle = ctypes.CDLL(None).signal
     handle.restype = ctypes.c_void_p

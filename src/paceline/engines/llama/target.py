@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import BusyError, ContractError, ModelError, UsageError
-from paceline.core.forks import Process
 from paceline.core.ports import Caps, Features, Want
 from paceline.core.sampling import argmax, top_k
 from paceline.core.tree import DraftTree
@@ -24,6 +23,7 @@ from paceline.engines.llama.batch import Batch
 from paceline.engines.llama.session import LlamaSession, Slot, common_prefix
 from paceline.engines.llama.text import LlamaText, read_vocab
 from paceline.engines.noise import teacher_forced
+from paceline.system.forks import Process
 
 DEFAULT_CONTEXT = 4096
 MAX_BRANCHES = 64

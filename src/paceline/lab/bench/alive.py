@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.files.locks import lock, still_named
+from paceline.system.locks import lock, still_named
 
 WAIT = 0.5  # seconds: whoever only looks holds a lock for an instant
 PAUSE = 0.01

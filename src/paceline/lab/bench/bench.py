@@ -15,7 +15,6 @@ from typing import Any
 from paceline.assemble import choose
 from paceline.core.errors import HistoryError, PacelineError, UsageError
 from paceline.core.sampling import Sampling
-from paceline.files.scratch import scratch_folder
 from paceline.lab.bench import peers
 from paceline.lab.bench.history import History, Status
 from paceline.lab.bench.method import PLAIN, changed, parse_all
@@ -30,6 +29,7 @@ from paceline.lab.provenance import provenance
 from paceline.lab.replay.recording import Recorder
 from paceline.lab.workload import Item, load, of_size, sampled
 from paceline.makers import Corpora
+from paceline.system.scratch import scratch_folder
 from paceline.zoo.quantize import quantize
 
 VARIED = {

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 import paceline
 from paceline.core.errors import PacelineError, UsageError
-from paceline.files.scratch import scratch_folder
-from paceline.files.whole import private_file
 from paceline.lab.corpus.collect import File, Reader, Skipped, find
 from paceline.lab.corpus.records import Content
 from paceline.lab.tokenizer import Tokenizer
@@ -28,6 +26,8 @@ from paceline.machine import corpora
 from paceline.machine.corpora import COUNTED, DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest
 from paceline.machine.fingerprint import fingerprint
 from paceline.machine.home import private_folder
+from paceline.system.scratch import scratch_folder
+from paceline.system.whole import private_file
 
 # A file's text is tokenized in pieces of so many characters, for the progress bar and Ctrl-C.
 PIECE = 1 << 16

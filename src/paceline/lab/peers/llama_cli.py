@@ -15,11 +15,11 @@ from pathlib import Path
 
 from paceline.core.errors import PeerError, UsageError
 from paceline.core.sampling import Sampling
-from paceline.files.scratch import scratch_folder
 from paceline.lab.peers.llama_flags import Flags, model_arguments
 from paceline.lab.peers.llama_text import failure, read, unreadable
 from paceline.lab.peers.run_once import run_once
 from paceline.lab.system import Answer, Ask
+from paceline.system.scratch import scratch_folder
 
 HELP_TIMEOUT = 30.0  # seconds
 # What each thing has been called, the newest name first: old names may be listed as removed.

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.files.whole import whole
 from paceline.lab.suites.chat import QUESTIONS
 from paceline.lab.workload import FOLDER, Item
+from paceline.system.whole import whole
 from paceline.zoo.corpus import HELD_OUT, docstrings, held_out, topics
 from paceline.zoo.records import Entity, Records
 

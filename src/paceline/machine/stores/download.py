@@ -17,7 +17,6 @@ from pathlib import Path
 
 from paceline.core.errors import ModelError, PacelineError, UsageError
 from paceline.core.printable import printable
-from paceline.files.whole import whole
 from paceline.machine.stores.hub_api import Remote, endpoint, explained, headers, host, listing, reason
 from paceline.machine.stores.hub_http import headers_of
 from paceline.machine.stores.hub_layout import (
@@ -32,6 +31,7 @@ from paceline.machine.stores.hub_layout import (
 )
 from paceline.machine.stores.reference import Held, Reference, asked_for, pick, variants
 from paceline.machine.stores.transfer import Partial, amount, fill
+from paceline.system.whole import whole
 
 LARGEST = 50 * 10**9  # bytes that the hub gives over plain HTTP
 BUSY = 0.2  # seconds to wait for another process that downloads the same file

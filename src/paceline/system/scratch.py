@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from paceline.files.locks import lock, still_named
+from paceline.system.leaving import at_leaving
+from paceline.system.locks import lock, still_named
 
 NAME = re.compile(r"\.paceline-[0-9a-f]{16}\.tmp")
 PRIVATE = 0o600  # for the user's eyes only
@@ -62,6 +63,9 @@ def tidy(folder: Path) -> None:
                     _remove(path)
             finally:
                 os.close(handle)
+
+
+at_leaving(abandon)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from paceline.core.errors import PacelineError, UsageError
-from paceline.files.scratch import NAME, PRIVATE, USUAL, scratch_file
+from paceline.system.scratch import NAME, PRIVATE, USUAL, scratch_file
 
 
 @contextmanager

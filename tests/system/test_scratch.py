@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from paceline.files import scratch
-from paceline.files.locks import lock
-from paceline.files.scratch import NAME, scratch_file, scratch_folder, tidy
+from paceline.system import scratch
+from paceline.system.locks import lock
+from paceline.system.scratch import NAME, scratch_file, scratch_folder, tidy
 
 WORKER = """
 import sys, time
 from pathlib import Path
-from paceline.files.scratch import scratch_file, scratch_folder
+from paceline.system.scratch import scratch_file, scratch_folder
 folder = Path(sys.argv[1])
 with scratch_file(folder) as file, scratch_folder(folder) as inside:
     file.write_bytes(b"half")
@@ -139,7 +139,7 @@ def test_one_that_was_taken_for_left_behind_before_it_was_locked_is_made_again(
 
 def test_a_process_that_ends_without_unwinding_takes_its_own_along(tmp_path: Path) -> None:
     script = WORKER.replace("time.sleep(600)", "scratch.abandon(); os._exit(3)")
-    script = "import os\nfrom paceline.files import scratch\n" + script
+    script = "import os\nfrom paceline.system import scratch\n" + script
     lives, living = worker(tmp_path)
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (3, b"")

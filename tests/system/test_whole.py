@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.errors import PacelineError, UsageError
-from paceline.files.whole import check_output, output, private_file, whole
+from paceline.system.whole import check_output, output, private_file, whole
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_a_folder_that_is_not_ours_to_write_in_is_told_before_and_in_the_end(tmp
 import os, sys
 from pathlib import Path
 from paceline.core.errors import PacelineError
-from paceline.files.whole import check_output, output
+from paceline.system.whole import check_output, output
 if os.getuid() == 0:
     os.setuid(65534)
 out = Path(sys.argv[1])

@@ -1,1 +1,0 @@
-"""Files on this machine: written whole or not at all, locked, and gone with whoever worked on them."""
