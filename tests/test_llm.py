@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import numpy as np
 import pytest
 
 import paceline
+from paceline.asked import Asked, SamplingSettings
 from paceline.core.errors import ModelError, UsageError
 from paceline.core.ports import Want
+from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
 from paceline.core.tree import EMPTY
 from paceline.core.vocab import Vocab
@@ -98,6 +102,27 @@ def test_a_request_that_cannot_work_is_refused(
         pytest.raises(UsageError, match=complaint),
     ):
         llm.generate([1, 2], **request_)
+
+
+def test_what_a_request_may_ask_for_is_what_the_type_checker_knows(models: Path) -> None:
+    asked, sampling = set(Asked.__annotations__), {field.name for field in fields(Sampling)}
+    assert set(SamplingSettings.__annotations__) == sampling
+    takes = set(signature(LLM.stream).parameters) - {"self", "prompt", "sampling"}
+    assert asked - sampling == takes
+    with paceline.load(models / "target.gguf", threads=1) as llm:
+        assert len(llm.generate([1, 2], max_tokens=2, temperature=0.5, ignore_eos=True).tokens) == 2
+        with pytest.raises(UsageError, match="unknown setting max_tokns"):
+            llm.generate([1, 2], max_tokns=2)  # type: ignore[call-arg]  # as mypy says, too
+        with pytest.raises(UsageError, match="max_tokens"):
+            llm.generate([1, 2], max_tokens="2")  # type: ignore[arg-type]
+
+
+def test_a_stop_string_is_one_string_and_not_its_characters(models: Path) -> None:
+    with paceline.load(models / "target.gguf", models / "draft.gguf", threads=1) as llm:
+        whole = llm.generate([65, 66], max_tokens=24, ignore_eos=True).text
+        stop = next(whole[i : i + 2] for i in range(4, 20) if whole[i] in whole[:i])
+        done = llm.generate([65, 66], max_tokens=24, ignore_eos=True, stop=stop)
+    assert done.text == whole[: whole.index(stop)]
 
 
 def test_an_engine_that_fails_in_mid_stream_leaves_the_session_free(

@@ -33,6 +33,10 @@ def test_each_public_name_can_be_imported(name: str) -> None:
     assert namespace[name] is getattr(paceline, name)
 
 
+def test_dir_shows_the_public_names() -> None:
+    assert set(paceline.__all__) <= set(dir(paceline))
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'paceline' has no attribute 'faster'"):
         _ = paceline.faster

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from paceline.asked import Asked, SamplingSettings
 from paceline.core import typed
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed, Policy
@@ -82,14 +83,14 @@ class LLM:
         *,
         max_tokens: int = 256,
         seed: int = 0,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
         plain: bool = False,
         json_schema: Schema | None = None,
         regex: str | None = None,
         logprobs: int | None = None,
         remember: bool = True,
-        **sampling: Any,
+        **sampling: Unpack[SamplingSettings],
     ) -> Stream:
         """Decode `prompt` (text or token ids), yielding a Piece a step.
 
@@ -131,7 +132,7 @@ class LLM:
             logprobs=logprobs,
         )
 
-    def generate(self, prompt: str | Sequence[int], **request: Any) -> Generation:
+    def generate(self, prompt: str | Sequence[int], **request: Unpack[Asked]) -> Generation:
         """As `stream`, all at once."""
         with self.stream(prompt, **request) as stream:
             for _ in stream:
