@@ -268,3 +268,16 @@ def test_numbers_beyond_a_word_are_numbers(models: Path) -> None:
         assert (
             llm.generate([65, 66], max_tokens=far, stop=one.text[:1], ignore_eos=True, **request).text == ""
         )
+
+
+def test_a_stop_string_that_the_last_token_allowed_completes_is_cut_off(models: Path) -> None:
+    """Whoever drafted it: "stop" is the reason, and not max_tokens."""
+    with paceline.load(models / "target.gguf", models / "draft.gguf", threads=1, p_min=0.0) as llm:
+        for plain in (True, False):
+            request: dict[str, Any] = {"max_tokens": 9, "ignore_eos": True, "plain": plain}
+            whole = llm.generate([65, 66], **request)
+            stop = whole.text[-4:]
+            assert whole.text.count(stop) == 1
+            done = llm.generate([65, 66], stop=stop, **request)
+            assert (whole.stop_reason, done.stop_reason) == ("length", "stop")
+            assert (done.text, done.tokens) == (whole.text[:-4], whole.tokens)

@@ -17,13 +17,13 @@ from paceline.core.ports import Budget, Drafter
 from paceline.core.rate import Rate
 from paceline.core.record import Step
 from paceline.core.sampling import Sampling
-from paceline.core.tree import ROOT, DraftTree, chain
+from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.engines.toy import ToyTarget
+from paceline.engines.toy import ToySession, ToyTarget
 
 V = 6
 NONE = NoDrafter()
@@ -124,6 +124,52 @@ def test_a_stop_inside_the_accepted_path_cuts_it_there() -> None:
         assert tokens_of(steps) == plain[:cut] == seen
         assert steps[-1].stop_reason == "stop"
         assert steps[-1].path == tuple(range(len(steps[-1].tokens) - 1))
+
+
+@pytest.mark.parametrize("ends", ["stop", "eos", "length"])
+def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: str) -> None:
+    """And what follows on it is what follows on a fresh one."""
+    prompt, drafter = [1, 2, 3], model(3, 0.0)
+    plain = tokens_of(steps_of(ToyTarget(V, seed=3), NONE, prompt))
+    eos = frozenset({plain[2]} if ends == "eos" else ())
+    target, seen = ToyTarget(V, seed=3, eos=eos), list[int]()
+
+    def stop(token: int) -> bool:
+        seen.append(token)
+        return ends == "stop" and len(seen) == 3
+
+    request = start(target, drafter, prompt, max_tokens=3 if ends == "length" else 20, stop=stop)
+    emitted: list[int] = []
+    for _, step in decode(target, drafter, Fixed(BUDGET), [request]):
+        assert len(step.tree) > len(step.path) or ends == "length"
+        emitted += step.tokens
+        assert request.session.tokens == [*prompt, *emitted]
+    assert request.stop_reason == ends
+    assert emitted == plain[: len(emitted)]
+    follows = [*prompt, *emitted, 5]
+    rows = []
+    assert isinstance(request.session, ToySession)
+    for session in (request.session, target.open()):
+        session.prefill(follows)
+        rows.append(target.forward([(session, EMPTY)], NONE.wants)[0].logits(0))
+    assert rows[0].tolist() == rows[1].tolist()
+
+
+@pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0)])
+@pytest.mark.parametrize("n", range(1, 8))
+def test_a_stop_is_told_of_the_last_token_at_max_tokens_too(n: int, maker: Callable[[], Drafter]) -> None:
+    """It ends the text then as anywhere: with its own reason, since what it recognised is to be cut off."""
+    for stops in (True, False):
+        seen: list[int] = []
+
+        def stop(token: int, seen: list[int] = seen, stops: bool = stops) -> bool:
+            seen.append(token)
+            return stops and len(seen) == n
+
+        steps = steps_of(ToyTarget(V, seed=3), maker(), [1, 2, 3], max_tokens=n, stop=stop)
+        assert tokens_of(steps) == seen
+        assert len(seen) == n
+        assert steps[-1].stop_reason == ("stop" if stops else "length")
 
 
 def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None:

@@ -102,6 +102,19 @@ def test_a_step_that_is_cut_tells_of_no_token_beyond_the_cut() -> None:
     assert [len(step.logprobs) for step in done] == [4, 3]
 
 
+@pytest.mark.parametrize("below", [10.0, 20.0, 30.0])
+def test_the_tail_counts_however_unlikely_each_of_its_tokens_is(below: float) -> None:
+    """32,000 tokens; at 10 nats below the likeliest they have more than half of the mass together."""
+    row = np.full(32_001, 15.0 - below, dtype=np.float32)
+    row[7] = 15.0
+    mass = math.log1p(32_000 * math.exp(-below))
+    said, top = logprob(row, 7, 2)
+    assert said == pytest.approx(-mass, abs=1e-12)
+    assert [token for token, _ in top] == [7, 0]
+    assert [x for _, x in top] == pytest.approx([-mass, -below - mass], abs=1e-12)
+    assert logprob(row, 32_000)[0] == top[1][1]
+
+
 def test_large_logits_and_impossible_tokens_are_no_obstacle() -> None:
     said, top = logprob(np.array([1e4, 1e4 - 1.0, -np.inf], dtype=np.float32), 1, 3)
     assert said == pytest.approx(-1.0 - math.log(1 + math.exp(-1.0)))

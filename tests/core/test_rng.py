@@ -37,6 +37,13 @@ def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
     assert drawn != [other.draw(even) for _ in range(5)]
 
 
+def test_no_two_of_a_thousand_seeds_in_a_row_share_their_numbers() -> None:
+    even, ids, seeds = np.full(1000, 0.001), np.arange(8), [*range(1000), *range(2**32 - 4, 2**32 + 4)]
+    drawn = {tuple(rng.draw(even) for _ in range(4)) for rng in map(SeededRng, seeds)}
+    raced = {tuple(SeededRng(seed).exponential(3, ids).tolist()) for seed in seeds}
+    assert len(drawn) == len(raced) == len(seeds)
+
+
 def test_a_draw_never_lands_on_a_forbidden_token() -> None:
     rng = SeededRng(0)
     assert {rng.draw(np.array([0.0, 0.5, 0.0, 0.5, 0.0])) for _ in range(200)} == {1, 3}

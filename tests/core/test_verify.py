@@ -144,6 +144,24 @@ def test_where_drafts_are_certain_all_rules_accept_alike(world: World, widths: t
     assert accepted == pytest.approx([without_q] * 2, abs=EXACT)
 
 
+@pytest.mark.parametrize("rule", ["auto", "token", "block"])
+@pytest.mark.parametrize("kinds", [(FIXED, SAMPLED), (SAMPLED, FIXED)])
+def test_a_sampled_node_is_judged_by_its_q_whatever_kind_the_first_node_is(
+    kinds: tuple[str, str], rule: str
+) -> None:
+    """One that is drawn from p itself is always kept. To draw once more, as for a fixed node, would be exact
+    too, and rarely find it."""
+    world, shape = World(3, seed=7, likeness=1.0), Plant(plant(1, 1).parents, kinds)
+    expected = 0.0
+    for probability, tree in outcomes(lambda tape: shape(world, tape)):
+        first, second = tree.tokens
+        below = float(world.p((first,))[second]) if kinds[1] == FIXED else 1.0
+        expected += probability * (1.0 + below) * (float(world.p(())[first]) if kinds[0] == FIXED else 1.0)
+    result = induced(world, shape, 2, rule)
+    assert result.accepted == pytest.approx(expected, abs=EXACT)
+    assert result.distance < EXACT
+
+
 def test_block_and_traversal_do_accept_more() -> None:
     world = World(3, seed=7, likeness=0.3)
     for widths in ((1, 1, 1), (2, 1)):

@@ -146,6 +146,18 @@ def test_a_sampled_draft_is_not_dropped_for_what_was_drawn(first: bool) -> None:
     assert distance(drafted, plain_distribution(target, prompt, sampling, 3)) < 1e-12
 
 
+def test_a_sampled_draft_is_not_taken_for_being_longer_than_a_copy() -> None:
+    """Here it has one token or two, by what the first is: kept only where it has two, it would favour those
+    firsts."""
+    target, sampling = ToyTarget(3, seed=5, sharpness=2.0), Sampling(temperature=1.0)
+    model = ModelDrafter(ToyTarget(3, seed=5, sharpness=2.0), 3, temperature=1.0)
+    budget, memories = Budget(2, 2, p_min=0.7), [model.open([1, 2], seed) for seed in range(20)]
+    assert {len(tree) for tree in model.propose([(memory, budget) for memory in memories])} == {1, 2}
+    drafter = ComposedDrafter([Saying("copy", 1), model], least=2)
+    drafted = drafted_distribution(target, drafter, [1, 2], budget, sampling, 3)
+    assert distance(drafted, plain_distribution(target, [1, 2], sampling, 3)) < 1e-12
+
+
 # Their guesses in one tree.
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.core.decode import advance, decode, start
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Want
+from paceline.core.ports import Budget, Mask, Want
 from paceline.core.sampling import Sampling, probabilities
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.model import ModelDrafter
@@ -200,6 +200,29 @@ def test_how_many_siblings_are_drawn_does_not_depend_on_what_they_are() -> None:
         memory = drafter.open(PROMPT, seed)
         counts.add(len(drafter.propose([(memory, budget)])[0]))
     assert len(counts) == 1
+
+
+class Noting:
+    """A grammar that allows everything, and notes which paths it was asked about."""
+
+    def __init__(self) -> None:
+        self.paths: list[tuple[int, ...]] = []
+
+    def mask(self, path: Sequence[int]) -> Mask:
+        self.paths.append(tuple(path))
+        return np.ones(V, dtype=np.bool_)
+
+    def commit(self, tokens: Sequence[int]) -> None: ...
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_grammar_is_asked_about_each_path_from_its_beginning(width: int, temperature: float) -> None:
+    drafter, grammar = ModelDrafter(ToyTarget(V, seed=4), V, temperature=temperature), Noting()
+    tree = propose(drafter, Budget(4, 12, width, p_split=0.1, grammar=grammar))
+    paths = [tuple(tree.path_tokens(node)) for node in range(-1, len(tree))]
+    assert any(path != path[::-1] for path in grammar.paths)
+    assert {tuple(tree.path_tokens(parent)) for parent in tree.parents} <= set(grammar.paths) <= set(paths)
 
 
 class Wary(Budget):

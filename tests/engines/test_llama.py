@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 import paceline
 from gguf_files import write_llama
 from paceline import zoo
+from paceline.core.decode import advance, start
 from paceline.core.errors import ContractError, ModelError, UsageError, VocabError
+from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.drafters.model import ModelDrafter
 from paceline.engines.llama import LlamaTarget, binding
-from paceline.engines.llama.session import common_prefix
+from paceline.engines.llama.session import LlamaSession, common_prefix
 from paceline.engines.noise import apart, batch_noise, teacher_forced
 from paceline.lab.compare import Difference, explain
 from paceline.llm import LLM
@@ -167,6 +170,59 @@ def test_rejected_and_grown_drafts_cost_no_second_computation(
     session.prefill([1, 2, 3, 4, 5, 9])
     small.forward([(session, EMPTY)], Want())
     assert counts == [1, 1]
+
+
+FORK = DraftTree((4, 5, 6, 7), (ROOT, ROOT, 1, 2), (0.5,) * 4, ("x",) * 4)
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [((), []), ((0,), [4]), ((1,), [5]), ((1, 2), [5, 6]), ((1, 2, 3), [5, 6, 7])],
+    ids=["none", "first", "second", "cut", "whole"],
+)
+def test_the_cache_holds_the_path_that_was_kept_and_a_later_session_takes_that_over(
+    small: LlamaTarget, monkeypatch: pytest.MonkeyPatch, path: tuple[int, ...], kept: list[int]
+) -> None:
+    """In name and in cells: whatever goes on from it, or from another branch, is as after forgetting all."""
+    session = small.open()
+    session.prefill([1, 2, 3])
+    small.forward([(session, FORK)], Want())
+    session.keep(path, 9)
+    assert session.tokens == [1, 2, 3, *kept, 9]
+    assert session.slot.cached == [1, 2, 3, *kept]
+    session.close()
+    counts = computed_tokens(small, monkeypatch)
+    texts = [[1, 2, 3, *kept, 8], [1, 2, 3, 4, 8], [1, 2, 3, 5, 6, 8]]
+    taken_over = [last_row(small, text) for text in texts]
+    assert counts[0] == 1
+    for text, row in zip(texts, taken_over, strict=True):
+        small.forget()
+        np.testing.assert_allclose(row, last_row(small, text), atol=1e-2 * float(np.ptp(row)))
+
+
+def test_after_a_stop_inside_a_draft_the_cache_holds_what_was_emitted_and_nothing_else(
+    small: LlamaTarget,
+) -> None:
+    """The target drafts for itself: without the stop all would have been kept."""
+    drafter = ModelDrafter(small.sibling(n_ctx=128, flash_attention=None), small.vocab.size)
+    seen: list[int] = []
+
+    def stop(token: int) -> bool:
+        seen.append(token)
+        return len(seen) == 3
+
+    request = start(small, drafter, [65, 66, 67], max_tokens=20, stop=stop, ignore_eos=True)
+    (step,) = advance(small, drafter, Fixed(Budget(6, 6)), [request])
+    assert (step.stop_reason, step.accepted["model"]) == ("stop", 6)
+    assert isinstance(request.session, LlamaSession)
+    assert request.session.tokens == [65, 66, 67, *seen]
+    assert request.session.slot.cached == [65, 66, 67, *seen[:-1]]
+    request.close()
+    drafter.close()
+    for text in ([65, 66, 67, *seen, 70], [65, 66, 67, *step.tree.tokens, 70]):
+        row = last_row(small, text)
+        small.forget()
+        np.testing.assert_allclose(row, last_row(small, text), atol=1e-2 * float(np.ptp(row)))
 
 
 def test_more_sessions_than_loaded_for_are_refused(small: LlamaTarget) -> None:

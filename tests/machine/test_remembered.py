@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from intruding import intrude
 from paceline.core.errors import RememberedError, UsageError
 from paceline.machine import remembered_file
+from paceline.machine.database import make_private
 from paceline.machine.remembered import Remembered, describe, forget, project_of
 from remembering import kept, vocab
 
@@ -192,8 +193,8 @@ def test_a_file_removed_in_the_middle_of_adding_is_made_anew(
     open_ = remembered_file._open
     removed: list[Path] = []
 
-    def opens(path: Path, wait: float) -> sqlite3.Connection:
-        connection = open_(path, wait)
+    def opens(path: Path) -> sqlite3.Connection:
+        connection = open_(path)
         if not removed:
             connection.execute("SELECT * FROM store").fetchall()
             removed.append(path)
@@ -206,7 +207,35 @@ def test_a_file_removed_in_the_middle_of_adding_is_made_anew(
     assert list(store.outputs()) == [[2]]
 
 
-@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("does", ["opens", "adds", "describes", "forgets", "removes"])
+def test_another_process_may_find_the_file_while_it_is_still_empty(
+    project: Path, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    name, found = "paceline.machine.remembered_file.make_private", list[int]()
+
+    def makes(path: Path) -> None:
+        make_private(path)
+        if found:
+            return
+        found.append(path.stat().st_size)
+        with monkeypatch.context() as patch:
+            patch.setattr(name, make_private)
+            acts: dict[str, Callable[[], object]] = {
+                "opens": lambda: Remembered.open(vocab(), project),
+                "adds": lambda: Remembered.open(vocab(), project).add([1]),
+                "describes": lambda: describe(project),
+                "forgets": lambda: forget(project),
+                "removes": lambda: remembered_file.remove(path, 1),
+            }
+            acts[does]()
+
+    monkeypatch.setattr(name, makes)
+    Remembered.open(vocab(), project).add([2])
+    assert found == [0]
+    assert kept(project) == [*([[1]] if does == "adds" else []), [2]]
+
+
+@pytest.mark.parametrize("at", range(8))
 def test_another_process_may_make_or_forget_the_file_at_any_moment(
     project: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:

@@ -7,7 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from paceline.core.errors import RememberedError
 from paceline.machine import remembered_file
 from paceline.machine.remembered import Remembered, describe, forget
-from paceline.machine.remembered_file import VERSION
+from paceline.machine.remembered_file import VERSION, remove
 from remembering import kept, vocab
 
 
@@ -43,6 +44,41 @@ def test_a_lock_that_stays_is_told_and_reading_one_goes_on(tmp_path: Path) -> No
     assert list(store.outputs()) == [[1], [2]]
 
 
+@pytest.mark.parametrize("does", ["adds", "opens", "reads", "forgets"])
+def test_a_lock_that_others_hand_on_is_waited_for_while_they_get_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    path, looks = tmp_path / "it.sqlite", list[int]()
+    store = short(path)
+    store.add([1])
+    with closing(sqlite3.connect(path, isolation_level=None)) as others:
+        others.execute("BEGIN EXCLUSIVE")
+
+        def monotonic() -> float:
+            """Between any two looks at the clock the others write once more, and a second passes."""
+            looks.append(len(looks))
+            if len(looks) < 20:
+                others.execute("INSERT INTO outputs (added, n, tokens) VALUES (0, 1, x'0700')")
+                others.execute("UPDATE store SET tokens = tokens + 1")
+                others.execute("COMMIT")
+                others.execute("BEGIN EXCLUSIVE")
+            elif len(looks) == 20:
+                others.execute("COMMIT")
+            return len(looks)
+
+        monkeypatch.setattr("time.monotonic", monotonic)
+        acts: dict[str, Callable[[], object]] = {
+            "adds": lambda: Remembered(path, tmp_path, vocab(), wait=5).add([2]),
+            "opens": lambda: Remembered(path, tmp_path, vocab(), wait=5),
+            "reads": lambda: Remembered(path, tmp_path, vocab(), wait=5).outputs(),
+            "forgets": lambda: remove(path, 5),
+        }
+        acts[does]()
+    assert len(looks) >= 20
+    left = [[1], *[[7]] * 19]
+    assert list(store.outputs()) == {"adds": [*left, [2]], "forgets": []}.get(does, left)
+
+
 def test_a_reader_that_takes_its_time_locks_nobody_out(tmp_path: Path) -> None:
     store = short(tmp_path / "it.sqlite")
     for i in range(3):
@@ -64,6 +100,18 @@ def test_forgetting_a_file_that_is_being_written_waits_and_then_says_so(
     assert store.path.exists()
     holder.close()
     assert len(forget(project)) == 1
+
+
+def test_a_file_that_another_has_just_emptied_is_not_unlinked(store: Remembered) -> None:
+    store.add([1])
+    remove(store.path, 1)
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as user:
+        user.execute("BEGIN IMMEDIATE")
+        user.execute("INSERT INTO store SELECT x'00', 'made anew', 0")
+        user.execute("ROLLBACK")
+        remove(store.path, 1)
+        user.execute("INSERT INTO store SELECT x'00', 'made anew', 0")
+    assert [path.name for path in store.path.parent.iterdir()] == [store.path.name]
 
 
 def test_a_damaged_file_is_told_left_alone_and_can_be_forgotten(store: Remembered, project: Path) -> None:
@@ -144,8 +192,8 @@ def test_on_a_full_disk_the_answer_goes_on_with_one_warning(
     store.add([1])
     open_ = remembered_file._open
 
-    def opens(path: Path, wait: float) -> sqlite3.Connection:
-        connection = open_(path, wait)
+    def opens(path: Path) -> sqlite3.Connection:
+        connection = open_(path)
         connection.execute("PRAGMA max_page_count = 5")
         return connection
 

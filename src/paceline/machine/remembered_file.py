@@ -13,7 +13,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from paceline.core.errors import RememberedError
-from paceline.machine.database import DAMAGED, LOCKED, kind_of, make_private, marks, transaction
+from paceline.machine.database import (
+    DAMAGED,
+    LOCKED,
+    OFTEN,
+    Patience,
+    execute,
+    kind_of,
+    make_private,
+    marks,
+    transaction,
+)
 
 VERSION = 1
 APPLICATION = int.from_bytes(b"PACR")  # marks the file as ours: another program's is left alone
@@ -44,33 +54,36 @@ def connected(
     with explained(path, wait):
         if new is not None:
             make_private(path)
-        with closing(_open(path, wait)) as connection:
+        with closing(_open(path)) as connection:
+            patience = Patience(path, wait)
             while True:
-                with transaction(connection, "IMMEDIATE" if writing else "DEFERRED"):
+                with transaction(connection, "IMMEDIATE" if writing else "DEFERRED", patience):
                     if _known(connection, path):
                         yield connection
                         return
                 if new is None:
                     raise RemovedError(f"nothing is kept in {path} any more: try again")
-                _make(connection, path, new)  # and, before it is read, it may be forgotten again
+                _make(connection, new, patience)  # and, before it is read, it may be forgotten again
 
 
 def remove(path: Path, wait: float) -> None:
     """All that is kept there; of a good file an empty one is left. Whatever else it is, it is removed.
     Raises RememberedError."""
+    patience = Patience(path, wait)
     with explained(path, wait):
         try:
-            with closing(_open(path, wait)) as connection:
-                with transaction(connection):
+            with closing(_open(path)) as connection:
+                with transaction(connection, patience=patience):
                     known = _known(connection, path)
                     if known:
                         connection.execute("DELETE FROM outputs")
                         connection.execute("DELETE FROM store")
                 if known:
-                    connection.execute("VACUUM")
-                    # Not unlinked: who has it open would take the journal of the next file of its name for
-                    # its own, and roll that back ("How To Corrupt An SQLite Database File", section 2.4).
-                    return
+                    execute(connection, "VACUUM", patience)
+            # Not unlinked, nor where another process has just emptied it: who has it open would take the
+            # journal of the next file of its name for its own, and roll that back ("How To Corrupt An SQLite
+            # Database File", section 2.4).
+            return
         except sqlite3.DatabaseError as error:
             if kind_of(error) in LOCKED:
                 raise
@@ -80,20 +93,20 @@ def remove(path: Path, wait: float) -> None:
         path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
 
 
-def _open(path: Path, wait: float) -> sqlite3.Connection:
+def _open(path: Path) -> sqlite3.Connection:
     # rw: read only where it cannot be written, and never made. Without isolation_level a statement on its
     # own is a transaction.
     name = f"{path.absolute().as_uri()}?mode=rw"
-    connection = sqlite3.connect(name, uri=True, timeout=wait, isolation_level=None)
+    connection = sqlite3.connect(name, uri=True, timeout=OFTEN, isolation_level=None)
     # What is dropped is people's text: it is overwritten.
     connection.execute("PRAGMA secure_delete = ON")
     return connection
 
 
-def _make(connection: sqlite3.Connection, path: Path, new: tuple[bytes, str]) -> None:
+def _make(connection: sqlite3.Connection, new: tuple[bytes, str], patience: Patience) -> None:
     """Its tables and its row, where they are missing."""
-    with transaction(connection):
-        if not _known(connection, path):  # asked again: another process may have made them meanwhile
+    with transaction(connection, patience=patience):
+        if not _known(connection, patience.path):  # asked again: another process may have made them meanwhile
             for statement in SCHEMA:
                 connection.execute(statement)
             connection.execute("INSERT INTO store VALUES (?, ?, 0)", new)
