@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from groves import survivals, trees
-from paceline.core.belief import DRAFT, Belief, Mood
-from paceline.core.calibrate import LEAST, MOST
+from paceline.core.belief import DRAFT, RECENT, Belief, Mood
+from paceline.core.calibrate import LEAST, MOST, Calibrator, logit_at
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import Union
 
@@ -98,6 +98,16 @@ def test_every_guess_along_the_text_is_an_outcome_and_no_other() -> None:
     assert belief.calibration()[DRAFT].outcomes == 5
     belief.learn({}, EMPTY, [9])
     assert "d" not in belief.calibration()
+
+
+def test_siblings_are_learned_from_at_their_own_depth_and_in_the_mood_of_the_moment() -> None:
+    tree = DraftTree((1, 2, 3), (ROOT, 0, 0), (0.9, 0.6, 0.4), ("a",) * 3)
+    belief, by_hand = Belief(), Calibrator()
+    belief.learn({}, tree, [1, 3])
+    by_hand.observe(logit_at(0.9), 1, 0.0, True)
+    by_hand.observe(logit_at(0.6), 2, RECENT, False)
+    by_hand.observe(logit_at(0.4), 2, RECENT, True)
+    assert belief.of("a").weights == by_hand.weights
 
 
 def test_what_was_not_verified_is_learned_from_as_well() -> None:

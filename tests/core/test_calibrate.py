@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.belief import RECENT
-from paceline.core.calibrate import BINS, Calibrator, Reliability, logit_at, logit_of
+from paceline.core.calibrate import BINS, TREND, Calibrator, Reliability, logit_at, logit_of
 
 # A guess of a drafter: its score, its position, and the chance that it is right.
 Guess = Callable[[random.Random], tuple[float, int, float]]
@@ -132,6 +132,17 @@ def test_what_was_true_for_very_long_is_unlearned_as_fast(lucky: bool, score: fl
         if n == 20_000 - 1:
             assert (calibrator.probability(score, 1, recent) > 0.99) == lucky
     assert (calibrator.probability(score, 1, recent) < 0.5) == lucky
+
+
+@pytest.mark.parametrize("sure", [1.0, -1.0])
+def test_a_belief_as_firm_as_can_be_grows_no_firmer_and_gives_way_to_the_first_surprise(sure: float) -> None:
+    calibrator, firm = Calibrator(), [1.0, TREND, 10.0 * sure, 0.0, 0.0, 0.0]
+    calibrator.weights[:] = firm
+    assert calibrator.observe(0.5, 1, 0.0, sure > 0) == 10.0 * sure + 0.5
+    assert calibrator.weights == firm
+    calibrator.observe(0.5, 1, 0.0, sure < 0)
+    assert sure * calibrator.weights[2] < 10.0
+    assert sure * calibrator.weights[0] < sure
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -189,6 +190,11 @@ def test_eos_inside_the_accepted_path_ends_the_output_with_it() -> None:
     assert steps[-1].stop_reason == "eos"
 
 
+def test_where_an_end_of_text_is_what_a_stop_waits_for_too_the_reason_is_eos() -> None:
+    steps = steps_of(ToyTarget(V, seed=3, eos=frozenset(range(V))), NONE, [1], stop=lambda token: True)
+    assert steps[-1].stop_reason == "eos"
+
+
 def test_eos_can_be_ignored() -> None:
     target = ToyTarget(V, seed=3, eos=frozenset(range(V)))
     request = start(target, NONE, [1], max_tokens=5, ignore_eos=True)
@@ -202,6 +208,12 @@ def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(
     steps = steps_of(ToyTarget(V, seed=3, n_ctx=10), maker(), [1, 2, 3], max_tokens=100)
     assert len(tokens_of(steps)) == 8  # ten positions are filled, and one more token is predicted
     assert steps[-1].stop_reason == "context"
+
+
+@pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0)])
+def test_a_prompt_that_fills_the_context_has_one_token_after_it(maker: Callable[[], Drafter]) -> None:
+    (step,) = steps_of(ToyTarget(V, seed=3, n_ctx=3), maker(), [1, 2, 3])
+    assert (len(step.tokens), step.stop_reason) == (1, "context")
 
 
 def test_requests_decoded_together_give_what_each_gives_alone() -> None:
@@ -221,6 +233,14 @@ def test_a_target_that_takes_no_branches_is_given_chains() -> None:
     target = ToyTarget(V, seed=2, branch=1)
     request = start(target, NONE, [1], max_tokens=9)
     assert request.cap(Budget(4, 12, width=3), target.caps) == Budget(4, 12, width=1)
+
+
+def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context() -> None:
+    target = ToyTarget(V, seed=2, n_ctx=20)
+    request = start(target, NONE, [1] * 5, max_tokens=99)
+    rows = replace(target.caps, rows=8)
+    assert request.cap(Budget(40, 40, width=4), rows) == Budget(15, 7, width=4)
+    assert request.cap(Budget(40, 40, width=4), target.caps) == Budget(15, 15, width=4)
 
 
 def test_the_statistics_add_up() -> None:
@@ -294,10 +314,11 @@ def test_requests_that_cannot_be_served_are_refused(prompt: list[int], n: int, c
         start(ToyTarget(V, n_ctx=10), NONE, prompt, max_tokens=n)
 
 
-def test_a_drafter_that_fails_to_open_leaves_no_session_open() -> None:
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_drafter_that_fails_to_open_leaves_no_session_open(error: type[BaseException]) -> None:
     class Broken(NoDrafter):
         def open(self, prompt: Sequence[int], seed: int) -> object:  # type: ignore[override]
-            raise RuntimeError("no room")
+            raise error("no room")
 
     class Counting(ToyTarget):
         def open(self):  # type: ignore[no-untyped-def]
@@ -305,9 +326,29 @@ def test_a_drafter_that_fails_to_open_leaves_no_session_open() -> None:
             return self.session
 
     target = Counting(V)
-    with pytest.raises(RuntimeError, match="no room"):
+    with pytest.raises(error, match="no room"):
         start(target, Broken(), [1], max_tokens=5)  # type: ignore[arg-type]
     assert target.session.tokens == []
+
+
+def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise RuntimeError("no disk")
+
+    request = start(ToyTarget(V), LookupDrafter(), [1, 2], max_tokens=5)
+    monkeypatch.setattr(request.memory, "close", fails)
+    with pytest.raises(RuntimeError, match="no disk"):
+        request.close()
+    assert list(request.session.tokens) == []
+
+
+def test_a_memory_is_shown_every_step_the_last_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, drafter, shown = ToyTarget(V, seed=3), LookupDrafter(), list[Step]()
+    request = start(target, drafter, [1, 2, 1, 2], max_tokens=9)
+    monkeypatch.setattr(request.memory, "observe", lambda step, features: shown.append(step))
+    steps = [step for _, step in decode(target, drafter, Fixed(BUDGET), [request])]
+    assert shown == steps
+    assert steps[-1].stop_reason == "length"
 
 
 def test_a_closed_request_forgets_its_tokens() -> None:

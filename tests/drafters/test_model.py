@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -169,6 +170,17 @@ def test_drafting_ends_where_the_drafts_own_context_does() -> None:
     toy = ToyTarget(V, seed=4, n_ctx=5)
     assert len(propose(ModelDrafter(toy, V), Budget(9, 9))) == 2
     assert propose(ModelDrafter(toy, V), Budget(9, 9), prompt=[1] * 5) is EMPTY
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_fits_the_rows_and_the_branches_that_its_model_takes(temperature: float) -> None:
+    """One row of a pass is the root's."""
+    toy = ToyTarget(V, seed=4, sharpness=0.5)
+    toy.caps = replace(toy.caps, rows=4, branch=2)
+    drafter = ModelDrafter(toy, V, temperature=temperature)
+    assert len(propose(drafter, Budget(9, 9))) == 3
+    tree = propose(drafter, Budget(9, 20, width=6, p_split=0.0))
+    assert (len(tree), len(tree.children(ROOT))) == (3, 2)
 
 
 def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
