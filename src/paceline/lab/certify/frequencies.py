@@ -32,7 +32,7 @@ class Table:
         impossible = law <= IMPOSSIBLE
         often = ~impossible & (law * planned >= RARE)
         rare = ~impossible & ~often
-        self.p: Vector = np.array([*law[often], *([law[rare].sum()] * rare.any()), 0.0])
+        self.p: Vector = np.array([*law[often], *([law[rare].sum()] if rare.any() else []), 0.0])
         self.p /= self.p.sum()
         self.counts: NDArray[np.int64] = np.zeros(len(self.p), np.int64)
         self._cells = np.where(impossible, len(self.p) - 1, often.sum())
