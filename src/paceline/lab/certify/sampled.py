@@ -69,19 +69,19 @@ class Runs:
     """
 
     def __init__(self, loop: Loop, context: Context, planned: int, seed: Sequence[int]) -> None:
-        self._loop, self._context = loop, context
+        self._loop, self.context = loop, context
         self._random = np.random.default_rng(seed)
         budget = loop.budget
         depths = (1, budget.depth) if budget.depth > 1 else (1,)
-        self._policies = [(d == 1, Fixed(budget.capped(d, budget.nodes, budget.width))) for d in depths]
+        self.policies = [(d == 1, Fixed(budget.capped(d, budget.nodes, budget.width))) for d in depths]
         self.counted = Counted(loop, context, planned / len(depths))
         self.n = self.drafted = self.accepted = 0
 
     def go_on(self, times: int) -> None:
         loop = self._loop
         for _ in range(times):
-            shallow, policy = self._policies[self.n % len(self._policies)]
-            request = begun(loop, self._context, int(self._random.integers(2**32)))
+            shallow, policy = self.policies[self.n % len(self.policies)]
+            request = begun(loop, self.context, int(self._random.integers(2**32)))
             step = advance(loop.target, loop.drafter, policy, [request])[0]
             tokens = step.tokens
             if len(tokens) == 1:
