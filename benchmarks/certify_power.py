@@ -26,6 +26,7 @@ import numpy as np
 
 from paceline import zoo
 from paceline.assemble import load
+from paceline.lab.certify import frequencies
 from paceline.lab.certify.certificate import ALL_SAMPLERS, RECORDED, Plan, lengthened
 from paceline.lab.certify.contexts import recorded_places
 from paceline.lab.certify.held import HeldTarget, Place, recorded
@@ -50,8 +51,10 @@ _pair: tuple[HeldTarget, HeldTarget, Place, list[Context]]
 
 
 def hold() -> None:
-    """The embedded pair's rows along its answers to the built-in prompts, once in each process."""
+    """The embedded pair's rows along its answers to the built-in prompts, once in each process; and no
+    search for the smallest bias."""
     global _pair
+    frequencies.TRIALS = 1
     place = Place()
     with load(zoo.target_path(), zoo.draft_path(), "model", threads=1) as llm:
         assert llm.draft is not None

@@ -225,7 +225,7 @@ TEXTS = np.random.default_rng(5).integers(V, size=(3, 40)).tolist()
 
 def toy_loop(drafting: Drafting, change: Change = unchanged) -> tuple[Loop, list[Context]]:
     """A pair of toys with drafts of two tokens, and the places to choose from."""
-    target, draft = ToyTarget(V, seed=2, sharpness=1.3), ToyTarget(V, seed=2, sharpness=1.3, noise=0.4)
+    target, draft = ToyTarget(V, seed=2), ToyTarget(V, seed=2, noise=0.7)
     place = Place()
     rows, theirs = ([recorded(toy, text, 20) for text in TEXTS] for toy in (target, draft))
     held = [HeldTarget(toy, np.concatenate(r), place) for toy, r in ((target, rows), (draft, theirs))]
