@@ -364,7 +364,7 @@ def test_a_method_that_is_not_lossless_shows_no_speed_and_the_exit_code_is_3(
 def test_a_sampled_method_that_is_biased_is_caught(
     capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frequencies, "SIMULATED", 12_000)  # enough for the level of four contexts
+    monkeypatch.setattr(frequencies, "TRIALS", 20)
     monkeypatch.setattr(gate, "SIZES", ((4, 300),))
     drawn = ("--temp", "1", "--draft-temp", "1", "--p-min", "0", "--n-draft", "2", "--methods", "model")
     honest = command(capsys, *args, *drawn, "--json")

@@ -44,7 +44,7 @@ def pair(models: Path, text: Path) -> tuple[str, ...]:
 
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frequencies, "SIMULATED", 8_000)
+    monkeypatch.setattr(frequencies, "TRIALS", 20)
     monkeypatch.setattr(certificate, "SHORTEST", 32)
 
 
@@ -83,8 +83,9 @@ def test_json_has_every_figure_and_where_it_came_from(capsys: Capture, pair: tup
     assert [one["n_tokens"] for one in record["greedy"]] == [12, 12]
     assert {one["verdict"] for one in record["greedy"]} <= {"identical", "near-tie"}
     sampled = record["sampled"]
-    assert (sampled["contexts"], sampled["runs"], sampled["passed"]) == (2, 100, True)
-    assert len(sampled["first_token"]["p_values"]) == len(sampled["first_pair"]["p_values"]) == 3
+    assert (sampled["contexts"], sampled["runs"], sampled["passed"]) == (2, 200, True)
+    assert {len(sampled[test]["p_values"]) for test in ("draft", "first_token", "first_pair")} == {3}
+    assert sampled["overruns"] == sampled["ties"] == 0
     assert sampled["drafted"] > 0
     for name in ("state", "draft_state"):
         assert (record[name]["sequences"], record[name]["passed"]) == (3, True)

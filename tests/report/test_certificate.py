@@ -67,10 +67,14 @@ def a_record(
             "drafted": 40_000,
             "accepted": 9_000,
             "contexts": 8,
-            "runs": 2000,
-            "level": 5.6e-05,
-            "first_token": {"p_values": [0.31, 0.0123], "smallest_bias": 0.0789},
-            "first_pair": {"p_values": [0.0456, 0.8], "smallest_bias": 0.11},
+            "runs": 16_000,
+            "level": 3.7e-05,
+            "smallest_bias": 0.0789,
+            "overruns": 0,
+            "ties": 0,
+            "draft": {"p_values": [0.5, 1.0]},
+            "first_token": {"p_values": [0.31, 0.0123]},
+            "first_pair": {"p_values": [0.0456, 0.8]},
         },
         "state": moved("state" not in defects),
         "logprobs": moved("log-probabilities" not in defects),
@@ -116,7 +120,7 @@ def test_what_is_certified_is_told_line_by_line() -> None:
         "draft     Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), fingerprint 0123456789abcdef",
         "drafting  lookup,model, n_draft 7, width 1, temperature 0.8, verify traversal, threads 16",
         "greedy    8 prompts, 16,384 tokens (12,000 of 14,400 drafts kept): 8 identical",
-        "sampled   8 x 2,000 (9,000 of 40,000 drafts kept): p 0.012, 0.046 (limit 6e-05); "
+        "sampled   16,000 runs (9,000 of 40,000 drafts kept): p 0.012 (limit 4e-05); "
         "a bias of 7.9% would show: passed",
         "state     16 walks: off by 0.012 (limit 0.046): passed",
         "draft     16 walks of the draft's own cache: off by 0.012 (limit 0.046): passed",
@@ -129,6 +133,14 @@ def test_every_check_that_failed_says_so_and_the_last_line_names_them() -> None:
     said = lines(a_record([a_run("defect")], defects=ALL))
     assert [line.split()[0] for line in said if line.endswith("FAILED")] == ["sampled", "state", "logprobs"]
     assert said[-1] == "NOT CERTIFIED: greedy, sampled, state, log-probabilities"
+
+
+def test_a_text_that_ran_past_its_end_and_a_tie_are_told() -> None:
+    record = a_record(defects=("sampled",))
+    record["sampled"] |= {"overruns": 12, "ties": 3}
+    said = next(line for line in lines(record) if line.startswith("sampled"))
+    assert said.endswith("kept): 12 ran past the end; 3 ties misjudged: FAILED")
+    assert len(said) <= 115
 
 
 def test_a_wrong_draft_cache_is_told_and_does_not_spoil_the_verdict() -> None:

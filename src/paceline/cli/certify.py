@@ -34,10 +34,16 @@ def certify(
         int, option("-n", "--n-predict", panel=CHECKS, metavar="N", help="Tokens decoded of each prompt.")
     ] = 64,
     contexts: Annotated[
-        int, option("--contexts", panel=CHECKS, metavar="N", help="Contexts that are sampled after.")
+        int, option("--contexts", panel=CHECKS, metavar="N", help="Places in the texts that are sampled at.")
     ] = 8,
     samples: Annotated[
-        int, option("--samples", panel=CHECKS, metavar="N", help="Times that each of them is.")
+        int,
+        option(
+            "--samples",
+            panel=CHECKS,
+            metavar="N",
+            help="Times that each of them is; fewer where a bias is seen sooner.",
+        ),
     ] = 2000,
     sequences: Annotated[
         int, option("--sequences", panel=CHECKS, metavar="N", help="Walks of the state check.")

@@ -64,12 +64,18 @@ def greedy(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def sampled(it: Mapping[str, Any]) -> str:
-    values = [min(it[name]["p_values"]) for name in ("first_token", "first_pair")]
-    said = f"p {values[0]:.2g}, {values[1]:.2g} (limit {it['level']:.1g})"
-    smallest = it["first_token"]["smallest_bias"]
+    least = min(min(it[test]["p_values"]) for test in ("draft", "first_token", "first_pair"))
+    said = f"p {least:.2g} (limit {it['level']:.1g})"
+    smallest = it["smallest_bias"]
     bias = f"a bias of {smallest:.1%} would show" if smallest < 1.0 else "no bias could show"
     kept = f"{it['accepted']:,} of {it['drafted']:,} drafts kept" if it["drafted"] else "nothing was drafted"
-    return f"sampled   {it['contexts']} x {it['runs']:,} ({kept}): {said}; {bias}: {verdict(it)}"
+    wrong = [
+        f"{it[name]} {what}"
+        for name, what in (("overruns", "ran past the end"), ("ties", "ties misjudged"))
+        if it[name]
+    ]
+    told = "; ".join(wrong or [said, bias])
+    return f"sampled   {it['runs']:,} runs ({kept}): {told}: {verdict(it)}"
 
 
 def state(name: str, it: Mapping[str, Any]) -> str:

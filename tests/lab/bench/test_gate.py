@@ -90,7 +90,7 @@ def test_a_sampled_verdict_stands_beside_the_greedy_one_and_either_can_fail() ->
 def test_biased_sampling_is_seen_and_unbiased_is_not_accused(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frequencies, "SIMULATED", 12_000)
+    monkeypatch.setattr(frequencies, "TRIALS", 20)
     monkeypatch.setattr(gate, "SIZES", ((4, 300),))
     texts, sampling = [llm.tokens(PROMPT), llm.tokens("the end the")], Sampling(temperature=1.0)
     assert sampled_verdict(llm, sampling, texts, seed=0) == Verdict(True, "unbiased")

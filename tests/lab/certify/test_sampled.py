@@ -1,101 +1,104 @@
-"""The sampled check: what it compares with is what plain sampling gives, and exact loops pass."""
+"""The sampled check: exact loops pass, what is wrong ends it soon, and what is suspected makes it go on."""
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from enumeration import drafted_distribution
+from paceline.core.policy import Fixed
 from paceline.core.ports import Budget
-from paceline.core.sampling import Sampling
-from paceline.drafters.model import ModelDrafter
-from paceline.engines.toy import ToyTarget
-from paceline.lab.certify import frequencies
-from paceline.lab.certify.held import HeldTarget, Place, recorded
-from paceline.lab.certify.sampled import FALSE_ALARM, Context, check_sampled, stated
+from paceline.drafters.none import NoDrafter
+from paceline.lab.certify import frequencies, sampled
+from paceline.lab.certify.laws import TESTS
+from paceline.lab.certify.sampled import FALSE_ALARM, Sampled, check_sampled
+from planted import CHAIN, V, mistakes, toy_loop
 
-V = 6
-TEXT = np.random.default_rng(3).integers(V, size=40).tolist()
-SAMPLING = Sampling(temperature=0.9, top_k=4, repeat_penalty=1.2, presence_penalty=-0.5, logit_bias={2: 0.4})
-CONTEXTS = [Context(TEXT[:10], 5), Context(TEXT[:25], 20)]
-BUDGET = Budget(depth=2, nodes=2, p_min=0.0)
+MISTAKES = mistakes(V)
 
 
 @pytest.fixture(autouse=True)
-def fewer_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frequencies, "SIMULATED", 8_000)
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frequencies, "TRIALS", 20)
 
 
-def held() -> tuple[HeldTarget, HeldTarget, Place]:
-    place = Place()
-    target, draft = (
-        HeldTarget(model, recorded(model, TEXT, 30), place)
-        for model in (ToyTarget(V, sharpness=1.0), ToyTarget(V, sharpness=1.0, noise=0.4))
-    )
-    return target, draft, place
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_what_is_stated_is_what_the_loop_gives_by_enumeration(temperature: float) -> None:
-    target, draft, place = held()
-    drafter = ModelDrafter(draft, V, temperature=temperature)
-    for context in CONTEXTS:
-        place.at = context.row
-        exact = drafted_distribution(target, drafter, context.tokens, BUDGET, SAMPLING, 2)  # type: ignore[arg-type]
-        n = 10**6  # so that nothing is rare
-        counts = Counter({(a, b): round(p * n) for (a, b), p in exact.items()})
-        first, pair = stated(target, place, context, SAMPLING, counts)
-        assert first.n == pair.n == counts.total()
-        for sample in (first, pair):
-            assert sample.p.sum() == pytest.approx(1.0, abs=1e-12)
-            np.testing.assert_allclose(sample.counts / n, sample.p, atol=1e-5)
-        assert (pair.p > 0).sum() == 16  # top-k 4, twice
-
-
-def test_pairs_with_a_rare_first_token_are_one_outcome() -> None:
-    target, _, place = held()
-    place.at = CONTEXTS[0].row
-    sampling = Sampling(temperature=1.0)
-    counts = Counter({(a, b): 1 for a in range(V) for b in range(V)})
-    first, pair = stated(target, place, CONTEXTS[0], sampling, counts)
-    assert first.n == pair.n == V * V
-    assert len(first.p) < V + 2
-    assert pair.p.sum() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_an_exact_loop_passes(seed: int) -> None:
-    target, draft, place = held()
+def check(seed: int = 0, runs: int = 250, contexts: int = 2) -> tuple[Sampled, int]:
+    """The check, and how often it ticked."""
     ticks: list[None] = []
-    sampled = check_sampled(
-        target,
-        ModelDrafter(draft, V, temperature=0.8),
-        place,
-        CONTEXTS,
-        BUDGET,
-        SAMPLING,
-        rule="auto",
-        runs=250,
-        seed=seed,
-        tick=lambda: ticks.append(None),
-    )
-    assert sampled.passed
-    assert 0 < sampled.accepted < sampled.drafted
-    assert (sampled.contexts, sampled.runs, len(ticks)) == (2, 250, 6)
-    assert sampled.level == FALSE_ALARM / 6
-    assert len(sampled.first.p_values) == len(sampled.pair.p_values) == 3
-    assert 0.0 < sampled.first.smallest_bias < 1.0
+    found = check_sampled(*toy_loop(CHAIN), contexts, runs, seed, lambda: ticks.append(None))
+    return found, len(ticks)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_exact_loop_passes(seed: int) -> None:
+    found, ticks = check(seed)
+    assert found.passed
+    assert 0 < found.accepted < found.drafted
+    assert (found.contexts, found.runs, ticks) == (2, 500, 6)
+    assert found.level == FALSE_ALARM / 9
+    assert {test: len(values) for test, values in found.p_values.items()} == dict.fromkeys(TESTS, 3)
+    assert 0.0 < found.smallest_bias < 1.0
+    assert found.overruns == found.ties == 0
+
+
+def test_the_same_seed_makes_the_same_check_and_another_seed_another() -> None:
+    assert check(3, 100) == check(3, 100)
+    assert check(3, 100)[0].p_values != check(4, 100)[0].p_values
+
+
+def test_a_bias_that_is_seen_ends_the_check() -> None:
+    with MISTAKES["residual p without the rejected token"].plant():
+        found, ticks = check(runs=10_000)
+    assert not found.passed
+    assert (found.runs, ticks) == (200, 2)
+
+
+def test_a_mistake_that_is_certain_is_not_looked_into_any_further() -> None:
+    with MISTAKES["ties broken towards the highest id"].plant():
+        found, _ = check(runs=10_000)
+    assert not found.passed
+    assert found.ties > 0
+    assert found.runs == 200
+
+
+def test_a_suspicion_makes_it_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled, "SUSPICIOUS", 2.0)  # which every p-value is below
+    assert check(runs=150)[0].runs == 2 * sampled.LONGER * 150
+
+
+def test_a_context_where_nothing_is_drafted_is_left_after_the_first_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, places = toy_loop(CHAIN)
+    silent = Budget(0, 0)
+    go_on, n = sampled.Runs.go_on, dict[int, int]()
+
+    def without_drafts(runs: sampled.Runs, times: int) -> None:
+        row = runs.context.row
+        if row == places[0].row:
+            runs.policies = [(False, Fixed(silent))]
+        go_on(runs, times)
+        n[row] = runs.n
+
+    monkeypatch.setattr(sampled, "chosen", lambda *_: places[:2])
+    monkeypatch.setattr(sampled.Runs, "go_on", without_drafts)
+    check_sampled(loop, places, 2, 300, 0, lambda: None)
+    assert n == {places[0].row: 100, places[1].row: 300}
+
+
+def test_where_nothing_is_drafted_nothing_is_proved() -> None:
+    loop, places = toy_loop(CHAIN)
+    found = check_sampled(replace(loop, drafter=NoDrafter()), places, 2, 100, 0, lambda: None)
+    assert found.drafted == 0
+    assert not found.passed
+    assert np.min([min(values) for values in found.p_values.values()]) > found.level
 
 
 def test_the_figures_come_with_the_verdict() -> None:
-    target, draft, place = held()
-    sampled = check_sampled(
-        target, ModelDrafter(draft, V), place, CONTEXTS, BUDGET, SAMPLING,
-        rule="auto", runs=100, seed=0, tick=lambda: None,
-    )  # fmt: skip
-    record = sampled.as_dict()
-    assert record["passed"] is sampled.passed
-    assert record["first_token"]["p_values"] == sampled.first.p_values
-    assert record["first_pair"]["smallest_bias"] == sampled.pair.smallest_bias
+    found, _ = check(runs=100)
+    record = found.as_dict()
+    assert record["passed"] is found.passed
+    assert record["runs"] == 200
+    assert record["draft"] == {"p_values": found.p_values["draft"]}
+    assert (record["overruns"], record["ties"]) == (0, 0)

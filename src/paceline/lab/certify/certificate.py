@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.errors import UsageError
-from paceline.core.sampling import Sampling, probabilities
+from paceline.core.sampling import Sampling
 from paceline.engines.noise import batch_noise
+from paceline.lab.certify.contexts import recorded_places
 from paceline.lab.certify.greedy import Greedy, Logprobs, check_greedy
-from paceline.lab.certify.held import HeldTarget, Place, Rows, recorded, require_numbers_of
+from paceline.lab.certify.held import HeldTarget, Place, recorded, require_numbers_of
+from paceline.lab.certify.loop import Loop
 from paceline.lab.certify.prompts import PROMPTS
-from paceline.lab.certify.sampled import CHUNK, Context, Sampled, check_sampled
+from paceline.lab.certify.sampled import CHUNK, Sampled, check_sampled
 from paceline.lab.certify.state import State, check_state
 from paceline.lab.compare import rows_of
 from paceline.llm import LLM
@@ -38,10 +39,8 @@ ALL_SAMPLERS = Sampling(
     frequency_penalty=0.1,
     logit_bias={0: -1.0, 1: 0.5},
 )
-CONTEXT = 128  # tokens before a held row: all that lookup then sees
 RECORDED = 48  # rows kept of each text
 NOISY = 3  # texts that noise is measured on
-MOST_CONTEXTS = 40  # with more tests even the smallest p-value of so many simulations would prove nothing
 SHORTEST = 128  # tokens of a text that shows the noise: a few of them may not
 
 
@@ -60,10 +59,6 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.contexts > MOST_CONTEXTS:
-            raise UsageError(
-                f"{self.contexts} contexts: at most {MOST_CONTEXTS} can be told apart from chance"
-            )
         if self.sampling.greedy:
             object.__setattr__(self, "sampling", replace(self.sampling, temperature=1.0))
 
@@ -175,32 +170,6 @@ def sampled_check(llm: LLM, plan: Plan, texts: Sequence[list[int]], tick: Callab
         theirs = [recorded(llm.draft, text, RECORDED) for text in draft_texts(llm, texts)]
         draft = HeldTarget(llm.draft, np.concatenate(theirs), place)
     drafter, _ = make_drafter(llm.drafting, target, draft, llm.corpora)
-    return check_sampled(
-        target,
-        drafter,
-        place,
-        contexts(texts, rows, plan),
-        llm.drafting.budget,
-        plan.sampling,
-        rule=llm.drafting.verify,
-        runs=plan.runs,
-        seed=plan.seed,
-        tick=tick,
-    )
-
-
-def contexts(texts: Sequence[list[int]], rows: Sequence[Rows], plan: Plan) -> list[Context]:
-    """Of each text in turn the rows where the samplers leave most to chance: a sure token proves nothing."""
-    found: list[list[Context]] = []
-    base = 0
-    for text, its_rows in zip(texts, rows, strict=True):
-        first = len(text) - len(its_rows)
-        entropies = []
-        for i, row in enumerate(its_rows):
-            p = probabilities(row, plan.sampling, text[: first + i])
-            entropies.append(-float(p[p > 0] @ np.log(p[p > 0])))
-        best = np.argsort(entropies)[::-1].tolist()
-        found.append([Context(text[: first + i][-CONTEXT:], base + i) for i in best])
-        base += len(its_rows)
-    turns = [one[i] for i in range(max(map(len, found))) for one in found if i < len(one)]
-    return turns[: plan.contexts]
+    loop = Loop(target, drafter, place, llm.drafting.budget, plan.sampling, llm.drafting.verify)
+    places = recorded_places(texts, rows)
+    return check_sampled(loop, places, plan.contexts, plan.runs, plan.seed, tick)

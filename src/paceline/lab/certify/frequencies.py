@@ -1,97 +1,92 @@
-"""Were these counts drawn from that distribution? An exact G-test: its null distribution is simulated.
+"""Were these counts drawn from that distribution? One may look after every draw, and stop when one knows.
 
-Rare outcomes are pooled, since a handful of counts says nothing; what is left is compared as
-G = 2 sum O ln(O / E). Several samples are judged together by their sum of G, which finds a small bias that
-each of them alone would hide.
+The evidence of a table is a bet against its stated law: how much likelier its counts are where the outcomes'
+probabilities are themselves drawn at random around the stated ones (a Dirichlet distribution; close and wide
+ones are averaged). While the law holds the evidence has mean 1 after every draw, so that the chance that it
+ever comes to 1 / level is at most `level` (Ville's inequality; Ramdas et al., "Game-theoretic statistics and
+safe anytime-valid inference", arXiv:2210.01948). Evidence of independent draws multiplies: logarithms add.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
-RARE = 5.0  # expected counts below this are pooled
-SIMULATED = 100_000
-CHUNK = 2_000_000  # numbers drawn at a time
+RARE = 5.0  # outcomes that are expected less often are counted as one
+IMPOSSIBLE = 1e-12  # rounding's share of a probability that is zero
+# How close around the stated law the bets are: as far as so many draws would let it wander.
+CLOSENESS = (30.0, 300.0, 3000.0)
+TRIALS, HALVINGS = 200, 10  # of the search for the smallest bias
 
 
-@dataclass(frozen=True)
-class Sample:
-    """counts: how often each outcome came. p: its stated probability; both [n], rare outcomes pooled."""
+class Table:
+    """Counts of outcomes of a stated law. planned: how often it will be drawn from, about; it decides, before
+    the first draw, which outcomes are too rare to be looked at one by one."""
 
-    counts: NDArray[np.int64]
-    p: Vector
+    def __init__(self, law: Vector, planned: float) -> None:
+        impossible = law <= IMPOSSIBLE
+        often = ~impossible & (law * planned >= RARE)
+        rare = ~impossible & ~often
+        self.p: Vector = np.array([*law[often], *([law[rare].sum()] if rare.any() else []), 0.0])
+        self.p /= self.p.sum()
+        self.counts: NDArray[np.int64] = np.zeros(len(self.p), np.int64)
+        self._cells = np.where(impossible, len(self.p) - 1, often.sum())
+        self._cells[often] = np.arange(often.sum())
+
+    def add(self, outcome: int) -> None:
+        self.counts[self._cells[outcome]] += 1
 
     @property
-    def n(self) -> int:
-        return int(self.counts.sum())
+    def evidence(self) -> float:
+        """Its logarithm; infinite where something impossible came."""
+        return float(evidence(self.counts, self.p))
 
 
-def pooled(counts: NDArray[np.int64], p: Vector) -> Sample:
-    """Outcomes expected fewer than five times together as one; one that cannot come stays by itself."""
-    n = counts.sum()
-    impossible = p <= 0.0
-    frequent = p * n >= RARE
-    rest = ~frequent & ~impossible
-    kept_counts = [*counts[frequent], counts[rest].sum(), counts[impossible].sum()]
-    kept_p = [*p[frequent], p[rest].sum(), 0.0]
-    return Sample(np.array(kept_counts, dtype=np.int64), np.array(kept_p))
-
-
-def g(counts: NDArray[np.int64], p: Vector) -> Any:
-    """The statistic over the last axis; infinite where something impossible came."""
-    n = counts.sum(-1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        terms = np.where(counts > 0, counts * np.log(counts / (n * p)), 0.0)
-    return 2.0 * terms.sum(-1)
-
-
-def simulated(sample: Sample, p: Vector, times: int, random: np.random.Generator) -> Vector:
-    """G against the stated distribution of `times` samples drawn from `p`, as large as this one."""
-    step = max(1, CHUNK // len(p))
-    parts = [
-        g(random.multinomial(sample.n, p / p.sum(), size=min(step, times - done)), sample.p)
-        for done in range(0, times, step)
+def evidence(counts: NDArray[np.int64], p: Vector) -> Any:
+    """The logarithm of the evidence of `counts` [..., outcomes], the last of which cannot come."""
+    found, stated = counts[..., :-1], p[:-1]
+    n = found.sum(-1)
+    bets = [
+        math.lgamma(c) - log_gamma(c + n) + (log_gamma(c * stated + found) - log_gamma(c * stated)).sum(-1)
+        for c in CLOSENESS
     ]
-    return np.concatenate(parts)
+    ratio = np.logaddexp.reduce(bets, axis=0) - math.log(len(CLOSENESS)) - found @ np.log(stated)
+    return np.where(counts[..., -1] > 0, np.inf, ratio)
 
 
-@dataclass(frozen=True)
-class Tested:
-    """p_values: of each sample, and last that of all together. smallest_bias: the smallest share of draws
-    whose likeliest outcome is replaced by another one that would have been found 99 times in 100."""
+def log_gamma(x: Any) -> Any:
+    """Of numbers above 0: Stirling's series eight further up, and the recurrence down again."""
+    above = x + 8.0
+    series = (above - 0.5) * np.log(above) - above + 0.5 * math.log(2.0 * math.pi)
+    series += 1.0 / (12.0 * above) - 1.0 / (360.0 * above**3) + 1.0 / (1260.0 * above**5)
+    below = x
+    for i in range(1, 8):
+        below = below * (x + i)
+    return series - np.log(below)
 
-    p_values: tuple[float, ...]
-    smallest_bias: float
+
+def p_value(evidence: float) -> float:
+    """What it comes to as a p-value that holds whenever one looks."""
+    return math.exp(-evidence) if evidence > 0.0 else 1.0
 
 
-def judge(samples: Sequence[Sample], level: float, seed: int) -> Tested:
-    """level: the p-value below which a sample counts as biased, already corrected for the number of tests."""
+def smallest_bias(tables: Sequence[Table], level: float, seed: int) -> float:
+    """The smallest share of draws whose likeliest outcome is replaced by another one that tables of this size
+    together would have shown 99 times in 100. By bisection; 1 where nothing could have been found."""
     random = np.random.default_rng(seed)
-    null = np.stack([simulated(sample, sample.p, SIMULATED, random) for sample in samples])
-    found = np.array([g(sample.counts, sample.p) for sample in samples])
-    values = [*((null >= found[:, None]).sum(1) + 1), int((null.sum(0) >= found.sum()).sum()) + 1]
-    limit = float(np.quantile(null.sum(0), 1 - level))
-    # What cannot come and came needs no simulation.
-    certain = [*np.isinf(found), np.isinf(found).any()]
-    chances = (
-        0.0 if is_certain else v / (SIMULATED + 1) for v, is_certain in zip(values, certain, strict=True)
-    )
-    return Tested(tuple(float(chance) for chance in chances), smallest_bias(samples, limit, random))
-
-
-def smallest_bias(samples: Sequence[Sample], limit: float, random: np.random.Generator) -> float:
-    """By bisection over the share of draws that are replaced; 1 where nothing could have been found."""
     low, high = 0.0, 1.0
-    for _ in range(12):
+    for _ in range(HALVINGS):
         share = (low + high) / 2
-        total = sum(simulated(sample, replaced(sample.p, share), 400, random) for sample in samples)
-        if np.mean(total > limit) >= 0.99:
+        total = np.zeros(TRIALS)
+        for table in tables:
+            drawn = random.multinomial(table.counts.sum(), replaced(table.p, share), size=TRIALS)
+            total += evidence(drawn, table.p)
+        if np.mean(total >= -math.log(level)) >= 0.99:
             high = share
         else:
             low = share

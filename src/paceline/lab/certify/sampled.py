@@ -2,140 +2,136 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline.core.decode import advance, start
+from paceline.core.decode import advance
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter
-from paceline.core.sampling import Sampling, probabilities
-from paceline.lab.certify.frequencies import RARE, Sample, Tested, judge, pooled
-from paceline.lab.certify.held import HeldTarget, Place
+from paceline.lab.certify.contexts import chosen
+from paceline.lab.certify.decided import begun, misjudged_ties, overrun
+from paceline.lab.certify.frequencies import p_value, smallest_bias
+from paceline.lab.certify.laws import TESTS, Counted
+from paceline.lab.certify.loop import Context, Loop
 
-# The chance that a certificate is refused to a system that is exact.
+# The chance that a certificate is refused to a system that is exact, however often one looks.
 FALSE_ALARM = 1e-3
-CHUNK = 100  # runs between two ticks
+CHUNK = 100  # runs of each context between two looks
+SUSPICIOUS, LONGER = 0.03, 3  # below such a p-value it goes on, for up to so many times the runs
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """first, pair: the tests of the first token and of the first two, over all contexts. level: the p-value
-    below which either counts as biased, corrected for the number of tests."""
+    """runs: of all contexts together. p_values: of each test those of the single contexts, and last that of
+    all together; they hold whenever one looks. level: the p-value below which one counts as biased, corrected
+    for their number. smallest_bias: of first tokens, that would have been found 99 times in 100.
+    overruns: texts that went on behind their end; ties: places where greedy output was another token than the
+    lowest of the likeliest. Both must be 0."""
 
     contexts: int
     runs: int
     accepted: int
     drafted: int
     level: float
-    first: Tested
-    pair: Tested
+    p_values: dict[str, tuple[float, ...]]
+    smallest_bias: float
+    overruns: int
+    ties: int
 
     @property
     def passed(self) -> bool:
         """Where nothing was drafted nothing was checked."""
-        return self.drafted > 0 and min(*self.first.p_values, *self.pair.p_values) >= self.level
+        unbiased = self.drafted > 0 and least(self.p_values) >= self.level
+        return unbiased and self.overruns == self.ties == 0
 
     def as_dict(self) -> dict[str, Any]:
-        return {
+        figures = {
             "passed": self.passed,
             "contexts": self.contexts,
             "runs": self.runs,
             "drafted": self.drafted,
             "accepted": self.accepted,
             "level": self.level,
-            "first_token": vars(self.first),
-            "first_pair": vars(self.pair),
+            "smallest_bias": self.smallest_bias,
+            "overruns": self.overruns,
+            "ties": self.ties,
         }
+        return figures | {test: {"p_values": values} for test, values in self.p_values.items()}
 
 
-@dataclass(frozen=True)
-class Context:
-    """tokens: what was said before. row: the recorded row that follows."""
+class Runs:
+    """Two tokens decoded after one context, again and again with new seeds.
 
-    tokens: Sequence[int]
-    row: int
+    Every other draft is cut to depth 1: what then comes of its first token is known exactly, and the token
+    after a whole accepted path, drawn from the last row, falls within the two that are counted.
+    """
+
+    def __init__(self, loop: Loop, context: Context, planned: int, seed: Sequence[int]) -> None:
+        self._loop, self.context = loop, context
+        self._random = np.random.default_rng(seed)
+        budget = loop.budget
+        depths = (1, budget.depth) if budget.depth > 1 else (1,)
+        self.policies = [(d == 1, Fixed(budget.capped(d, budget.nodes, budget.width))) for d in depths]
+        self.counted = Counted(loop, context, planned / len(depths))
+        self.n = self.drafted = self.accepted = 0
+
+    def go_on(self, times: int) -> None:
+        loop = self._loop
+        for _ in range(times):
+            shallow, policy = self.policies[self.n % len(self.policies)]
+            request = begun(loop, self.context, int(self._random.integers(2**32)))
+            step = advance(loop.target, loop.drafter, policy, [request])[0]
+            tokens = step.tokens
+            if len(tokens) == 1:
+                tokens += advance(loop.target, loop.drafter, policy, [request])[0].tokens
+            request.close()
+            self.n += 1
+            self.drafted += request.stats.drafted
+            self.accepted += request.stats.accepted
+            self.counted.add(step, tokens[1], shallow)
 
 
 def check_sampled(
-    target: HeldTarget,
-    drafter: Drafter,
-    place: Place,
-    contexts: Sequence[Context],
-    budget: Budget,
-    sampling: Sampling,
-    *,
-    rule: str,
-    runs: int,
-    seed: int,
-    tick: Callable[[], None],
+    loop: Loop, places: Sequence[Context], n: int, runs: int, seed: int, tick: Callable[[], None]
 ) -> Sampled:
-    """Decode two tokens after each context, `runs` times each with new seeds, and count what came.
-
-    Every other draft is cut to depth 1: only then does the token after a whole accepted path, drawn from the
-    last row, fall within the two that are counted.
-    """
-    policies = (Fixed(budget), Fixed(budget.capped(1, budget.nodes, budget.width)))
-    firsts: list[Sample] = []
-    pairs: list[Sample] = []
-    drafted = accepted = 0
-    for number, context in enumerate(contexts):
-        place.at = context.row
-        counts: Counter[tuple[int, int]] = Counter()
-        for run in range(runs):
-            if run % CHUNK == 0:
-                tick()
-            request = start(
-                target,
-                drafter,
-                context.tokens,
-                max_tokens=budget.depth + 2,
-                sampling=sampling,
-                seed=int(np.random.SeedSequence([seed, number, run]).generate_state(1)[0]),
-                ignore_eos=True,
-                rule=rule,
-            )
-            tokens: list[int] = []
-            while len(tokens) < 2:
-                tokens += advance(target, drafter, policies[run % 2], [request])[0].tokens
-            request.close()
-            drafted += request.stats.drafted
-            accepted += request.stats.accepted
-            counts[tokens[0], tokens[1]] += 1
-        first, pair = stated(target, place, context, sampling, counts)
-        firsts.append(first)
-        pairs.append(pair)
-    level = FALSE_ALARM / (2 * (len(contexts) + 1))
-    tests = [judge(samples, level, seed) for samples in (firsts, pairs)]
-    return Sampled(len(contexts), runs, accepted, drafted, level, *tests)
+    """`runs` after each of the `n` best of `places`: fewer where a bias is found sooner or nothing is drafted
+    there, more where one is suspected. Ticks after every CHUNK of them."""
+    contexts = chosen(loop, places, n)
+    overruns, ties = overrun(loop, contexts, seed), misjudged_ties(loop, places)
+    every = [Runs(loop, context, runs, [seed, number]) for number, context in enumerate(contexts)]
+    level = FALSE_ALARM / (len(TESTS) * (len(every) + 1))
+    active, done = every, 0
+    while True:
+        for one in active:
+            one.go_on(min(CHUNK, runs - done % runs))
+            tick()
+        done += min(CHUNK, runs - done % runs)
+        found = {test: judged([one.counted.evidence(test) for one in every]) for test in TESTS}
+        enough = runs * (LONGER if least(found) < SUSPICIOUS else 1)
+        if overruns or ties or least(found) < level or done >= enough:
+            break
+        # Nothing is verified where nothing was drafted, and a bias is there to be seen elsewhere.
+        active = [one for one in every if one.drafted] or every
+    firsts = [table for one in every for table in one.counted.tables("first_token")]
+    return Sampled(
+        contexts=len(every),
+        runs=sum(one.n for one in every),
+        accepted=sum(one.accepted for one in every),
+        drafted=sum(one.drafted for one in every),
+        level=level,
+        p_values=found,
+        smallest_bias=smallest_bias(firsts, level, seed),
+        overruns=overruns,
+        ties=ties,
+    )
 
 
-def stated(
-    target: HeldTarget,
-    place: Place,
-    context: Context,
-    sampling: Sampling,
-    counts: Counter[tuple[int, int]],
-) -> tuple[Sample, Sample]:
-    """(first tokens, first pairs) counted, beside what plain sampling says of them."""
-    n, rows = counts.total(), target.rows
-    p = probabilities(rows[place.row([], len(rows))], sampling, context.tokens)
-    seconds: dict[int, NDArray[np.int64]] = {}
-    for (first, second), count in counts.items():
-        seconds.setdefault(first, np.zeros(len(p), np.int64))[second] += count
-    firsts = np.zeros(len(p), np.int64)
-    for first, its in seconds.items():
-        firsts[first] = its.sum()
-    pair_counts, pair_p = [], []
-    for first in np.flatnonzero(p * n >= RARE).tolist():
-        row = rows[place.row([first], len(rows))]
-        pair_p.append(p[first] * probabilities(row, sampling, [*context.tokens, first]))
-        pair_counts.append(seconds.get(first, np.zeros(len(p), np.int64)))
-    # Pairs with a rare first token are one outcome.
-    pair_p.append(np.array([max(0.0, 1.0 - float(sum(x.sum() for x in pair_p)))]))
-    pair_counts.append(np.array([n - sum(int(x.sum()) for x in pair_counts)], np.int64))
-    return pooled(firsts, p), pooled(np.concatenate(pair_counts), np.concatenate(pair_p))
+def judged(evidence: Sequence[float]) -> tuple[float, ...]:
+    """The p-values of the contexts, and that of all together."""
+    return tuple(map(p_value, [*evidence, sum(evidence)]))
+
+
+def least(p_values: dict[str, tuple[float, ...]]) -> float:
+    return min(map(min, p_values.values()))

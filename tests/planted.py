@@ -1,0 +1,233 @@
+"""Classic mistakes planted in the loop as it stands, for the certificate to catch: the wrong verifications
+and drafts of broken.py, and faults of a line or two in the real ones."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager as Planted
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import broken
+from paceline.core import decode, verify
+from paceline.core.ports import Budget, Drafter
+from paceline.core.rng import SeededRng
+from paceline.core.sampling import Sampling, softmax
+from paceline.core.settings import Drafting
+from paceline.core.tree import ROOT, DraftTree, Probabilities
+from paceline.drafters import model
+from paceline.engines.toy import ToyTarget
+from paceline.lab.certify.certificate import ALL_SAMPLERS
+from paceline.lab.certify.contexts import recorded_places
+from paceline.lab.certify.held import HeldTarget, Place, recorded
+from paceline.lab.certify.loop import Context, Loop
+
+CHAIN = Drafting(("model",), temperature=1.0)
+TREE = replace(CHAIN, width=3)
+GREEDY = replace(CHAIN, temperature=0.0)
+Change = Callable[[DraftTree], DraftTree]
+
+
+def unchanged(tree: DraftTree) -> DraftTree:
+    return tree
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """plant: makes it for as long as the context lasts. change: what becomes of each draft."""
+
+    drafting: Drafting
+    plant: Callable[[], Planted[None]] = nullcontext
+    change: Change = unchanged
+
+
+class Changed:
+    """A drafter whose drafts are changed on their way."""
+
+    def __init__(self, drafter: Drafter, change: Change) -> None:
+        self._drafter, self._change = drafter, change
+        self.name, self.wants = drafter.name, drafter.wants
+
+    def open(self, prompt: Sequence[int], seed: int) -> Any:
+        return self._drafter.open(prompt, seed)
+
+    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
+        return [self._change(tree) if len(tree) else tree for tree in self._drafter.propose(batch)]
+
+    def close(self) -> None:
+        self._drafter.close()
+
+
+@contextmanager
+def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, by)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def edited(module: ModuleType, function: Any, *lines: tuple[str, str]) -> Any:
+    """A function of a module with some of its source replaced."""
+    source, name = textwrap.dedent(inspect.getsource(function)), function.__name__
+    for line, by in lines:
+        assert source.count(line) == 1, f"{name} has no such line any more: {line}"
+        source = source.replace(line, by)
+    found: dict[str, Any] = {}
+    code = "from __future__ import annotations\n" + source
+    exec(compile(code, f"<{name}, edited>", "exec"), vars(module), found)
+    return found[name]
+
+
+def judged(walk: Callable[..., Any]) -> Callable[[], Planted[None]]:
+    return lambda: replaced(decode, "verify", walk)
+
+
+def drawn(*lines: tuple[str, str]) -> Callable[[], Planted[None]]:
+    """The draft model's draw with other lines."""
+    owner = model.ModelDrafter
+    return lambda: replaced(owner, "_draw", edited(model, owner._draw, *lines))
+
+
+def sure_rejection_without_residual() -> Planted[None]:
+    line = "_reject_first(here, here.p, q, x)"
+    wrong = edited(verify, verify.traversal, (line, "here.waiting.pop(0)"))
+    return replaced(verify, "RULES", verify.RULES | {"traversal": wrong, "block": wrong})
+
+
+def highest_of_equals() -> Planted[None]:
+    """In greedy decoding."""
+    right, wrong = verify.verify, broken.judged_by(broken.highest_of_equals)
+
+    def judge(tree: DraftTree, out: Any, sampling: Sampling, *rest: Any) -> verify.Verdict:
+        return (wrong if sampling.greedy else right)(tree, out, sampling, *rest)
+
+    return replaced(decode, "verify", judge)
+
+
+def one_stream() -> Planted[None]:
+    """What the draft model draws with is what the target draws with."""
+    begin = model.ModelMemory.__init__
+
+    def init(self: model.ModelMemory, *args: Any) -> None:
+        begin(self, *args)
+        self.rng = SeededRng(args[-1])
+
+    return replaced(model.ModelMemory, "__init__", init)
+
+
+def requeued(change: Callable[[Probabilities, int], Probabilities]) -> Change:
+    """Each node recorded with another q than it was drawn from."""
+
+    def wrong(tree: DraftTree) -> DraftTree:
+        if tree.q is None:
+            return tree
+        pairs = zip(tree.q, tree.tokens, strict=True)
+        return replace(tree, q=tuple(None if q is None else change(q, x) for q, x in pairs))
+
+    return wrong
+
+
+def dropped(p_min: float) -> Change:
+    """A token goes, with all below it, because its own q is low."""
+
+    def wrong(tree: DraftTree) -> DraftTree:
+        kept: list[bool] = []
+        for node, parent in enumerate(tree.parents):
+            q = None if tree.q is None else tree.q[node]
+            likely = q is None or q[tree.tokens[node]] >= p_min
+            kept.append(likely and (parent == ROOT or kept[parent]))
+        return tree.only(kept)
+
+    return wrong
+
+
+def softened(n_vocab: int) -> Change:
+    """Greedy drafts, recorded with a softmax that they are the argmax of."""
+    tail = float(np.log(n_vocab / 2))
+
+    def wrong(tree: DraftTree) -> DraftTree:
+        qs = (softmax(np.where(np.arange(n_vocab) == x, tail, 0.0)) for x in tree.tokens)
+        return replace(tree, q=tuple(qs))
+
+    return wrong
+
+
+ADD = "growth.add(node, token, likely, growth.reaches(node, likely), q)"
+NEVER_RENORMALISED = (ADD, ADD.replace(", q)", ", whole)"))
+LIKELY = "likely = float(whole[token])"
+STOPPED = (LIKELY, LIKELY + "\n        if likely < growth.budget.p_min: break")
+
+
+def mistakes(n_vocab: int) -> dict[str, Mistake]:
+    """Everything that the sampled check must catch, for models of so many tokens."""
+    found = {
+        name: Mistake(TREE if "traversal" in name else CHAIN, judged(walk))
+        for name, walk in broken.VERIFICATIONS.items()
+    }
+    return found | {
+        "a deterministic draft rejected without zeroing it": Mistake(
+            GREEDY, judged(broken.judged_by(broken.certainly_not_zeroed))
+        ),
+        "an argmax with a softmax q": Mistake(GREEDY, change=softened(n_vocab)),
+        "q before its temperature": Mistake(
+            CHAIN, change=requeued(lambda q, x: np.sqrt(q) / np.sqrt(q).sum())
+        ),
+        "q before its top-k": Mistake(CHAIN, change=requeued(lambda q, x: 0.7 * q + 0.3 / len(q))),
+        "a token dropped for its own q below 0.3": Mistake(CHAIN, change=dropped(0.3)),
+        "a token dropped for its own q below 0.05": Mistake(CHAIN, change=dropped(0.05)),
+        "a draw that stops at a token below p_min": Mistake(CHAIN, drawn(STOPPED)),
+        "a sure rejection without residual, chain": Mistake(CHAIN, sure_rejection_without_residual),
+        "a sure rejection without residual, tree": Mistake(TREE, sure_rejection_without_residual),
+        "the draft draws from the target's stream, chain": Mistake(CHAIN, one_stream),
+        "the draft draws from the target's stream, tree": Mistake(TREE, one_stream),
+        "siblings without replacement, q never renormalised": Mistake(TREE, drawn(NEVER_RENORMALISED)),
+        "kseq over siblings drawn without replacement": Mistake(
+            replace(TREE, verify="kseq"),
+            drawn(NEVER_RENORMALISED, ("if not self._independent:", "if True:")),
+        ),
+        "ties broken towards the highest id": Mistake(CHAIN, highest_of_equals),
+        "an end of text inside a draft that is not cut there": Mistake(
+            CHAIN, lambda: replaced(decode, "cut", broken.cut_at_the_end_of_the_step)
+        ),
+    }
+
+
+def loop(
+    drafting: Drafting,
+    target: HeldTarget,
+    draft: HeldTarget,
+    place: Place,
+    sampling: Sampling,
+    change: Change,
+) -> Loop:
+    """What `certify` makes of these settings, with drafts changed on their way."""
+    drafter = model.ModelDrafter(
+        draft,
+        target.vocab.size,
+        temperature=drafting.temperature,
+        top_k=drafting.top_k,
+        independent=drafting.independent,
+    )
+    return Loop(target, Changed(drafter, change), place, drafting.budget, sampling, drafting.verify)
+
+
+V = 48
+TEXTS = np.random.default_rng(5).integers(V, size=(3, 40)).tolist()
+
+
+def toy_loop(drafting: Drafting, change: Change = unchanged) -> tuple[Loop, list[Context]]:
+    """A pair of toys with drafts of two tokens, and the places to choose from."""
+    target, draft = ToyTarget(V, seed=2), ToyTarget(V, seed=2, noise=0.7)
+    place = Place()
+    rows, theirs = ([recorded(toy, text, 20) for text in TEXTS] for toy in (target, draft))
+    held = [HeldTarget(toy, np.concatenate(r), place) for toy, r in ((target, rows), (draft, theirs))]
+    made = loop(replace(drafting, n_draft=2), held[0], held[1], place, ALL_SAMPLERS, change)
+    return made, recorded_places(TEXTS, rows)
