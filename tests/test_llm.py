@@ -19,7 +19,9 @@ from paceline.core.settings import Drafting
 from paceline.core.tree import EMPTY
 from paceline.core.vocab import Vocab
 from paceline.drafters.none import NoDrafter
+from paceline.engines.grammar import TextGrammar
 from paceline.llm import LLM
+from paceline.stream import Stream
 
 
 class Text:
@@ -112,9 +114,9 @@ def test_what_a_request_may_ask_for_is_what_the_type_checker_knows(models: Path)
     with paceline.load(models / "target.gguf", threads=1) as llm:
         assert len(llm.generate([1, 2], max_tokens=2, temperature=0.5, ignore_eos=True).tokens) == 2
         with pytest.raises(UsageError, match="unknown setting max_tokns"):
-            llm.generate([1, 2], max_tokns=2)  # type: ignore[call-arg]  # as mypy says, too
+            llm.generate([1, 2], max_tokns=2)  # type: ignore[call-overload]  # as mypy says, too
         with pytest.raises(UsageError, match="max_tokens"):
-            llm.generate([1, 2], max_tokens="2")  # type: ignore[arg-type]
+            llm.generate([1, 2], max_tokens="2")  # type: ignore[call-overload]
 
 
 def test_a_stop_string_is_one_string_and_not_its_characters(models: Path) -> None:
@@ -123,6 +125,61 @@ def test_a_stop_string_is_one_string_and_not_its_characters(models: Path) -> Non
         stop = next(whole[i : i + 2] for i in range(4, 20) if whole[i] in whole[:i])
         done = llm.generate([65, 66], max_tokens=24, ignore_eos=True, stop=stop)
     assert done.text == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 5])
+def test_a_list_of_prompts_is_a_batch_and_each_is_what_it_is_alone(models: Path, sessions: int) -> None:
+    prompts = ["one", "two two two", "three", "four four", "five"]
+    exact: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 128}
+    with paceline.load(
+        models / "target.gguf", models / "draft.gguf", "lookup,model", sessions=sessions, p_min=0.0, **exact
+    ) as llm:
+        alone = [llm.generate(one, max_tokens=12, ignore_eos=True, logprobs=1) for one in prompts]
+        llm.target.forget()
+        passes: list[int] = []
+        llm.target.on_pass = lambda rows, depth, seconds: passes.append(rows)
+        done = llm.generate(prompts, max_tokens=12, ignore_eos=True, logprobs=1)
+        assert [one.tokens for one in done] == [one.tokens for one in alone]
+        assert [(one.text, one.stop_reason, len(one.logprobs)) for one in done] == [
+            (one.text, "length", 12) for one in alone
+        ]
+        groups = [done[i : i + sessions] for i in range(0, len(done), sessions)]
+        assert len(passes) == sum(max(one.stats.steps for one in group) for group in groups)
+        assert all(one.seconds > 0 for one in done)
+        assert llm.generate([[1, 2]], max_tokens=2, ignore_eos=True)[0].n_tokens == 2
+
+
+def test_in_a_batch_the_error_of_one_is_raised_when_the_others_are_done(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd(TextGrammar):
+        def mask(self, path: Any) -> Any:
+            if self in made[1:2]:
+                raise ZeroDivisionError("in the grammar")
+            return super().mask(path)
+
+    made: list[Any] = []
+
+    def grammar(*given: Any) -> Any:
+        made.append(Odd(*given))
+        return made[-1]
+
+    monkeypatch.setattr("paceline.llm.TextGrammar", grammar)
+    with paceline.load(models / "target.gguf", models / "draft.gguf", sessions=3, threads=1) as llm:
+        learned: list[int] = []
+        monkeypatch.setattr("paceline.stream.Stream._take", counted(Stream._take, learned))
+        with pytest.raises(ZeroDivisionError):
+            llm.generate(["a", "b", "c"], max_tokens=6, regex="[a-z]{9}")
+        assert sum(learned) == 12  # all of the other two
+        assert all(slot.is_free for slot in llm.target._slots)
+
+
+def counted(take: Any, tokens: list[int]) -> Any:
+    def counting(self: Stream, step: Any) -> Any:
+        tokens.append(len(step.tokens))
+        return take(self, step)
+
+    return counting
 
 
 def test_an_engine_that_fails_in_mid_stream_leaves_the_session_free(
@@ -215,7 +272,7 @@ def test_a_prompt_that_is_neither_text_nor_tokens_is_refused(
     with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
         with pytest.raises(UsageError, match=complaint):
             llm.generate(prompt)
-        assert llm.generate(np.array([1, 2]), max_tokens=np.int64(1)).n_tokens == 1  # type: ignore[arg-type]
+        assert llm.generate(np.array([1, 2]), max_tokens=np.int64(1)).n_tokens == 1  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

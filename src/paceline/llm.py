@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from paceline.asked import Asked, SamplingSettings
 from paceline.core import typed
-from paceline.core.errors import UsageError
+from paceline.core.errors import BusyError, UsageError
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import NO_BUDGET, Drafter
 from paceline.core.sampling import Sampling
@@ -132,12 +133,37 @@ class LLM:
             logprobs=logprobs,
         )
 
-    def generate(self, prompt: str | Sequence[int], **request: Unpack[Asked]) -> Generation:
-        """As `stream`, all at once."""
+    @overload
+    def generate(self, prompt: str | Sequence[int], **request: Unpack[Asked]) -> Generation: ...
+
+    @overload
+    def generate(self, prompt: list[str] | list[list[int]], **request: Unpack[Asked]) -> list[Generation]: ...
+
+    def generate(self, prompt: Any, **request: Unpack[Asked]) -> Generation | list[Generation]:
+        """As `stream`, all at once. A list of prompts is a batch: they are decoded together, as many at a
+        time as there are `sessions`, each to what it would be alone; an error of one is raised at the end."""
+        if isinstance(prompt, list | tuple) and any(isinstance(one, str | list | tuple) for one in prompt):
+            return self._generate_all(prompt, **request)
         with self.stream(prompt, **request) as stream:
             for _ in stream:
                 pass
         return stream.result()
+
+    def _generate_all(self, prompts: Sequence[Any], **request: Unpack[Asked]) -> list[Generation]:
+        left = [self.tokens(prompt) for prompt in prompts][::-1]
+        done: list[Generation] = []
+        while left:
+            with ExitStack() as stack:
+                streams = [stack.enter_context(self.stream(left.pop(), **request))]
+                while left and len(streams) < self.target.caps.batch:
+                    try:
+                        streams.append(stack.enter_context(self.stream(left[-1], **request)))
+                    except BusyError:  # other threads have the rest
+                        break
+                    left.pop()
+                Stream.finish(streams)
+                done += [stream.result() for stream in streams]
+        return done
 
     def close(self) -> None:
         """Free the models. Calling it twice is harmless; in a forked process it does nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from paceline.core.account import Account
 from paceline.core.decode import Request, decode, start
 from paceline.core.policy import Policy
 from paceline.core.ports import Drafter
-from paceline.core.record import Logprob, Stats, StopReason
+from paceline.core.record import Logprob, Stats, Step, StopReason
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.stream import TextStream
 from paceline.sharing import Sharing
@@ -95,7 +96,8 @@ class Stream(Iterator[Piece]):
             return started
 
         self._request = sharing.start(self, begin)
-        self._steps = decode(target, drafter, policy, [self._request])
+        self._decoding = partial(decode, target, drafter, policy)
+        self._steps = self._decoding([self._request])
         self._open = True
 
     def __next__(self) -> Piece:
@@ -112,6 +114,9 @@ class Stream(Iterator[Piece]):
         began = perf_counter()
         _, step = next(self._steps)
         self._seconds += perf_counter() - began
+        return self._take(step)
+
+    def _take(self, step: Step) -> Piece:
         self._tokens += step.tokens
         self._sources += step.sources
         self._logprobs += step.logprobs
@@ -122,6 +127,22 @@ class Stream(Iterator[Piece]):
         if step.stop_reason is not None:
             self._close()
         return Piece(text, parts, step.tokens, step.sources, step.logprobs)
+
+    @staticmethod
+    def finish(streams: Sequence[Stream]) -> None:
+        """Decode streams of one LLM to their ends, all of them in each pass. What goes wrong with one does
+        not keep the others from theirs; it is raised then."""
+        first, of = streams[0], {id(stream._request): stream for stream in streams}
+        steps = first._decoding([stream._request for stream in streams])
+        while True:
+            with first._sharing.turn():
+                try:
+                    request, step = next(steps)
+                except StopIteration:
+                    return
+                stream = of[id(request)]
+                stream._seconds += step.times.total
+                stream._take(step)
 
     def __enter__(self) -> Stream:
         return self
