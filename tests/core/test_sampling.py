@@ -14,6 +14,7 @@ from paceline.core.sampling import (
     after_exclusion,
     argmax,
     nucleus,
+    odds,
     probabilities,
     top_k,
     typical,
@@ -29,6 +30,15 @@ def p(**settings: float) -> list[float]:
 
 def test_temperature_one_is_the_softmax() -> None:
     assert p(temperature=1.0) == [0.5, 0.3, 0.15, 0.05]
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_an_engines_float32_row_becomes_a_distribution_in_float64(top_k: int) -> None:
+    row = LOGITS.astype(np.float32)
+    exact = np.exp(row.astype(np.float64) / 0.7)[: top_k or 4]
+    found = odds(row, Sampling(temperature=0.7, top_k=top_k), ())
+    assert found.p.dtype == np.float64
+    assert found.p == pytest.approx(exact / exact.sum(), abs=1e-15)
 
 
 def test_temperature_zero_is_all_on_the_argmax() -> None:
@@ -57,6 +67,7 @@ def test_typical_keeps_what_is_about_as_surprising_as_the_average() -> None:
     assert p(temperature=1.0, typical_p=0.99) == p(temperature=1.0)
     assert typical(np.array([0.0, 1.0, 0.0]), 0.3).tolist() == [1]
     assert typical(np.full(4, 0.25), 0.3).tolist() == [0, 1]
+    assert typical(np.full(4, 0.25), 0.5).tolist() == [0, 1, 2]  # more than half
 
 
 def test_xtc_mixes_what_it_leaves_with_what_there_was() -> None:

@@ -364,6 +364,17 @@ def test_a_q_shorter_than_the_vocabulary_is_padded_and_a_longer_one_refused() ->
         drawn_from(chain([0], "x", q=[np.array([0.5, 0.5, 0.0])]), 0, 2)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_token_that_is_drafted_once_in_a_million_times_is_exact_too(rule: str) -> None:
+    class Sharp(World):
+        def _weights(self, what: int, path: tuple[int, ...]) -> Probabilities:
+            seldom = (1e-5, 1e-6)[what]
+            return np.array([1.0 - 2 * seldom, seldom, seldom])
+
+    shape = plant(1, 1, kind=kind(rule)) if rule in CHAINS else plant(2, 1, kind=kind(rule))
+    assert induced(Sharp(3, seed=2, likeness=0.0), shape, shape.depth, rule).distance < EXACT
+
+
 def test_a_draft_vocabulary_that_is_a_part_of_the_target_s_is_exact() -> None:
     """q scattered into the target's ids, zero elsewhere; p knows tokens that can never be drafted."""
 

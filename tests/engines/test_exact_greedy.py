@@ -117,6 +117,20 @@ def test_what_was_asked_before_changes_no_bit(exact: LlamaTarget) -> None:
         np.testing.assert_array_equal(row_after(exact, before, tokens), fresh)
 
 
+def test_cells_that_an_answer_left_are_not_taken_for_a_prompts(tiny: LlamaTarget) -> None:
+    """However long the prompt is that they would be right for, and whether or not their bits would differ."""
+    tokens, session = list(range(1, 21)), tiny.open()
+    session.prefill(tokens[:10])
+    for token in tokens[10:]:
+        rows(tiny, session)
+        session.keep((), token)
+    assert (session.slot.prompt, session.slot.cached) == (9, tokens[:-1])
+    session.close()
+    again = tiny.open()
+    again.prefill(tokens)
+    assert (again.slot.prompt, again.slot.cached) == (19, tokens[:-1])
+
+
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
 @pytest.mark.parametrize("drafters", ["lookup", "lookup,model"])
 def test_drafted_greedy_output_is_plain_output(weights: Path, kind: str, drafters: str) -> None:

@@ -200,6 +200,15 @@ def test_the_cache_holds_the_path_that_was_kept_and_a_later_session_takes_that_o
         np.testing.assert_allclose(row, last_row(small, text), atol=1e-2 * float(np.ptp(row)))
 
 
+def test_a_session_closed_in_the_middle_of_a_draft_gives_its_branches_back(small: LlamaTarget) -> None:
+    session = small.open()
+    session.prefill([1, 2, 3])
+    small.forward([(session, FORK)], Want())
+    assert small._branches.count(None) == 63
+    session.close()
+    assert small._branches.count(None) == 64
+
+
 def test_after_a_stop_inside_a_draft_the_cache_holds_what_was_emitted_and_nothing_else(
     small: LlamaTarget,
 ) -> None:
