@@ -1,6 +1,6 @@
 """What `paceline certify` catches, how surely, and with how many draws: the table in docs/exactness.md.
 
-    python benchmarks/certify_power.py [-n 20] [--jobs 2] [--only WORDS] [--sound]
+    python benchmarks/certify_power.py [-n 20] [--jobs 2] [--only WORDS ...] [--sound]
 
 The embedded pair. Each classic mistake (tests/planted.py) is planted in the loop, and the sampled check run
 with its default size and other seeds each time: how often it was caught, what it was caught by, how many runs
@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How surely certify catches classic mistakes.")
     parser.add_argument("-n", type=int, default=20, help="repetitions of each")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--only", default="", help="mistakes whose names have these words in them")
+    parser.add_argument("--only", action="append", help="mistakes whose names have these words in them")
     parser.add_argument("--sound", action="store_true", help="exact systems instead of mistakes")
     args = parser.parse_args()
     names = [f"sound: {name}" for name in SOUND] if args.sound else list(mistakes(2))
@@ -117,7 +117,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|", flush=True)
     with ProcessPoolExecutor(args.jobs, get_context("spawn"), hold) as pool:
         for name in names:
-            if args.only in name:
+            if any(words in name for words in args.only or [""]):
                 results = list(pool.map(one, [(name, seed) for seed in range(args.n)]))
                 print("".join(rows_of(name, results)), end="", flush=True)
 
