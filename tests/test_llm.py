@@ -262,7 +262,7 @@ def test_log_probabilities_end_where_a_stop_string_cut_the_text(models: Path) ->
         (None, "the prompt None: must be text, or a list of token ids"),
         (b"ab", "the prompt b'ab': must be text, or a list of token ids"),
         ([1, 2.5], "the prompt: token 2.5: must be a whole number"),
-        (["a"], "the prompt: token 'a': must be a whole number"),
+        ([1, "a"], "the prompt: token 'a': must be a whole number"),
         ([1, 1 << 70], "outside the vocabulary"),
     ],
 )

@@ -142,7 +142,8 @@ class LLM:
     def generate(self, prompt: Any, **request: Unpack[Asked]) -> Generation | list[Generation]:
         """As `stream`, all at once. A list of prompts is a batch: they are decoded together, as many at a
         time as there are `sessions`, each to what it would be alone; an error of one is raised at the end."""
-        if isinstance(prompt, list | tuple) and any(isinstance(one, str | list | tuple) for one in prompt):
+        batch = isinstance(prompt, list | tuple) and len(prompt) > 0
+        if batch and all(isinstance(one, str | list | tuple) for one in prompt):
             return self._generate_all(prompt, **request)
         with self.stream(prompt, **request) as stream:
             for _ in stream:

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core import theory
@@ -161,6 +161,7 @@ def test_break_even_is_where_a_draft_that_is_free_neither_gains_nor_loses(v: flo
 
 
 @given(v=st.floats(1.0, 12.0), k=st.integers(1, 12))
+@settings(deadline=None)
 def test_break_even_is_what_trying_every_acceptance_finds(v: float, k: int) -> None:
     gaining = [i for i in range(10_001) if theory.expected_tokens(i / 10_000, k) >= v]
     a = theory.break_even(v, k)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from paceline.core.errors import UsageError
 from paceline.core.record import Logprob, Stats
 from paceline.core.rng import SeededRng
-from paceline.core.sampling import Odds, Sampling
+from paceline.core.sampling import LARGEST, Odds, Sampling
 from paceline.core.settings import Drafting
 from paceline.core.vocab import Vocab
 from paceline.engines.recorded import numbered
@@ -28,6 +28,7 @@ from paceline.machine.fingerprint import fingerprint
 from paceline.stream import Generation
 
 VOCAB = numbered(300)
+BIASES = st.floats(-LARGEST, 9, allow_nan=False) | st.just(float("-inf"))
 START = """
 import os, resource, sys
 from pathlib import Path
@@ -101,7 +102,7 @@ ASKED = st.fixed_dictionaries(
         "session": st.text(st.characters(codec="utf-8"), max_size=6),
         "seed": st.integers(0, 2**63),
         "temperature": st.floats(0, 9),
-        "bias": st.dictionaries(st.integers(0, 299), st.floats(max_value=9, allow_nan=False), max_size=2),
+        "bias": st.dictionaries(st.integers(0, 299), BIASES, max_size=2),
         "seconds": st.floats(0, 1e9),
         "stats": st.builds(Stats, steps=st.just(1), drafted=st.integers(5, 9), accepted=st.integers(0, 5)),
     }
