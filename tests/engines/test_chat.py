@@ -120,7 +120,8 @@ class Attacked:
 def attacked() -> Attacked:
     """All of them, one after another in a process of its own."""
     script = """
-import json, resource, sys
+import json, sys
+from peak import peak_megabytes
 from chat_attacks import ATTACKS
 from paceline.core.errors import ModelError
 from paceline.engines.chat import render
@@ -130,8 +131,7 @@ for name, (template, _) in ATTACKS.items():
         said[name] = "rendered: " + render(template, [{"role": "user", "content": "<hi>"}])[:100]
     except ModelError as error:
         said[name] = str(error)
-unit = 2**10 if sys.platform == "linux" else 2**20
-json.dump({"said": said, "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit}, sys.stdout)
+json.dump({"said": said, "megabytes": peak_megabytes()}, sys.stdout)
 """
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}{script}"],
