@@ -14,6 +14,7 @@ from paceline.core.ports import Drafter, Learner
 from paceline.core.settings import LEARNERS, WITH_MODEL, Drafting, checked
 from paceline.core.vocab import Vocab
 from paceline.costing import beside, costs_of, refresh, save, to_stderr
+from paceline.engines.openers import open_engine
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
@@ -58,8 +59,6 @@ def load(
     settings: the fields of Drafting (n_draft, width, p_min, ..., the draft's own temperature and top_k).
     Raises UsageError, VocabError, ModelError or MissingExtraError.
     """
-    from paceline.engines.llama import LlamaTarget
-
     if isinstance(drafters, str):
         drafters = [name.strip() for name in drafters.split(",")]
     drafters = None if drafters is None else typed.texts("drafters", drafters)
@@ -99,7 +98,7 @@ def load(
     }
     with contextlib.ExitStack() as undo:
         rows = 1 + drafting.n_draft if exact_greedy else 0
-        engine = LlamaTarget(Path(target), n_ctx=n_ctx, exact_rows=rows, **engine_settings)
+        engine = open_engine(Path(target), n_ctx=n_ctx, exact_rows=rows, **engine_settings)
         undo.callback(engine.close)
         attention.settle(engine)
         if not engine.caps.rewind and left_open:
@@ -115,7 +114,7 @@ def load(
             )
         small = None
         if draft is not None:
-            small = LlamaTarget(Path(draft), n_ctx=engine.caps.n_ctx, **beside(engine_settings))
+            small = open_engine(Path(draft), n_ctx=engine.caps.n_ctx, **beside(engine_settings))
             undo.callback(small.close)
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)

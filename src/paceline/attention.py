@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median_low
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +23,9 @@ from paceline.core.measuring import release
 from paceline.core.ports import Target, Want
 from paceline.core.tree import EMPTY, chain
 from paceline.costing import NOISY, Warn, goes_without_flash, key_of, progress, to_stderr
+from paceline.engines.engine import Engine, FlashAttention, Setup
 from paceline.machine.hardware.bandwidth import free_memory
 from paceline.machine.home import kept_at, write_whole
-
-if TYPE_CHECKING:
-    from paceline.engines.llama import LlamaTarget
 
 FORMAT = 1
 TURN = "attention"  # of a progress bar
@@ -70,10 +68,12 @@ class Attention:
         return asdict(self)
 
 
-def settle(target: LlamaTarget, *, warn: Warn = to_stderr) -> None:
-    """Let a target that was just loaded go without flash attention where that was left open and is faster
+def settle(target: Engine, *, warn: Warn = to_stderr) -> None:
+    """Let an engine that was just loaded go without flash attention where that was left open and is faster
     here: as was found before, or is in a few seconds now, with a line on the terminal."""
-    if not left_open(target) or not target.caps.rewind or target.caps.n_ctx < 2 * SHORTEST:
+    if not isinstance(target, FlashAttention) or not left_open(target):
+        return
+    if not target.caps.rewind or target.caps.n_ctx < 2 * SHORTEST:
         return
     flash = recall(target)
     if flash or SHARE * target.scores() > free_memory():
@@ -89,19 +89,20 @@ def settle(target: LlamaTarget, *, warn: Warn = to_stderr) -> None:
         warn(f"{error}; flash attention stays on")
 
 
-def left_open(model: Any) -> bool:
-    """Whether flash attention is a matter of speed, and was not said. model: a target, or how one is run."""
-    goes = goes_without_flash(model.gpu_layers, model.cache_type)
-    return goes and model.flash_attention is None and not model.exact_rows
+def left_open(model: Setup) -> bool:
+    """Whether flash attention is a matter of speed, and was not said."""
+    given = model.settings
+    goes = goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
+    return goes and given.get("flash_attention") is None and not given.get("exact_rows", 0)
 
 
-def settled(model: Any) -> bool | None:
+def settled(model: Setup) -> bool | None:
     """What `settle` would choose for a model that is run like this, by what is known already."""
-    return False if left_open(model) and recall(model) is False else model.flash_attention
+    return False if left_open(model) and recall(model) is False else model.settings.get("flash_attention")
 
 
 def try_both(
-    target: LlamaTarget, tick: Tick = lambda _: None, *, seconds: float = math.inf
+    target: FlashAttention, tick: Tick = lambda _: None, *, seconds: float = math.inf
 ) -> list[Attention]:
     """With the weights of `target`, which is left alone. Raises ModelError where no context can be made. For
     tick and seconds see `tried`."""
@@ -153,7 +154,7 @@ def best(tried: Sequence[Attention]) -> Attention:
     return max((one for one in tried if one.request <= least * (1 + ALIKE)), key=lambda one: one.flash)
 
 
-def recall(model: Any) -> bool | None:
+def recall(model: Setup) -> bool | None:
     """Which was kept for a model that is run like this; None where none was, or none that can be used: it is
     tried again in a moment."""
     key = _key(model)
@@ -166,7 +167,7 @@ def recall(model: Any) -> bool | None:
     return flash if good and type(flash) is bool else None
 
 
-def keep(model: Any, found: Sequence[Attention], warn: Warn) -> bool:
+def keep(model: Setup, found: Sequence[Attention], warn: Warn) -> bool:
     """The best, for whatever loads the model next; flash attention where nothing was tried. Of a machine too
     busy to tell it is flash attention, nothing is kept, and `warn` is told, as where the disk refuses."""
     if any(one.noise >= NOISY for one in found):
@@ -187,7 +188,7 @@ def path_of(key: Mapping[str, Any]) -> Path:
     return kept_at("attention", key)
 
 
-def _key(model: Any) -> dict[str, Any]:
+def _key(model: Setup) -> dict[str, Any]:
     """What the choice depends on: all that a target's costs do but the choice."""
     return key_of(model, "target") | {"flash_attention": None}
 

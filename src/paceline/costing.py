@@ -6,14 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.core.cost import Costs
 from paceline.core.measuring import ROWS, measure
+from paceline.engines.engine import Engine, Setup
 from paceline.machine.costs import NO_EFFORT, Effort, Kept, keep, recall
-
-if TYPE_CHECKING:
-    from paceline.engines.llama import LlamaTarget
 
 Warn = Callable[[str], None]
 # How long, where, and over how many rows, when a model is loaded for the first time. What this leaves out is
@@ -48,30 +46,17 @@ def goes_without_flash(gpu_layers: int, cache_type: str) -> bool:
     return not gpu_layers and cache_type in ("f16", "f32")
 
 
-def key_of(model: LlamaTarget, role: str) -> dict[str, Any]:
+def key_of(model: Setup, role: str) -> dict[str, Any]:
     """What a model's costs depend on. role: a draft's are measured over fewer rows. Raises MissingExtraError
-    without the engine."""
-    from importlib.metadata import version
-
-    from paceline.engines.llama.binding import llama_cpp
+    without the engine, and OSError where the model is not there."""
     from paceline.machine.hardware.threads import logical_cores
-    from paceline.machine.identity import cpu_name, fingerprint
+    from paceline.machine.identity import cpu_name
 
-    features = llama_cpp().llama_print_system_info().decode(errors="replace")
-    settings = ("threads", "gpu_layers", "flash_attention", "cache_type", "exact_rows")
-    return {
-        "role": role,
-        "model": fingerprint(model.path),
-        "engine": f"llama-cpp-python {version('llama-cpp-python')}",
-        "features": features,
-        "processor": cpu_name(),
-        "cores": logical_cores(),
-        **{name: getattr(model, name) for name in settings},
-    }
+    return {"role": role, "processor": cpu_name(), "cores": logical_cores(), **model.identity()}
 
 
 def costs_of(
-    target: LlamaTarget, draft: LlamaTarget | None = None, *, warn: Warn = to_stderr, quiet: bool = False
+    target: Engine, draft: Engine | None = None, *, warn: Warn = to_stderr, quiet: bool = False
 ) -> Costs:
     """The costs of both, measured in a few seconds where they are not known yet. Call it before the models
     are used: it takes one session of each, and what closed sessions left in their caches is dropped.
@@ -90,7 +75,7 @@ def costs_of(
     return as_costs(found)
 
 
-def refresh(costs: Costs, draft: LlamaTarget | None) -> None:
+def refresh(costs: Costs, draft: Engine | None) -> None:
     """From now on the draft's passes keep its costs up to date, as the policy does with the target's: between
     passes of a large target they take longer than one after the other. Not for a replay, which has no target
     in between."""
@@ -98,7 +83,7 @@ def refresh(costs: Costs, draft: LlamaTarget | None) -> None:
         draft.on_pass = costs.draft.observe
 
 
-def measured(model: LlamaTarget, effort: Effort, tick: Callable[[float], None]) -> Kept:
+def measured(model: Engine, effort: Effort, tick: Callable[[float], None]) -> Kept:
     cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, tick=tick)
     return Kept(cost, effort=effort)
 
@@ -108,7 +93,7 @@ def as_costs(found: Mapping[str, Kept]) -> Costs:
     return Costs(found["target"].cost, None if small is None else small.cost, found["target"].step)
 
 
-def save(target: LlamaTarget, draft: LlamaTarget | None, costs: Costs, *, warn: Warn = to_stderr) -> None:
+def save(target: Engine, draft: Engine | None, costs: Costs, *, warn: Warn = to_stderr) -> None:
     """Keep what use has taught. A target of another process that did the same: the last one stays."""
     for role, model in roles(target, draft).items():
         cost = costs.target if role == "target" else costs.draft
@@ -121,7 +106,7 @@ def save(target: LlamaTarget, draft: LlamaTarget | None, costs: Costs, *, warn: 
             return  # once is enough
 
 
-def roles(target: LlamaTarget, draft: LlamaTarget | None) -> dict[str, LlamaTarget]:
+def roles(target: Engine, draft: Engine | None) -> dict[str, Engine]:
     return {"target": target} | ({} if draft is None else {"draft": draft})
 
 

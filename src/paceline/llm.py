@@ -16,13 +16,13 @@ from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting, checked
 from paceline.drafters.none import NoDrafter
 from paceline.engines.chat import conversation
+from paceline.engines.engine import Engine
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.syntax import Schema, chosen
 from paceline.sharing import Sharing
 from paceline.stream import Generation, Stream
 
 if TYPE_CHECKING:
-    from paceline.engines.llama import LlamaTarget
     from paceline.machine.remembered import Remembered
 
 
@@ -38,10 +38,10 @@ class LLM:
 
     def __init__(
         self,
-        target: LlamaTarget,
+        target: Engine,
         drafter: Drafter,
         drafting: Drafting,
-        draft: LlamaTarget | None = None,
+        draft: Engine | None = None,
         remembered: Remembered | None = None,
         corpora: Any = None,
         policy: Policy | None = None,

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from paceline import zoo
 from paceline.core.errors import UsageError
+from paceline.engines.openers import is_toy
 from paceline.machine.home import expanded
 from paceline.machine.stores.reference import HUB, OLLAMA, PATH, ZOO, Held, Reference, parse
 
 
 def file_of(text: str | os.PathLike[str]) -> Path:
-    """The file to load, of several the first. Raises UsageError where a name stands for nothing that is on
+    """The file to load, of several the first; the toy model, which has none, is named as it was. Raises UsageError where a name stands for nothing that is on
     this machine; a path is left to whoever opens it."""
-    if not isinstance(text, str):
+    if not isinstance(text, str) or is_toy(text):
         return Path(text)
     reference = parse(text)
     return path_of(reference) if reference.kind == PATH else held(text, reference)[0].path

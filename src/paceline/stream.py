@@ -14,12 +14,12 @@ from paceline.core.decode import Request, decode, start
 from paceline.core.policy import Policy
 from paceline.core.ports import Drafter
 from paceline.core.record import Logprob, Stats, Step, StopReason
+from paceline.engines.engine import Engine
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.stream import TextStream
 from paceline.sharing import Sharing
 
 if TYPE_CHECKING:
-    from paceline.engines.llama import LlamaTarget
     from paceline.machine.remembered import Remembered
 
 
@@ -68,7 +68,7 @@ class Stream(Iterator[Piece]):
 
     def __init__(
         self,
-        target: LlamaTarget,
+        target: Engine,
         sharing: Sharing,
         prompt: Sequence[int],
         drafter: Drafter,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,15 +85,15 @@ def build(
     from paceline import zoo
     from paceline.cli.interrupts import Interrupts
     from paceline.cli.progress import progress
+    from paceline.engines.openers import open_tokenizer
     from paceline.lab.corpus.build import Sources, check_kinds
     from paceline.lab.corpus.build import build as build_corpus
-    from paceline.lab.tokenizer import Tokenizer
     from paceline.machine.corpora import check_name
 
     check_name(name)
     wanted = check_kinds([kind.strip() for kind in kinds.split(",")])
     sources = Sources([*(paths or []), *(more or [])], logs or [], globs or [], not answers_only)
-    with Interrupts() as interrupts, Tokenizer(tokenizer or zoo.target_path()) as model:
+    with Interrupts() as interrupts, closing(open_tokenizer(tokenizer or zoo.target_path())) as model:
 
         def check() -> None:
             if interrupts.pressed:

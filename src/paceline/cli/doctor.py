@@ -101,7 +101,7 @@ class Examining:
     ) -> None:
         self._models, self._effort = models, effort
         self._again, self._measure, self._as_json = again, measure, as_json
-        self._hardware = doctor_machine.look(models["threads"], again)
+        self._hardware = doctor_machine.look(models["target"], models["threads"], again)
 
     def record(self) -> dict[str, Any]:
         """What `--json` prints. Without an engine the machine can be told of, and nothing else."""
@@ -119,6 +119,7 @@ class Examining:
         from paceline.assemble import load
         from paceline.cli.progress import progress
         from paceline.costing import to_stderr
+        from paceline.engines.engine import Threads
         from paceline.lab import gathering, thread_trials
         from paceline.lab.costs import examine
 
@@ -133,7 +134,8 @@ class Examining:
         with Interrupts() as interrupts, load(**self._models, **drafting) as llm:
             if not self._as_json:
                 doctor_machine.show(self._hardware)
-            settings = doctor_machine.settings(self._hardware) if self._measure else []
+            tries = self._measure and isinstance(llm.target, Threads)
+            settings = doctor_machine.settings(self._hardware) if tries else []
             nodes = tuple(self._hardware.cores.nodes)
             attends = self._measure and doctor_machine.may_choose(llm.target)
             work = {"target": STEPS, thread_trials.TURN: thread_trials.ROUNDS * len(settings)}

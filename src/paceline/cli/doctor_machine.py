@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.errors import MissingExtraError, PacelineError
 
 if TYPE_CHECKING:
-    from paceline.engines.llama import LlamaTarget
+    from paceline.engines.engine import Engine
     from paceline.lab.thread_trials import Setting
     from paceline.llm import LLM
     from paceline.machine.hardware.probe import Hardware
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 Tick = Callable[[str], None]
 
 
-def look(threads: int | None, again: bool) -> Hardware:
-    """What can be read without loading a model; memory is measured with so many threads."""
+def look(target: str | None, threads: int | None, again: bool) -> Hardware:
+    """What can be read without loading a model; memory is measured with so many threads. target: says which
+    engine is meant; None: the embedded one."""
     from dataclasses import replace
 
+    from paceline import zoo
     from paceline.costing import to_stderr
+    from paceline.engines.openers import build_of
     from paceline.machine.hardware.bandwidth import measured
     from paceline.machine.hardware.probe import probe
     from paceline.machine.hardware.threads import choose_threads
+    from paceline.naming import file_of
 
     threads, unread = choose_threads(threads), []
     engine = offload = bandwidth = None
     try:
-        from paceline.engines.llama.binding import llama_cpp
-
-        cpp = llama_cpp()
-        engine = cpp.llama_print_system_info().decode(errors="replace")
-        offload = bool(cpp.llama_supports_gpu_offload())
+        build = build_of(file_of(target or zoo.target_path()))
+        engine, offload = build.features, build.offload
     except MissingExtraError as error:
         unread.append(f"what the engine can use: {error}")
     try:
@@ -74,66 +75,63 @@ def settings(hardware: Hardware) -> list[Setting]:
 def try_threads(llm: LLM, chosen: list[Setting], nodes: Sequence[int], tick: Tick) -> dict[str, Any]:
     """With the names of `--json`. nodes: of memory."""
     from paceline.costing import to_stderr
+    from paceline.engines.engine import Threads
     from paceline.lab.thread_trials import best, tried
 
-    before, spread = llm.target.threads, None
+    target, spread = llm.target, None
+    assert isinstance(target, Threads)  # may_choose_threads() was asked
+    before = target.settings["threads"]
     if any(setting.spread for setting in chosen):
         try:
-            spread = spread_over(nodes, llm.target)
+            spread = spread_over(nodes, target)
         except PacelineError as error:
             to_stderr(f"not tried with memory spread over nodes: {error}")
             chosen = [setting for setting in chosen if not setting.spread]
 
     def use(threads: int) -> None:
-        for target in (llm.target, spread):
-            if target is not None:
-                target.use_threads(threads)
+        for one in (target, spread):
+            if isinstance(one, Threads):
+                one.use_threads(threads)
 
     try:
-        trials = tried(llm.target, use, chosen, spread=spread, tick=tick)
+        trials = tried(target, use, chosen, spread=spread, tick=tick)
     finally:
-        llm.target.use_threads(before)
+        target.use_threads(before)
         if spread is not None:
             spread.close()
     return {"tried": [trial.as_dict() for trial in trials], "best": trials.index(best(trials))}
 
 
-def spread_over(nodes: Sequence[int], target: LlamaTarget) -> LlamaTarget:
+def spread_over(nodes: Sequence[int], target: Threads) -> Engine:
     """The same model once more, its weights on all of these nodes in turns. Raises PacelineError where there
     is no room."""
-    from paceline.engines.llama import LlamaTarget
-    from paceline.lab.gathering import header
     from paceline.machine.hardware.bandwidth import free_memory
     from paceline.machine.hardware.placement import spread
 
-    facts, free = header(target.path, []), free_memory()
-    size = target.path.stat().st_size if facts is None else facts.size  # of all parts
+    size, free = target.memory or 0, free_memory()
     if 1.2 * size > free:
         raise PacelineError(f"a second copy takes {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
     with spread(nodes):
-        return LlamaTarget(
-            target.path,
-            n_ctx=target.caps.n_ctx,
-            threads=target.threads,
-            gpu_layers=target.gpu_layers,
-            flash_attention=target.flash_attention,
-            cache_type=target.cache_type,
-            mmap=False,
-        )
+        return target.copy()
 
 
-def may_choose(target: LlamaTarget) -> bool:
+def may_choose(target: Engine) -> bool:
     """Whether it is worth trying with and without flash attention."""
     from paceline.costing import goes_without_flash
+    from paceline.engines.engine import FlashAttention
 
-    return goes_without_flash(target.gpu_layers, target.cache_type) and target.caps.rewind
+    if not isinstance(target, FlashAttention) or not target.caps.rewind:
+        return False
+    return goes_without_flash(target.settings["gpu_layers"], target.settings["cache_type"])
 
 
-def try_attention(target: LlamaTarget, tick: Tick) -> dict[str, Any] | None:
+def try_attention(target: Engine, tick: Tick) -> dict[str, Any] | None:
     """With the names of `--json`; None where there is no room for it. What is best is kept."""
     from paceline.attention import best, keep, try_both
     from paceline.costing import to_stderr
+    from paceline.engines.engine import FlashAttention
 
+    assert isinstance(target, FlashAttention)  # may_choose() was asked
     try:
         found = try_both(target, tick)
     except PacelineError as error:
@@ -151,17 +149,20 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
     from paceline.lab import diagnosis, gathering
 
     unread: list[str] = []
-    target = gathering.header(llm.target.path, unread)
-    draft = None if llm.draft is None else gathering.header(llm.draft.path, unread)
+    target, draft = (
+        None if model is None or not model.path.exists() else gathering.header(model.path, unread)
+        for model in (llm.target, llm.draft)
+    )
+    given = llm.target.settings
     attention = record["attention"]
     may_be_slower = attention is None or not attention["tried"][attention["best"]]["flash"]
     engine = {
-        "threads": llm.target.threads,
+        "threads": given["threads"],
         "n_ctx": llm.target.caps.n_ctx,
-        "gpu_layers": llm.target.gpu_layers,
-        "draft_layers": 0 if llm.draft is None else llm.draft.gpu_layers,
-        "cache_type": llm.target.cache_type,
-        "flash": may_choose(llm.target) and llm.target.flash_attention is not False and may_be_slower,
+        "gpu_layers": given.get("gpu_layers", 0),
+        "draft_layers": 0 if llm.draft is None else llm.draft.settings.get("gpu_layers", 0),
+        "cache_type": given.get("cache_type", "f16"),
+        "flash": may_choose(llm.target) and given["flash_attention"] is not False and may_be_slower,
     }
     evidence, run = gathering.of_models(hardware, target, draft, engine, Costs.read(record)), None
     if llm.draft is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,7 +123,7 @@ def replay(
     chosen = methods_of(methods, drafting, draft=model_draft is not None, costs=costs is not None)
     proposing = replay_input.proposal_times(draft_time or [])
     with Interrupts() as interrupts, ExitStack() as stack:
-        text = None if tokenizer is None else stack.enter_context(replay_input.opened(tokenizer))
+        text = None if tokenizer is None else stack.enter_context(closing(replay_input.opened(tokenizer)))
         traces = replay_input.read(files, text, limit, interrupts, template=chat_template)
         draft = None
         if model_draft is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.interrupts import Interrupts
@@ -14,10 +13,9 @@ from paceline.core.printable import printable
 
 if TYPE_CHECKING:
     from paceline.core.cost import Costs
-    from paceline.engines.llama import LlamaTarget
+    from paceline.engines.engine import Engine, Tokenizer
     from paceline.lab.bench.method import Method
     from paceline.lab.replay.traces import Trace
-    from paceline.lab.tokenizer import Tokenizer
 
 
 def costs_of(curve: Path | None, model: Path | None, draft: str | None, threads: int | None) -> Costs | None:
@@ -47,7 +45,8 @@ def costs_of(curve: Path | None, model: Path | None, draft: str | None, threads:
 def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | None:
     """Of both, or none."""
     from paceline.attention import settled
-    from paceline.costing import as_costs, beside, key_of, roles, to_stderr
+    from paceline.costing import as_costs, beside, key_of, to_stderr
+    from paceline.engines.openers import Way
     from paceline.machine.costs import recall
     from paceline.machine.hardware.threads import choose_threads
 
@@ -59,14 +58,14 @@ def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | 
         "cache_type": "f16",
         "exact_rows": 0,
     }
-    large: Any = SimpleNamespace(path=model, **usual)
-    small: Any = None if draft is None else SimpleNamespace(path=draft, **beside(usual))
+    ways = {"target": Way(model, usual)} | ({} if draft is None else {"draft": Way(draft, beside(usual))})
     found = {}
-    for role, one in roles(large, small).items():
-        if not one.path.is_file():
+    for role, way in ways.items():
+        try:
+            key = key_of(way.but(flash_attention=settled(way)), role)
+        except OSError:
             return None  # whoever opens it says so
-        one.flash_attention = settled(one)
-        kept = recall(key_of(one, role), to_stderr)
+        kept = recall(key, to_stderr)
         if kept is None:
             return None
         found[role] = kept
@@ -91,24 +90,22 @@ def proposal_times(said: list[str]) -> dict[str, float]:
 
 
 def opened(path: Path) -> Tokenizer:
-    from paceline.lab.tokenizer import Tokenizer
+    from paceline.engines.openers import open_tokenizer
 
-    return Tokenizer(path)
+    return open_tokenizer(path)
 
 
-def draft_model(
-    path: str, methods: list[Method], n_ctx: int, threads: int | None, sessions: int
-) -> LlamaTarget:
+def draft_model(path: str, methods: list[Method], n_ctx: int, threads: int | None, sessions: int) -> Engine:
     if not any(method.uses_draft for method in methods):
         raise UsageError(
             "a draft model is given, but no method names 'model': give --methods model, or leave it out"
         )
     from paceline.costing import beside
-    from paceline.engines.llama import LlamaTarget
+    from paceline.engines.openers import open_engine
     from paceline.machine.hardware.threads import choose_threads
 
     settings = beside({"n_ctx": n_ctx, "threads": choose_threads(threads), "sessions": sessions})
-    return LlamaTarget(Path(path), **settings)
+    return open_engine(Path(path), **settings)
 
 
 def read(
@@ -143,7 +140,7 @@ def read(
     return out
 
 
-def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: LlamaTarget | None) -> Any:
+def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Engine | None) -> Any:
     """The tokenizer's; without one the draft model's, where the record says that it is of that one; else the
     smallest that the tokens fit in."""
     from paceline.engines.recorded import numbered

@@ -20,7 +20,7 @@ from paceline.core.ports import Features, Forward, Logits, Target, Want
 from paceline.core.sampling import argmax, top_k
 from paceline.core.translation import Translation, largest, window
 from paceline.core.tree import EMPTY, ROOT, DraftTree
-from paceline.engines.llama.session import common_prefix
+from paceline.engines.prefix import common_prefix
 
 
 class TranslatedTarget:

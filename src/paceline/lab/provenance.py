@@ -7,28 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 import paceline
+from paceline.engines.engine import Engine
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import logical_cores, physical_cores
-from paceline.machine.identity import cpu_name, fingerprint
+from paceline.machine.identity import cpu_name
 from paceline.machine.stores.hub_layout import stated_sha256
 
 
 def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
-    from importlib.metadata import version
-
-    def model(engine: Any) -> dict[str, Any]:
-        return {
-            "name": engine.name,
-            "file": engine.path.name,
-            "size": engine.path.stat().st_size,
-            "fingerprint": fingerprint(engine.path),
-            "sha256": stated_sha256(engine.path) or None,
-            "description": engine.description,
-        }
-
+    settings = llm.target.settings
     return {
         "paceline": paceline.__version__,
-        "engine": f"llama-cpp-python {version('llama-cpp-python')}",
+        "engine": llm.target.identity()["engine"],
         "target": model(llm.target),
         "draft": model(llm.draft) if llm.draft is not None else None,
         "machine": {
@@ -38,10 +28,24 @@ def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
             "logical_cores": logical_cores(),
             "python": platform.python_version(),
         },
-        "threads": llm.target.threads,
-        "flash_attention": llm.target.flash_attention,
+        "threads": settings["threads"],
+        "flash_attention": settings.get("flash_attention"),
         "n_ctx": llm.target.caps.n_ctx,
-        "exact_rows": llm.target.exact_rows,
+        "exact_rows": settings.get("exact_rows", 0),
         "drafting": asdict(llm.drafting),
         "request": request,
     }
+
+
+def model(engine: Engine) -> dict[str, Any]:
+    """alters: only where it is another model than its file says."""
+    is_file = engine.path.is_file()
+    known = {
+        "name": engine.name,
+        "file": engine.path.name,
+        "size": engine.path.stat().st_size if is_file else engine.memory,
+        "fingerprint": engine.identity()["model"],
+        "sha256": (stated_sha256(engine.path) or None) if is_file else None,
+        "description": engine.description,
+    }
+    return known | ({"alters": engine.alters} if engine.alters else {})

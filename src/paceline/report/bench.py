@@ -175,7 +175,8 @@ def model(it: Record) -> str:
     parts = [f"{printable(it['name'])} ({printable(it['description'])})", size(it["size"])]
     if it.get("params"):
         parts.append(f"{it['params'] / 1e6:,.0f} M parameters")
-    return ", ".join([*parts, f"fingerprint {it['fingerprint'][:16]}"])
+    parts.append(f"fingerprint {it['fingerprint'][:16]}")
+    return ", ".join([*parts, *([f"altered: {printable(it['alters'])}"] if it.get("alters") else [])])
 
 
 def place(result: Record, swept: Sequence[str]) -> tuple[str, ...]:

@@ -31,7 +31,8 @@ def lines(record: Mapping[str, Any]) -> list[str]:
 def model(it: Mapping[str, Any]) -> str:
     # A file's own words, in which anything may stand.
     name, description = (repr(it[key])[1:-1] for key in ("name", "description"))
-    return f"{name} ({description}), fingerprint {it['fingerprint'][:16]}"
+    altered = f", altered: {it['alters']}" if it.get("alters") else ""
+    return f"{name} ({description}), fingerprint {it['fingerprint'][:16]}{altered}"
 
 
 def settings(known: Mapping[str, Any]) -> str:

@@ -14,11 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import ModelError, UsageError
+from paceline.core.errors import ModelError
 from paceline.core.printable import printable
 from paceline.machine.home import kept_at, write_whole
 from paceline.machine.models.header import Metadata, named_parts, read_parts, read_tokenizer
 from paceline.machine.models.ordinary import is_ordinary
+from paceline.machine.models.plain_file import check_file as check_file
 from paceline.machine.models.soundness import check_sound
 
 # A trial reads all weights once: seconds to begin with, and bytes a second of a slow disk.
@@ -60,20 +61,6 @@ def _key(path: Path, way: dict[str, Any]) -> str:
     check_file(path)
     stats = [(part.absolute(), part.stat()) for part in named_parts(path) if part.is_file()]
     return repr(([(str(part), s.st_size, s.st_mtime_ns, s.st_ino) for part, s in stats], sorted(way.items())))
-
-
-def check_file(path: Path) -> None:
-    """The mistakes of who names a file."""
-    if path.is_dir():
-        raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
-    if not path.exists():
-        raise UsageError(f"{path}: no such file; give the path of a .gguf model")
-    if not path.is_file():  # a named pipe would hold its reader for ever
-        raise ModelError(f"{path}: is no regular file; give the path of a .gguf model")
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _try(path: Path, size: int, way: dict[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +20,7 @@ from paceline.core.tree import DraftTree
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.llama import binding
 from paceline.engines.llama.batch import Batch
+from paceline.engines.llama.identity import SETTINGS, identity
 from paceline.engines.llama.session import LlamaSession, Slot, common_prefix
 from paceline.engines.llama.text import LlamaText, read_vocab
 from paceline.engines.noise import teacher_forced
@@ -45,6 +46,8 @@ class LlamaTarget:
     target of the same file whose weights to use, which stays open for longer.
 
     on_pass: told of every forward: rows that were computed, tokens of the first session, seconds."""
+
+    alters = ""  # a file is run as it is
 
     def __init__(
         self,
@@ -153,6 +156,18 @@ class LlamaTarget:
         self._cpp.llama_model_desc(self._model, buffer, len(buffer))
         return buffer.value.decode(errors="replace")
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {name: getattr(self, name) for name in SETTINGS}
+
+    def identity(self) -> dict[str, Any]:
+        return identity(self.path, self.settings)
+
+    @property
+    def memory(self) -> int:
+        self._require_open()
+        return int(self._cpp.llama_model_size(self._model))
+
     def _require_open(self) -> None:
         """llama.cpp would follow a freed pointer, or wait for threads that are not there."""
         self._process.require()
@@ -192,6 +207,10 @@ class LlamaTarget:
             cache_type=self.cache_type,
             weights=self,
         )
+
+    def copy(self) -> LlamaTarget:
+        """The same model once more, its weights read into memory of their own. Raises ModelError."""
+        return LlamaTarget(self.path, n_ctx=self.caps.n_ctx, mmap=False, **self.settings)
 
     def scores(self) -> int:
         """Bytes that attention without flash attention takes besides: what all rows of a pass over a prompt

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.errors import ModelError, PacelineError
+from paceline.engines.openers import Way
 from paceline.lab.advice.prior import bits_of
 from paceline.machine.models.facts import Facts
-
-if TYPE_CHECKING:
-    from paceline.engines.llama import LlamaTarget
 
 MEASURED, ESTIMATED = "measured", "estimated"
 ROWS = 64
@@ -60,18 +58,6 @@ class Passes:
         return cls(curve, curve, curve, MEASURED, step or STEP)
 
 
-@dataclass(frozen=True)
-class Way:
-    """How a model is run: costs are kept by it (costing.key_of)."""
-
-    path: Path
-    threads: int
-    gpu_layers: int = 0
-    flash_attention: bool | None = None
-    cache_type: str = "f16"
-    exact_rows: int = 0
-
-
 def kept(way: Way, role: str, depth: int) -> Passes | None:
     """What `paceline doctor`, or use, has measured of a model run this way; None where it has not, or cannot
     be asked. role: target or draft."""
@@ -81,9 +67,9 @@ def kept(way: Way, role: str, depth: int) -> Passes | None:
 
     try:
         if role == "draft":
-            way = Way(**beside(vars(way)))
-        way = replace(way, flash_attention=settled(way))
-        found = recall(key_of(cast("LlamaTarget", way), role), _silent)
+            way = replace(way, settings=beside(way.settings))
+        way = way.but(flash_attention=settled(way))
+        found = recall(key_of(way, role), _silent)
     except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
         return None
     return None if found is None else Passes.of(found.cost, depth, found.step)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.cost import Costs
+from paceline.engines.openers import Way
 from paceline.lab.advice.memory import available
-from paceline.lab.advice.passes import Passes, Way, estimated, kept
+from paceline.lab.advice.passes import Passes, estimated, kept
 from paceline.lab.advice.past import Past, of_drafters
 from paceline.lab.advice.row import Known, Question
 from paceline.machine.identity import cpu_name, fingerprint
@@ -27,7 +28,7 @@ def known(
     history: Path,
     now: Mapping[Path, Costs] | None = None,
 ) -> Known:
-    """way: how the models are run, the fields of Way but the path. bandwidth: bytes/s, asked only where
+    """way: how the models are run, the settings of a Way. bandwidth: bytes/s, asked only where
     something was not measured. history: the benches' file, which need not exist. now: what was measured just
     now, by path. Raises HistoryError for a history that cannot be read."""
     runs = _runs(history)
@@ -47,7 +48,7 @@ def known(
                 return Passes.of(costs.target, depth, costs.step)
             if costs.draft is not None:
                 return Passes.of(costs.draft, depth)
-        found = kept(Way(path=facts.path, **way), role, depth) if here else None
+        found = kept(Way(facts.path, way), role, depth) if here else None
         return estimated(facts, speed(), way["threads"]) if found is None else found
 
     def past(facts: Facts | None, drafter: str) -> Past | None:

@@ -256,7 +256,7 @@ class Bench:
         turns.add(methods[1:], draft)
         usual = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
         target = models.plain.target
-        ours = {"n_ctx": target.caps.n_ctx, "flash_attention": target.flash_attention}
+        ours = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
         place = partial(
             peers.Place,
             target=self._target,

@@ -11,6 +11,7 @@ from paceline.core.ports import Budget
 from paceline.core.settings import Drafting
 from paceline.lab.bench.gate import Examiner, Greedy, Verdict, both
 from paceline.lab.bench.summary import Row
+from paceline.lab.certify.certificate import altered
 from paceline.lab.system import Answer, Ask, System
 from paceline.llm import LLM
 
@@ -23,7 +24,8 @@ class Entry:
     own_plain: it is another program's plain decoding, which may say something else: that is only told.
     budget: what it drafts at most; None for plain decoding. said: its greedy answers, by item. sampled: the
     verdict on its sampled output, where it samples. failed: why it can be asked no more. checked: all items
-    were asked greedily. remark: what else is to be said of it."""
+    were asked greedily. remark: what else is to be said of it. alters: what the target is besides
+    the model in its file: then nothing is lossless."""
 
     system: System
     budget: Budget | None = None
@@ -34,6 +36,7 @@ class Entry:
     failed: str = ""
     checked: bool = False
     remark: str = ""
+    alters: str = ""
     _judged: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
     _greedy: Greedy = field(default_factory=Greedy)
 
@@ -72,6 +75,8 @@ class Entry:
     def verdict(self) -> Verdict:
         if self.failed:
             return Verdict(False, f"failed: {self.failed}")
+        if self.alters:
+            return Verdict(False, f"NOT LOSSLESS: {altered(self.alters)}")
         greedy = self._greedy.verdict
         if self.reference is None:
             return replace(greedy, said="reference") if greedy.lossless else greedy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
@@ -13,11 +13,9 @@ from paceline.assemble import load
 from paceline.core.cost import Costs
 from paceline.core.settings import Drafting
 from paceline.costing import beside, costs_of, refresh, save, to_stderr
+from paceline.engines.engine import Engine
 from paceline.llm import LLM
 from paceline.makers import Corpora, make_drafter, make_policy
-
-if TYPE_CHECKING:
-    from paceline.engines.llama import LlamaTarget
 
 
 class Models:
@@ -56,7 +54,7 @@ class Models:
             self._costs[draft] = costs
         return self._costs[draft]
 
-    def _small(self, draft: Path | None) -> LlamaTarget | None:
+    def _small(self, draft: Path | None) -> Engine | None:
         return None if draft is None else self._draft(draft).target
 
     def _draft(self, path: Path) -> LLM:

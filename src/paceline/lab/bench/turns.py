@@ -132,6 +132,8 @@ class Turns:
         the drafted distribution is compared with the target's too."""
         at_once = any(len(items) > 1 for items in self.batches.values())
         held = self.entries if at_once else self.entries[1:]
+        for entry in self.entries:
+            entry.alters = self._models.plain.target.alters
         with self._watch({"gate": len(held) * len(self.batches)}) as tick:
             for items in self.batches.values():
                 for entry in held:

@@ -68,18 +68,21 @@ class Plan:
 
 @dataclass(frozen=True)
 class Certificate:
-    """draft_state: of the draft model's own cache; a defect there costs acceptance, never exactness."""
+    """draft_state: of the draft model's own cache; a defect there costs acceptance, never exactness. alters:
+    see Engine; whatever the checks say, what it comes to is not what the file's own model says."""
 
     greedy: tuple[Greedy, ...]
     sampled: Sampled
     state: State
     logprobs: Logprobs
     draft_state: State | None
+    alters: str = ""
 
     @property
     def defects(self) -> tuple[str, ...]:
         """Which checks failed."""
         failed = {
+            altered(self.alters): bool(self.alters),
             "greedy": any(one.verdict == "defect" for one in self.greedy),
             "sampled": not self.sampled.passed,
             "state": not self.state.passed,
@@ -130,7 +133,13 @@ def certify(llm: LLM, plan: Plan, tick: Tick = lambda _: None) -> Certificate:
     sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
     tokens, worst = sum(one.alike for one in greedy), float(np.max([one.worst for one in greedy]))  # or NaN
     limit = 0.0 if llm.target.caps.exact else state.limit
-    return Certificate(tuple(greedy), sampled, state, Logprobs(tokens, worst, limit), draft_state)
+    logprobs = Logprobs(tokens, worst, limit)
+    return Certificate(tuple(greedy), sampled, state, logprobs, draft_state, llm.target.alters)
+
+
+def altered(alters: str) -> str:
+    """Why nothing that such a target says is the model's own."""
+    return f"the target is not the model in its file ({alters})"
 
 
 def lengthened(texts: Sequence[Sequence[int]], n_ctx: int) -> list[list[int]]:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 import paceline
 from paceline.core.errors import PacelineError, UsageError
+from paceline.engines.engine import Tokenizer
 from paceline.lab.corpus.collect import File, Reader, Skipped, find
 from paceline.lab.corpus.records import Content
-from paceline.lab.tokenizer import Tokenizer
 from paceline.machine import corpora
 from paceline.machine.corpora import COUNTED, DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest
 from paceline.machine.fingerprint import fingerprint

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,8 +22,7 @@ import numpy as np
 from paceline.core.errors import ModelError, UsageError, VocabError
 from paceline.core.lexicon import Lexicon
 from paceline.core.vocab import Vocab, check_shared
-from paceline.engines.llama import binding, gate
-from paceline.lab.tokenizer import Tokenizer
+from paceline.engines.openers import open_engine, open_tokenizer
 from paceline.lab.transplant.gguf_file import (
     GGUFFile,
     Part,
@@ -36,6 +35,7 @@ from paceline.lab.transplant.gguf_file import (
 )
 from paceline.lab.transplant.pieces import SAME, SILENT, SPECIAL, SPELLED, STEP, Pieces, match
 from paceline.lab.transplant.rows import Table, transplanted
+from paceline.machine.models.plain_file import check_file
 from paceline.system.whole import check_output, output
 from paceline.zoo.inflate import check_space
 
@@ -45,6 +45,7 @@ WRITTEN = re.compile(r"output\.(weight|bias)|blk\.\d+\.nextn\.shared_head_head\.
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
 KEPT_TYPES = ("F32", "F16", "BF16", "Q8_0")  # others become Q8_0: a mean of rows is worth more bits
 OURS = "tokenizer."
+LEAST_CONTEXT = 16  # whether a file can be loaded is seen with any
 NAME = "general.name"
 # Words, numbers, spaces, several scripts, and bytes that are no whole character of most vocabularies.
 PROBE = "def f(x):\n\treturn  x+12345  # naïve – Straße 東京 😀\r\n\n   <|im_start|>user </s> [INST]"
@@ -100,13 +101,13 @@ class Transplant:
         self._stack = ExitStack()
         try:
             for path in (draft, target):
-                gate.check_file(path)
+                check_file(path)
             # Before llama.cpp, which believes more of what a header claims.
             self.file, self.vocab_file = GGUFFile(draft), GGUFFile(target)
             if self.file.values.get("split.count", 1) not in (0, 1):
                 raise UsageError(f"{draft}: is one of several parts; join them with llama-gguf-split --merge")
-            self._target = self._stack.enter_context(Tokenizer(target))
-            self._draft = self._stack.enter_context(Tokenizer(draft))
+            self._target = self._stack.enter_context(closing(open_tokenizer(target)))
+            self._draft = self._stack.enter_context(closing(open_tokenizer(draft)))
             if same_vocab(self._target.vocab, self._draft.vocab):
                 raise UsageError(f"{draft} has the vocabulary of {target} already: use it as it is (-md)")
             self._tables = self._find_tables()
@@ -222,9 +223,8 @@ class Transplant:
 
     def _check(self, part: Path) -> None:
         """The file loads, and reads text as the target does."""
-        model = binding.load_model(part)
-        binding.llama_cpp().llama_model_free(model)
-        with Tokenizer(part) as made:
+        open_engine(part, n_ctx=LEAST_CONTEXT).close()
+        with closing(open_tokenizer(part)) as made:
             check_shared(self._target.vocab, made.vocab)
             names = b"".join(self._target.vocab.text(token) for token in sorted(self._target.vocab.eos))
             text = PROBE + names.decode(errors="replace")

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from paceline.core.errors import ModelError
+from paceline.core.errors import ModelError, UsageError
 
 # A vocabulary of 262,000 tokens with its 514,000 merges has 1.8 million.
 MAX_VALUES = 5 << 20
@@ -26,6 +26,20 @@ def open_plain(path: Path) -> BinaryIO:
         file.close()
         raise ModelError(f"{path}: is neither a file nor a folder; give the path of a model")
     return file
+
+
+def check_file(path: Path) -> None:
+    """The mistakes of who names a GGUF file: UsageError, or ModelError for what is no file at all."""
+    if path.is_dir():
+        raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
+    if not path.exists():
+        raise UsageError(f"{path}: no such file; give the path of a .gguf model")
+    if not path.is_file():  # a named pipe would hold its reader for ever
+        raise ModelError(f"{path}: is no regular file; give the path of a .gguf model")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def exists(path: Path) -> bool:

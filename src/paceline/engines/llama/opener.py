@@ -1,18 +1,34 @@
-"""A model file's tokenizer without its weights."""
+"""llama.cpp's row in the table of engines."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.vocab import Vocab
+from paceline.engines.engine import Build
 from paceline.engines.llama import binding
+from paceline.engines.llama.identity import identity as identity
+from paceline.engines.llama.target import LlamaTarget
 from paceline.engines.llama.text import LlamaText, read_vocab
 
 
-class Tokenizer:
+def open_engine(path: Path, /, **settings: Any) -> LlamaTarget:
+    return LlamaTarget(path, **settings)
+
+
+def open_tokenizer(path: Path, /) -> LlamaTokenizer:
+    return LlamaTokenizer(path)
+
+
+def build() -> Build:
+    cpp = binding.llama_cpp()
+    features = cpp.llama_print_system_info().decode(errors="replace")
+    return Build(features, bool(cpp.llama_supports_gpu_offload()))
+
+
+class LlamaTokenizer:
     """Of a GGUF file, which need not hold more than its vocabulary. Raises UsageError or ModelError."""
 
     def __init__(self, path: Path) -> None:
@@ -26,14 +42,6 @@ class Tokenizer:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Tokenizer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._model is not None:

@@ -1,0 +1,86 @@
+"""The one table from a reference to the engine that opens it. An engine is imported when it is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import UsageError
+from paceline.engines.engine import Build, Engine, Opener, Tokenizer
+
+TOY = "toy:"
+
+
+def is_toy(reference: str | os.PathLike[str]) -> bool:
+    """toy: or toy:seed=3,noise=0.3; a file that has such a name is a file."""
+    return os.fspath(reference).startswith(TOY) and not os.path.exists(reference)  # noqa: PTH110
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return os.path.isfile(path / "config.json")  # noqa: PTH113  # Path's own raises where one may not look
+
+
+def _toy(_: Path) -> Opener:
+    from paceline.engines import toy_engine
+
+    return toy_engine
+
+
+def _transformers(path: Path) -> Opener:
+    raise UsageError(
+        f"{path}: is a transformers model (config.json), for which there is no engine yet; "
+        "give a GGUF file of it"
+    )
+
+
+def _llama(_: Path) -> Opener:
+    from paceline.engines.llama import opener
+
+    return opener
+
+
+# The first one that knows a reference opens it.
+TABLE: tuple[tuple[Callable[[Path], bool], Callable[[Path], Opener]], ...] = (
+    (is_toy, _toy),
+    (_is_checkpoint, _transformers),
+    (lambda _: True, _llama),  # which says what is wrong with anything but a GGUF file
+)
+
+
+def _opener(path: Path) -> Opener:
+    return next(made for knows, made in TABLE if knows(path))(path)
+
+
+def open_engine(path: Path, **settings: Any) -> Engine:
+    """A model, loaded. settings: see Opener. Raises UsageError, ModelError or MissingExtraError."""
+    return _opener(path).open_engine(path, **settings)
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """A model's tokenizer; of its file no more than the vocabulary need be there. Raises UsageError,
+    ModelError or MissingExtraError."""
+    return _opener(path).open_tokenizer(path)
+
+
+def build_of(path: Path) -> Build:
+    """Of the engine that opens `path`. Raises UsageError or MissingExtraError."""
+    return _opener(path).build()
+
+
+@dataclass(frozen=True)
+class Way:
+    """A model that is not loaded, and how it would be run: see Setup."""
+
+    path: Path
+    settings: Mapping[str, Any]
+
+    def identity(self) -> dict[str, Any]:
+        """Raises OSError where there is no such model, UsageError or MissingExtraError."""
+        return _opener(self.path).identity(self.path, self.settings)
+
+    def but(self, **settings: Any) -> Way:
+        """With some settings changed."""
+        return replace(self, settings={**self.settings, **settings})

@@ -1,0 +1,140 @@
+"""The toy model as an engine, so that every command can be tried without a model file: `-m toy:`.
+
+`toy:seed=3,noise=0.3` sets what ToyTarget takes; a draft for `toy:` is `toy:noise=0.3`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from paceline.core import typed
+from paceline.core.errors import ModelError, UsageError
+from paceline.core.ports import Want
+from paceline.core.tree import DraftTree
+from paceline.core.vocab import Vocab
+from paceline.engines.engine import Build, OnPass
+from paceline.engines.grammar import TokenTrie
+from paceline.engines.toy import ToyForward, ToySession, ToyTarget, Vector
+
+ENGINE = f"toy, numpy {np.__version__}"
+MOST = 10  # tokens: each is one digit, so that a text has one reading
+RANGES: Mapping[str, tuple[type, float, float]] = {
+    "n_vocab": (int, 2, MOST),
+    "seed": (int, 0, 2**32),
+    "width": (int, 1, 1024),
+    "sharpness": (float, 0.0, 1000.0),
+    "noise": (float, 0.0, 1000.0),
+    "eos": (int, 0, MOST - 1),
+}
+
+
+def open_engine(path: Path, /, *, n_ctx: int = 0, sessions: int = 1, **_: Any) -> ToyEngine:
+    return ToyEngine(path, sessions=sessions, **({"n_ctx": n_ctx} if n_ctx else {}), **parameters(path))
+
+
+def open_tokenizer(path: Path, /) -> ToyEngine:
+    return ToyEngine(path, **parameters(path))
+
+
+def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
+    return ToyEngine(path, **parameters(path)).identity()
+
+
+def build() -> Build:
+    return Build("", False)
+
+
+def parameters(path: Path) -> dict[str, Any]:
+    """What a reference says after its colon. Raises UsageError."""
+    out: dict[str, Any] = {}
+    for part in filter(None, str(path).partition(":")[2].split(",")):
+        name, _, value = part.partition("=")
+        kind, low, high = RANGES.get(name, (str, 0.0, 0.0))
+        try:
+            out[name] = number = kind(value)
+            good = isfinite(number) and low <= number <= high
+        except (ValueError, TypeError):
+            good = False
+        if not good:
+            known = ", ".join(f"{one} ({low:g} to {high:g})" for one, (_, low, high) in RANGES.items())
+            raise UsageError(f"{path}: {part!r} is no setting; write toy:seed=3,noise=0.3, of {known}")
+    if "eos" in out:
+        out["eos"] = frozenset({out["eos"]})
+    return out
+
+
+class ToyEngine(ToyTarget):
+    """A ToyTarget with text: a token is a digit. path: the reference. alters: see Engine."""
+
+    def __init__(
+        self, path: Path = Path("toy:"), *, sessions: int = 1, alters: str = "", **weights: Any
+    ) -> None:
+        super().__init__(**{"n_vocab": 8, **weights})
+        self.path, self.alters = path, alters
+        self.name = str(path)
+        self.description = f"toy model of {self.vocab.size} tokens"
+        self.text = Digits(self.vocab)
+        self.memory = int(sum(weight.nbytes for weight in self._weights))
+        self.settings: Mapping[str, Any] = {"threads": 1}
+        # Every row is computed by the same arithmetic, whatever stands beside it.
+        self.caps = replace(self.caps, batch=sessions, exact=True)
+        self.on_pass: OnPass | None = None
+        self._computed = 0  # rows so far
+
+    @property
+    def _weights(self) -> tuple[Vector, ...]:
+        return self._mix, self._embed, self._head
+
+    @cached_property
+    def trie(self) -> TokenTrie:
+        return TokenTrie([self.vocab.piece(token) for token in range(self.vocab.size)], self.vocab.eos)
+
+    def identity(self) -> dict[str, Any]:
+        digest = hashlib.sha256(b"".join(weight.tobytes() for weight in self._weights))
+        digest.update(repr(sorted(self.vocab.eos)).encode())
+        altered = {"alters": self.alters} if self.alters else {}
+        return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings, **altered}
+
+    def forget(self) -> None:
+        """A closed session leaves nothing."""
+
+    def after(self, state: Vector | None, token: int) -> Vector:
+        self._computed += 1
+        return super().after(state, token)
+
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree]], want: Want) -> list[ToyForward]:
+        before, began = self._computed, perf_counter()
+        outs = super().forward(batch, want)
+        if self.on_pass is not None:
+            self.on_pass(self._computed - before, len(batch[0][0].tokens), perf_counter() - began)
+        return outs
+
+
+class Digits:
+    """Text of digits. So that any text can be a prompt, what is no token counts as one of them all the same;
+    white space is left out."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self.piece = vocab.piece
+        self._size = vocab.size
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+        return [self._token(letter) for letter in typed.text("the text", text) if not letter.isspace()]
+
+    def encode_within(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def _token(self, letter: str) -> int:
+        return (ord(letter) - ord("0")) % self._size
+
+    def render(self, messages: list[dict[str, str]]) -> str:
+        raise ModelError("the toy model has no chat template; give a plain prompt without --chat")
