@@ -73,7 +73,7 @@ class Attention:
 def settle(target: LlamaTarget, *, warn: Warn = to_stderr) -> None:
     """Let a target that was just loaded go without flash attention where that was left open and is faster
     here: as was found before, or is in a few seconds now, with a line on the terminal."""
-    if not left_open(target) or not target.caps.rewind or target.caps.n_ctx < 2 * SHORTEST:
+    if not left_open(target) or target.caps.rollback != "free" or target.caps.n_ctx < 2 * SHORTEST:
         return
     flash = recall(target)
     if flash or SHARE * target.scores() > free_memory():
@@ -244,12 +244,16 @@ class _Trial:
 
     def _read(self, text: Sequence[int]) -> float:
         began = self._clock()
-        self._session.prefill(text)
+        n = len(self._session.tokens)
+        if text[:n] != list(self._session.tokens):
+            self._session.close()
+            self._session, n = self._target.open(), 0
+        self._session.extend(text[n:])
         self._target.forward([(self._session, EMPTY)], Want())
         return max(self._clock() - began, 1e-9)
 
     def _pass(self, rows: int) -> float:
-        self._session.prefill(self._text)
+        self._session.extend(())
         draft = chain(self._words[: rows - 1], "filler")
         began = self._clock()
         self._target.forward([(self._session, draft)], Want())

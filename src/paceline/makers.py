@@ -226,7 +226,7 @@ def make_drafter(
     UsageError for a draft model that cannot take back what the target rejects."""
     translation = None
     if draft is not None:
-        if not draft.caps.rewind:
+        if draft.caps.rollback == "none":
             raise UsageError(
                 "the draft model is recurrent, and its state cannot be rolled back yet, so it cannot draft: "
                 "give another one (-md), or use --draft lookup"

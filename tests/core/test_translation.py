@@ -76,7 +76,7 @@ def test_coverage_is_the_share_of_tokens_with_a_counterpart(read: Translation) -
 
 
 def caps(n_ctx: int, rows: int = 512) -> Caps:
-    return Caps(branch=4, rewind=True, batch=1, rows=rows, n_ctx=n_ctx)
+    return Caps(branch=4, rollback="free", sessions=1, rows=rows, chunk=rows, n_ctx=n_ctx)
 
 
 def test_a_text_that_fits_beside_the_largest_tree_is_read_whole() -> None:

@@ -126,7 +126,7 @@ def may_choose(target: LlamaTarget) -> bool:
     """Whether it is worth trying with and without flash attention."""
     from paceline.costing import goes_without_flash
 
-    return goes_without_flash(target.gpu_layers, target.cache_type) and target.caps.rewind
+    return goes_without_flash(target.gpu_layers, target.cache_type) and target.caps.rollback == "free"
 
 
 def try_attention(target: LlamaTarget, tick: Tick) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 
@@ -193,7 +193,7 @@ class LookaheadDrafter:
     def __init__(self, window: int = 7, level: int = 5, guesses: int = 7) -> None:
         self._shape = (window, level, guesses)
 
-    def open(self, prompt: Sequence[int], seed: int) -> LookaheadMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookaheadMemory:
         return LookaheadMemory(prompt, seed, *self._shape)
 
     def propose(self, batch: Sequence[tuple[LookaheadMemory, Budget]]) -> list[DraftTree]:

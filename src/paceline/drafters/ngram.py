@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from paceline.core.errors import UsageError, VocabError
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.ngram_cache import STATIC, NgramCache
@@ -135,7 +135,7 @@ class NgramDrafter:
         self._n_vocab = n_vocab
         self._limit = limit
 
-    def open(self, prompt: Sequence[int], seed: int) -> NgramMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> NgramMemory:
         return NgramMemory(prompt, self._learn)
 
     def learn(self, tokens: Sequence[int]) -> None:

@@ -17,11 +17,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from paceline.core.ports import Budget, Features, Target
+from paceline.core.ports import Budget, Features, Session, Target
 from paceline.core.record import Step
 from paceline.core.translation import Translation, window
 from paceline.core.tree import DraftTree, chain
-from paceline.drafters.model import NOTHING, ModelDrafter, ModelMemory, Warn
+from paceline.drafters.model import MODEL, NOTHING, ModelDrafter, ModelMemory, Warn
 
 # How many tokens before the draft are retokenised with it: a word that it may go on with, and some room.
 CONTEXT = 4
@@ -66,7 +66,7 @@ class SlemMemory:
 class SlemDrafter:
     """Drafts with `draft` in its own vocabulary, chains only. warn: see ModelDrafter."""
 
-    name = ModelDrafter.name  # it is the draft model that drafts; how it is translated is a setting
+    name = MODEL  # it is the draft model that drafts; how it is translated is a setting
     wants = NOTHING
 
     def __init__(self, draft: Target, translation: Translation, warn: Warn = lambda _: None) -> None:
@@ -82,7 +82,7 @@ class SlemDrafter:
         if ours.vocab.eos:
             self._closing = dict.fromkeys(theirs.vocab.eos, min(ours.vocab.eos)) | self._closing
 
-    def open(self, prompt: Sequence[int], seed: int) -> SlemMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> SlemMemory:
         inner = self._drafter.open(self._translation.prompt(prompt), seed)
         return SlemMemory(inner, self._translation, prompt)
 
