@@ -2,7 +2,7 @@
 
 It goes through the cache once for every row, and needs no room for what all rows make of all of it. llama.cpp
 takes it where it is left the choice. Prompts are faster with it; a pass over the few rows of a draft may take
-half of the time without, or hardly less (docs/log.md)."""
+half of the time without, or hardly less (docs/log/costs.md)."""
 
 from __future__ import annotations
 

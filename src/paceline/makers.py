@@ -39,7 +39,7 @@ PathLike = str | Path
 
 # The share of the target's usual tokens that a draft must have for TLI to be chosen. Measured in tokens per
 # pass of the target, with the embedded pair, one of the two reduced to so many merges: from 0.95 on TLI is
-# equal or ahead, by up to 9%; below it SLEM is, by up to 3% (docs/log.md).
+# equal or ahead, by up to 9%; below it SLEM is, by up to 3% (docs/log/vocabularies.md).
 ENOUGH = 0.95
 
 

@@ -41,7 +41,7 @@ class LookaheadMemory:
 
     The window moves one place a step, however many tokens were accepted: guesses that are late then are still
     n-grams of the target's making, and worth more than the random tokens of the prompt that would have to
-    fill their place (docs/log.md). Where another drafter's draft was verified, it stays as it was.
+    fill their place (docs/log/drafters.md). Where another drafter's draft was verified, it stays as it was.
     """
 
     def __init__(self, prompt: Sequence[int], seed: int, window: int, level: int, guesses: int) -> None:

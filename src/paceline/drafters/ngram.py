@@ -11,7 +11,7 @@ drafts from the same counts. Two differences are in what is counted: dynamic lea
 and n-grams that reach from one step into the next are counted, which llama-server's ngram-cache leaves out.
 
 A node's score is its count over that of all that followed, as if 4 others had followed one token, 2 two, 1
-three and half a one four: a share alone says the same of one occurrence and of fifty (docs/log.md).
+three and half a one four: a share alone says the same of one occurrence and of fifty (docs/log/drafters.md).
 """
 
 from __future__ import annotations
