@@ -18,9 +18,9 @@ import numpy as np
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.ports import Features, Forward, Logits, Target, Want
 from paceline.core.sampling import argmax, top_k
-from paceline.core.translation import Translation, largest, window
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.engines.llama.session import common_prefix
+from paceline.vocab.translation import Translation, largest, window
 
 
 class TranslatedTarget:
