@@ -19,14 +19,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from paceline.core.errors import ContractError, LogitsError, PacelineError, UsageError
-from paceline.core.intersection import Intersection
-from paceline.core.lexicon import Lexicon
 from paceline.core.ports import Want
-from paceline.core.translation import Translation
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.toy import ToyTarget
 from paceline.engines.translated import TranslatedTarget
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.translation import Translation
 from tongues import speaking, translation
 
 PROMPT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5]

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.core.answers import Answers
 from paceline.core.decode import advance, start
-from paceline.core.intersection import Intersection
-from paceline.core.lexicon import Lexicon
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Caps, Features, Session, Want
 from paceline.core.record import Step, Times
 from paceline.core.rng import Noise, SeededRng
 from paceline.core.sampling import Sampling
-from paceline.core.translation import Translation
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.core.vocab import Vocab
 from paceline.drafters.slem import SlemDrafter, SlemMemory, whole
 from paceline.engines.toy import ToyTarget
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.translation import Translation
 from tongues import speaking, translation, untaught
 
 EXACT = 1e-12

@@ -21,8 +21,8 @@ from paceline.core.errors import ContractError, UsageError
 from paceline.core.following import Following
 from paceline.core.ports import Features, Forward, Session, Target, Want
 from paceline.core.sampling import top_k
-from paceline.core.translation import Translation, largest, window
 from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.vocab.translation import Translation, largest, window
 
 
 class TranslatedTarget:

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import ModelError, UsageError, VocabError
-from paceline.core.lexicon import Lexicon
-from paceline.core.vocab import Vocab, check_shared
+from paceline.core.vocab import Vocab
 from paceline.engines.llama import binding, gate
 from paceline.lab.tokenizer import Tokenizer
 from paceline.lab.transplant.gguf_file import (
@@ -37,6 +36,8 @@ from paceline.lab.transplant.gguf_file import (
 from paceline.lab.transplant.pieces import SAME, SILENT, SPECIAL, SPELLED, STEP, Pieces, match
 from paceline.lab.transplant.rows import Table, transplanted
 from paceline.system.whole import check_output, output
+from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.shared import check_shared
 from paceline.zoo.inflate import check_space
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"

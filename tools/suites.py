@@ -1,4 +1,4 @@
-"""Make the suites: `python -m paceline.lab.suites.make [--out FOLDER]`.
+"""Make the suites: `python -m tools.suites [--out FOLDER]`.
 
 From the standard library's source and documentation (of CPython 3.11.7, for the files in the package) and a
 generator of records, with nothing left to chance: the same Python gives the same files.
@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.lab.suites.chat import QUESTIONS
 from paceline.lab.workload import FOLDER, Item
 from paceline.system.whole import whole
-from paceline.zoo.corpus import HELD_OUT, docstrings, held_out, topics
-from paceline.zoo.records import Entity, Records
+from tools.embedded.corpus import HELD_OUT, docstrings, held_out, topics
+from tools.embedded.records import Entity, Records
+from tools.questions import QUESTIONS
 
 SEED = 20_27  # the embedded models were trained on records of another
 N = 8  # items of each size; agent has sessions

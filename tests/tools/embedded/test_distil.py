@@ -29,7 +29,7 @@ def of_type(path: Path, kind: gguf.GGMLQuantizationType) -> Path:
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "IQ4_XS"])
 def test_types_that_cannot_be_written_again_are_refused(tmp_path: Path, kind: str) -> None:
-    from paceline.zoo.distil import check_types
+    from tools.embedded.distil import check_types
 
     path = of_type(tmp_path / "draft.gguf", gguf.GGMLQuantizationType[kind])
     with pytest.raises(ModelError, match=f"ffn_up.weight is {kind}, which cannot be written here"):
@@ -37,7 +37,7 @@ def test_types_that_cannot_be_written_again_are_refused(tmp_path: Path, kind: st
 
 
 def test_the_embedded_models_can_be_trained_on_and_other_tokenizers_cannot(tmp_path: Path) -> None:
-    from paceline.zoo.distil import check_tokenizer, check_types, corpus_tokens
+    from tools.embedded.distil import check_tokenizer, check_types, corpus_tokens
 
     check_types(zoo.draft_path())
     check_tokenizer(zoo.draft_path())
@@ -48,7 +48,7 @@ def test_the_embedded_models_can_be_trained_on_and_other_tokenizers_cannot(tmp_p
 
 
 def test_a_refusal_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.zoo.distil import main
+    from tools.embedded.distil import main
 
     draft = of_type(tmp_path / "draft.gguf", gguf.GGMLQuantizationType.Q4_K)
     args = ["--draft", str(draft), "--run", str(tmp_path / "run"), "--out", str(tmp_path / "out.gguf")]

@@ -1,9 +1,9 @@
-"""Train a draft on, from a GGUF file to a GGUF file: `python -m paceline.zoo.distil --help`.
+"""Train a draft on, from a GGUF file to a GGUF file: `python -m tools.embedded.distil --help`.
 
-For a draft that has just been given another vocabulary (`paceline transplant`), or for any file of the zoo's
-architecture (Llama, without biases) with a tokenizer of the zoo's kind. With a target of the same vocabulary
-the draft learns the target's distribution (DistillSpec: Zhou et al. 2023, arXiv:2310.08461), without one the
-text. The schedule runs on the clock, as in `paceline.zoo.train`; an interrupted run resumes from its last
+For a draft that has just been given another vocabulary (`paceline transplant`), or for any file of the
+embedded models' architecture (Llama, without biases) with a tokenizer of their kind. With a target of the
+same vocabulary the draft learns the target's distribution (DistillSpec: Zhou et al. 2023, arXiv:2310.08461),
+without one the text. The schedule runs on the clock, as in train.py; an interrupted run resumes from its last
 checkpoint.
 """
 
@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from paceline.core.errors import ModelError, PacelineError, UsageError
 from paceline.core.printable import printable
 from paceline.system.whole import whole
-from paceline.zoo.corpus import END
-from paceline.zoo.export import tensors_of
-from paceline.zoo.muon import MATMUL, Muon
-from paceline.zoo.network import Llama, Shape
-from paceline.zoo.restore import tokenizer_of, weights_of
-from paceline.zoo.train import LONGEST_STEP, Batches, prepare
+from tools.embedded.corpus import END
+from tools.embedded.export import tensors_of
+from tools.embedded.muon import MATMUL, Muon
+from tools.embedded.network import Llama, Shape
+from tools.embedded.restore import tokenizer_of, weights_of
+from tools.embedded.train import LONGEST_STEP, Batches, prepare
 
 MATRIX_LR, OTHER_LR = 1e-3, 2e-3
 WARMUP = 0.05
@@ -49,7 +49,7 @@ class Untied(Llama):
 
 
 def load(path: Path) -> Llama:
-    """A model of the zoo's architecture; its tensors of any type that gguf can read. Raises ModelError."""
+    """A Llama without biases; its tensors of any type that gguf can read. Raises ModelError."""
     import gguf
 
     reader = gguf.GGUFReader(path)
@@ -73,7 +73,9 @@ def load(path: Path) -> Llama:
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise ModelError(f"{path} has other tensors than the zoo's models: cannot be trained here") from error
+        raise ModelError(
+            f"{path} has other tensors than a Llama without biases: cannot be trained here"
+        ) from error
     return model
 
 
@@ -105,8 +107,8 @@ def check_types(path: Path) -> None:
 
 
 def check_tokenizer(path: Path) -> None:
-    """Raise ModelError for a tokenizer that is not of the zoo's kind: another would split the text otherwise
-    than llama.cpp does."""
+    """Raise ModelError for a tokenizer that is not of the embedded models' kind: another would split the text
+    otherwise than llama.cpp does."""
     import gguf
 
     fields = gguf.GGUFReader(path).fields
@@ -233,7 +235,7 @@ def distil(
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m paceline.zoo.distil", description="Train a draft on the zoo's corpus."
+        prog="python -m tools.embedded.distil", description="Train a draft on the training corpus."
     )
     parser.add_argument("--draft", type=Path, required=True, help="the GGUF file to begin with")
     parser.add_argument("--target", type=Path, help="learn from this GGUF file of the same vocabulary")

@@ -1,4 +1,4 @@
-"""Measure the shipped models through llama.cpp: `python -m paceline.zoo.evaluate`.
+"""Measure the shipped models through llama.cpp: `python -m tools.embedded.evaluate`.
 
 Text that neither model has seen: the modules in `corpus.HELD_OUT` (which must be those of the Python that the
 models were trained with, for the same numbers) and generated records of another seed.
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from paceline.zoo import draft_path, target_path
-from paceline.zoo.corpus import frequent_words, held_out
-from paceline.zoo.records import Records
+from tools.embedded.corpus import frequent_words, held_out
+from tools.embedded.records import Records
 
 Array = np.ndarray[Any, Any]
 CONTEXT = 1024
@@ -223,7 +223,7 @@ def completions(target_file: Path, count: int = 80) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m paceline.zoo.evaluate", description="Measure the zoo's models."
+        prog="python -m tools.embedded.evaluate", description="Measure the embedded models."
     )
     parser.add_argument("--target", type=Path, default=target_path())
     parser.add_argument("--draft", type=Path, default=draft_path())

@@ -1,4 +1,4 @@
-"""Write a training checkpoint as GGUF: `python -m paceline.zoo.export --run runs/zoo`."""
+"""Write a training checkpoint as GGUF: `python -m tools.embedded.export --run runs/zoo`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from paceline.system.scratch import scratch_file
 from paceline.system.whole import whole
 from paceline.zoo import models_dir
-from paceline.zoo.corpus import END
-from paceline.zoo.network import DRAFT, TARGET, Shape
 from paceline.zoo.quantize import FTYPES, quantize
+from tools.embedded.corpus import END
+from tools.embedded.network import DRAFT, TARGET, Shape
 
 Array = np.ndarray[Any, Any]
 CARDS = {
@@ -113,7 +113,7 @@ def export(run: Path, out: Path) -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m paceline.zoo.export", description="Checkpoint to GGUF.")
+    parser = argparse.ArgumentParser(description="Checkpoint to GGUF.")
     parser.add_argument("--run", type=Path, required=True, help="the folder that training wrote to")
     parser.add_argument("--out", type=Path, default=models_dir())
     args = parser.parse_args()

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.zoo.records import Records
+from tools.embedded.records import Records
 
 HELD_OUT = (
     "bisect", "calendar", "cmd", "colorsys", "configparser", "csv", "difflib", "fractions", "gettext",
@@ -148,11 +148,15 @@ def package_files(package: Package) -> Iterator[tuple[Path, str]]:
             yield path, text
 
 
-def build(record_bytes: int = 14_000_000, packages: bool = True) -> dict[str, list[str]]:
-    """Source name -> documents: `library`, `tests`, `prose`, `records`, `packages`."""
+def build(
+    record_bytes: int = 14_000_000, packages: bool = True, library: Path | None = None
+) -> dict[str, list[str]]:
+    """Source name -> documents: `library`, `tests`, `prose`, `records`, `packages`.
+
+    library: the folder of the standard library, the running interpreter's by default."""
     banned = {window for text in held_out().values() for window in windows(text)}
     out: dict[str, list[str]] = {"library": [], "tests": [], "prose": topics(), "records": [], "packages": []}
-    for path, text in python_files(stdlib()):
+    for path, text in python_files(library or stdlib()):
         if banned.isdisjoint(windows(text)):
             is_test = bool({"test", "tests", "idle_test"} & set(path.parts))
             out["tests" if is_test else "library"].append(text)

@@ -1,8 +1,8 @@
-"""Make the n-gram caches of idioms: `python src/paceline/zoo/idioms/make.py [--out FOLDER]`.
+"""Make the n-gram caches of idioms: `python -m tools.embedded.idioms [--out FOLDER]`.
 
 What every SQL script, JSON document and Python module says, counted with the embedded tokenizer, in the
 format of llama.cpp's static lookup caches. The texts are the standard library without tests and the held-out
-modules, and records of a generator, as the embedded models were trained on (zoo/corpus.py). The same Python
+modules, and records of a generator, as the embedded models were trained on (corpus.py). The same Python
 gives the same files. Needs llama-cpp-python.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from paceline import zoo
 from paceline.drafters.ngram_cache import NgramCache
-from paceline.zoo import corpus
-from paceline.zoo.records import Records
+from tools.embedded import corpus
+from tools.embedded.records import Records
 
 SIZE = 100_000  # bytes of a file, at most
 BYTES = 3_000_000  # of generated text a kind
@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--out", type=Path, default=zoo.models_dir().parent / "idioms")
     out = parser.parse_args().out
     model = Llama(str(zoo.target_path()), vocab_only=True, verbose=False)
     for kind in ("json", "python", "sql"):

@@ -1,4 +1,4 @@
-"""Train the zoo's target and draft together: `python -m paceline.zoo.train --minutes 95 --out runs/zoo`.
+"""Train the embedded target and draft together: `python -m tools.embedded.train --minutes 95 --out runs/zoo`.
 
 One loop feeds both models the same batch. The target learns from the text; the draft learns from the text
 and from the target's distribution (distillation, as DistillSpec does: Zhou et al. 2023, arXiv:2310.08461),
@@ -22,9 +22,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from paceline.system.whole import whole
-from paceline.zoo import corpus
-from paceline.zoo.muon import MATMUL, Muon
-from paceline.zoo.network import DRAFT, TARGET, Llama
+from tools.embedded import corpus
+from tools.embedded.muon import MATMUL, Muon
+from tools.embedded.network import DRAFT, TARGET, Llama
 
 # share of every batch drawn from each source, and the bytes of it that the tokenizer is trained on
 MIXTURE = {"library": 0.34, "tests": 0.08, "prose": 0.10, "records": 0.16, "packages": 0.32}
@@ -237,7 +237,7 @@ class Trainer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m paceline.zoo.train", description="Train the zoo's models."
+        prog="python -m tools.embedded.train", description="Train the embedded models."
     )
     parser.add_argument("--minutes", type=float, default=95.0)
     parser.add_argument("--out", type=Path, required=True, help="folder for tokens and checkpoints")

@@ -1,7 +1,7 @@
-"""Begin a training run from shipped GGUF files: `python -m paceline.zoo.restore --out runs/zoo`.
+"""Begin a training run from shipped GGUF files: `python -m tools.embedded.restore --out runs/zoo`.
 
-The inverse of `paceline.zoo.export`: tokenizer and weights come back (as Q8_0 and F16 kept them), the
-optimisers begin anew. `paceline.zoo.train` then goes on from there.
+The inverse of `export.py`: tokenizer and weights come back (as Q8_0 and F16 kept them), the
+optimisers begin anew. `train.py` then goes on from there.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from paceline.system.whole import whole
 from paceline.zoo import models_dir
-from paceline.zoo.corpus import END
-from paceline.zoo.network import DRAFT, TARGET, Shape
+from tools.embedded.corpus import END
+from tools.embedded.network import DRAFT, TARGET, Shape
 
 Array = np.ndarray[Any, Any]
 
@@ -82,7 +82,7 @@ def restore(files: Path, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m paceline.zoo.restore", description="GGUF to checkpoint.")
+    parser = argparse.ArgumentParser(description="GGUF to checkpoint.")
     parser.add_argument("--files", type=Path, default=models_dir(), help="the folder of the two GGUF files")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the new run")
     args = parser.parse_args()

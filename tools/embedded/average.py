@@ -1,4 +1,4 @@
-"""Average two checkpoints of one run: `python -m paceline.zoo.average --runs runs/a runs/b --out runs/c`.
+"""Average two checkpoints of one run: `python -m tools.embedded.average --runs runs/a runs/b --out runs/c`.
 
 The weights of two points on one path of training, averaged, mostly do better than either (Izmailov et al.
 2018, arXiv:1803.05407; of fine-tuned models: Wortsman et al. 2022, arXiv:2203.05482). Of two that began apart
@@ -29,7 +29,7 @@ def average(runs: tuple[Path, Path], share: float, out: Path) -> None:
     """Begin a run in `out` at the average; refuses to replace a run."""
     import torch
 
-    from paceline.zoo.restore import begin
+    from tools.embedded.restore import begin
 
     first, second = (torch.load(run / "checkpoint.pt") for run in runs)
     tokenizers = [(run / "tokenizer.json").read_text("utf-8") for run in runs]
@@ -41,7 +41,7 @@ def average(runs: tuple[Path, Path], share: float, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m paceline.zoo.average", description="Average checkpoints."
+        prog="python -m tools.embedded.average", description="Average checkpoints."
     )
     parser.add_argument("--runs", type=Path, nargs=2, required=True, help="the folders of the two runs")
     parser.add_argument("--share", type=float, default=0.5, help="the second one's share, 0 to 1")

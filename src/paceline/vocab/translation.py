@@ -1,12 +1,12 @@
-"""A text in the target's tokens, read in the draft's."""
+"""The target's tokens in the draft's vocabulary."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.core.intersection import Intersection
-from paceline.core.lexicon import Lexicon
 from paceline.core.ports import Caps
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
 
 
 class Translation:
@@ -28,24 +28,24 @@ class Translation:
         return sum(token in self._shared for token in tokens) / max(1, len(tokens))
 
     def token(self, token: int) -> tuple[int, ...]:
-        """At least one token: the counterpart, or the bytes spelled out, or for a control token its name."""
+        """At least one token: the counterpart, or the token's bytes encoded, or a control token's name."""
         known = self._known.get(token)
         if known is None:
-            said = self.target.pieces[token] or self.target.names[token]
-            known = self._known[token] = tuple(self.draft.spell(said)) or (self.draft.filler,)
+            data = self.target.token_bytes[token] or self.target.names[token]
+            known = self._known[token] = tuple(self.draft.encode(data)) or (self.draft.filler,)
         return known
 
     def text(self, tokens: Sequence[int]) -> list[int]:
-        """Read as the draft's own tokenizer reads text, which control tokens divide."""
+        """As the draft's own tokenizer divides the text, which control tokens separate into parts."""
         out: list[int] = []
-        said = bytearray()
+        part = bytearray()
         for token in tokens:
-            piece = self.target.pieces[token]
-            said += piece
-            if not piece:
-                out += [*self.draft.spell(bytes(said)), *self.token(token)]
-                said.clear()
-        return out + self.draft.spell(bytes(said))
+            data = self.target.token_bytes[token]
+            part += data
+            if not data:
+                out += [*self.draft.encode(bytes(part)), *self.token(token)]
+                part.clear()
+        return out + self.draft.encode(bytes(part))
 
     def prompt(self, tokens: Sequence[int]) -> list[int]:
         """At least one token. Each model gets its own BOS."""

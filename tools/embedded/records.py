@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.zoo.words import FIELDS, LEVELS, NOUNS, VERBS, Make, Value, a_date, hexadecimal
+from tools.embedded.words import FIELDS, LEVELS, NOUNS, VERBS, Make, Value, a_date, hexadecimal
 
 
 @dataclass(frozen=True)

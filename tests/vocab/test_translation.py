@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.core.ports import Caps
-from paceline.core.translation import Translation, largest, window
 from paceline.core.vocab import Vocab
+from paceline.vocab.translation import Translation, largest, window
 from tongues import translation
 
 OURS = [b"", b"", b"", b"a", b"b", b"ab", b"\xc3", b"\xa4", b"?"]
@@ -27,14 +27,14 @@ def read() -> Translation:
     return translation(target, vocab(THEIRS, [b"<bos>", b"<end>", b"<pad>"]))
 
 
-def test_a_token_is_its_counterpart_or_spelled_out(read: Translation) -> None:
+def test_a_token_is_its_counterpart_or_its_bytes_encoded(read: Translation) -> None:
     assert read.token(3) == (5,)
     assert read.token(5) == (5, 3)
     assert read.token(6) == (6,)
     assert read.token(5) is read.token(5)
 
 
-def test_an_end_is_the_drafts_end_and_another_control_token_is_spelled_by_its_name(read: Translation) -> None:
+def test_an_end_is_the_drafts_end_and_another_control_token_is_its_name_encoded(read: Translation) -> None:
     assert read.token(1) == (1,)
     assert read.token(2) == (8, 10, 9)
 

@@ -1,10 +1,12 @@
-"""What is counted as Python, and what as a loop."""
+"""What is counted as Python, and what as a loop; and how far the draft goes with the target."""
 
 from __future__ import annotations
 
 import pytest
 
-from paceline.zoo.evaluate import is_python, loops
+from paceline import zoo
+from tools.embedded.corpus import held_out
+from tools.embedded.evaluate import compare, is_python, load, loops
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,11 @@ def test_a_loop_repeats_its_end() -> None:
     assert loops([1, 2, 3, *[7, 8] * 20])
     assert not loops(list(range(80)))
     assert not loops([5] * 20), "too few to tell"
+
+
+def test_draft_agrees_with_the_target_on_more_than_a_third_of_unseen_tokens() -> None:
+    pytest.importorskip("llama_cpp")
+    target, draft = (load(path) for path in (zoo.target_path(), zoo.draft_path()))
+    first, second, agreement = compare(target, draft, [held_out()["heapq"][:1500]])
+    assert first.nats < second.nats < 6
+    assert agreement > 1 / 3

@@ -1,4 +1,4 @@
-"""Which tokens of two vocabularies say the same."""
+"""Which tokens of two vocabularies have the same bytes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.intersection import Intersection
-from paceline.core.lexicon import Lexicon
 from paceline.core.vocab import Vocab
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
 from tongues import untaught
 
 
 def lexicon(said: Sequence[str], eos: Sequence[int] = ()) -> Lexicon:
-    """Tokens by what they say; one in angle brackets is a control token of that name."""
+    """Tokens by their text; one in angle brackets is a control token of that name."""
     pieces = [b"" if text.startswith("<") else text.encode() for text in said]
     names = [text.encode() for text in said]
     vocab = Vocab(
@@ -64,7 +64,7 @@ words = st.lists(st.sampled_from(["a", "b", "ab", "c", "<s>", "<t>", "<u>"]), mi
 
 
 @given(target=words, draft=words, ends=st.tuples(st.integers(0, 7), st.integers(0, 7)))
-def test_no_token_is_matched_twice_and_every_pair_says_the_same(
+def test_no_token_is_matched_twice_and_every_pair_has_the_same_text(
     target: list[str], draft: list[str], ends: tuple[int, int]
 ) -> None:
     ours = lexicon(target, [ends[0]] if ends[0] < len(target) else [])
@@ -72,6 +72,6 @@ def test_no_token_is_matched_twice_and_every_pair_says_the_same(
     found = pairs(ours, theirs)
     assert len(set(found.values())) == len(found)
     for our, their in found.items():
-        assert ours.pieces[our] == theirs.pieces[their]
+        assert ours.token_bytes[our] == theirs.token_bytes[their]
         both_end = our in ours.vocab.eos and their in theirs.vocab.eos
         assert both_end or target[our] == draft[their]

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch", reason="training needs torch")
     ],
 )
 def test_what_goes_round_is_marked(text: str, marked: str) -> None:
-    from paceline.zoo.unloop import periods
+    from tools.embedded.unloop import periods
 
     ids = np.array([[ord(c) for c in text]])
     found = periods(ids)[0]
@@ -30,7 +30,7 @@ def test_what_goes_round_is_marked(text: str, marked: str) -> None:
 
 
 def test_a_round_is_left_where_the_model_was_least_sure() -> None:
-    from paceline.zoo.unloop import exits
+    from tools.embedded.unloop import exits
 
     rounds = np.array([[0, 0, 3, 3, 3, 3, 3, 0], [0, 1, 1, 0, 0, 0, 0, 0]])
     likely = np.array([[0.1, 0.1, 0.9, 0.8, 0.7, 0.6, 0.9, 0.1], [0.5, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1, 0.1]])
@@ -40,9 +40,9 @@ def test_a_round_is_left_where_the_model_was_least_sure() -> None:
 
 
 def test_written_text_is_what_the_network_says_of_the_whole() -> None:
-    from paceline.zoo.muon import MATMUL
-    from paceline.zoo.network import Llama, Shape
-    from paceline.zoo.unloop import write
+    from tools.embedded.muon import MATMUL
+    from tools.embedded.network import Llama, Shape
+    from tools.embedded.unloop import write
 
     torch.manual_seed(0)
     model = Llama(Shape(width=32, blocks=2, heads=4, kv_heads=2, feed_forward=64, vocab=50, context=64))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.zoo.average import between
+from tools.embedded.average import between
 
 
 def test_a_share_of_the_second_and_the_rest_of_the_first() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Shape:
-    """The dimensions of a Llama model, by their GGUF names in `paceline.zoo.export`."""
+    """The dimensions of a Llama model, by their GGUF names in `export.py`."""
 
     width: int
     blocks: int

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.lexicon import Lexicon
+from paceline.vocab.lexicon import Lexicon
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Intersection:
-    """target_ids[i] says what draft_ids[i] says: the same bytes, or for control tokens the same name. Each id
-    is in at most one pair; target_ids ascend."""
+    """target_ids[i] and draft_ids[i] have the same bytes, or are control tokens of the same name. Each id is
+    in at most one pair; target_ids ascend."""
 
     target_ids: Ids
     draft_ids: Ids
@@ -26,7 +26,7 @@ class Intersection:
     @classmethod
     def of(cls, target: Lexicon, draft: Lexicon) -> Intersection:
         pairs = {
-            ours: draft.by_piece[said] for said, ours in target.by_piece.items() if said in draft.by_piece
+            ours: draft.by_bytes[data] for data, ours in target.by_bytes.items() if data in draft.by_bytes
         }
         pairs |= {ours: draft.by_name[name] for name, ours in target.by_name.items() if name in draft.by_name}
         ends, their_ends = target.vocab.eos, draft.vocab.eos

@@ -1,4 +1,4 @@
-"""What a user might ask: eight short questions for a tiny model, eight with more to say for a real one."""
+"""The suite `chat`: eight short questions for a tiny model, eight with more to say for a real one."""
 
 QUESTIONS = (
     "What is a dictionary in Python?",

@@ -1,4 +1,4 @@
-"""Teach a trained target to leave its loops: `python -m paceline.zoo.unloop --minutes 25 --out runs/zoo`.
+"""Teach a trained target to leave its loops: `python -m tools.embedded.unloop --minutes 25 --out runs/zoo`.
 
 A small model's greedy text soon repeats itself. Here the target writes on from training text as it would for
 a user, and where it goes round once more a token is made less likely (unlikelihood of one's own sequences:
@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.zoo import corpus
-from paceline.zoo.muon import MATMUL
-from paceline.zoo.network import Llama, Past
-from paceline.zoo.train import Batches, Plan, Trainer, optimizers_of
+from tools.embedded import corpus
+from tools.embedded.muon import MATMUL
+from tools.embedded.network import Llama, Past
+from tools.embedded.train import Batches, Plan, Trainer, optimizers_of
 
 PROMPT, WRITTEN, ROWS = 384, 128, 64  # tokens, tokens, texts written at once
 ROWS_A_STEP = 8
@@ -146,7 +146,7 @@ class Unlooping:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m paceline.zoo.unloop", description="Out of the loops of greedy text."
+        prog="python -m tools.embedded.unloop", description="Out of the loops of greedy text."
     )
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--out", type=Path, required=True, help="the folder of a run that was trained")
