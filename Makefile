@@ -19,7 +19,7 @@ $(DEMO): src/paceline/zoo/models/paceline-target.gguf | setup
 	@$(BIN)/paceline zoo inflate $(DEMO) --params 200M --type BF16 --force
 
 test: setup
-	$(BIN)/python -m pytest -n auto --dist loadfile --cov=paceline.core --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/python -m pytest -n auto --dist loadfile --cov=paceline.core --cov=paceline.vocab --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 check: setup
 	$(BIN)/ruff check .

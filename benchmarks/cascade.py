@@ -22,7 +22,7 @@ from paceline import zoo
 from paceline.core.cost import Cost, Costs
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import Budget, Drafter, Want
+from paceline.core.ports import Budget, Drafter, Session, Want
 from paceline.core.rate import Rate
 from paceline.core.tree import ROOT, DraftTree
 from paceline.drafters.cascade import LATER, CascadeDrafter
@@ -63,16 +63,19 @@ class Metered:
         self.cost = Cost.flat()
         self.passes = self.rows = 0
 
-    def open(self) -> Any:
+    def open(self, beside: Session | None = None) -> Any:
         return self._model.open()
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree]], want: Want) -> Any:
+    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> Any:
         outs = self._model.forward(batch, want)
         rows = len(self._model._batch)  # as it was sent, with what was left of the text before the root
         self.passes, self.rows = self.passes + 1, self.rows + rows
         # The end of a prompt travels with the first pass: it is not the draft's.
         self._clock.now += self.cost.seconds(min(rows, 64), 1)
         return outs
+
+    def forget(self) -> None:
+        self._model.forget()
 
     def close(self) -> None:
         """The models are closed at the end."""

@@ -20,7 +20,7 @@ import numpy as np
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.decode import advance, start
 from paceline.core.measuring import ROWS
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.rate import Rate
 from paceline.core.record import Step
 from paceline.core.tree import DraftTree
@@ -56,7 +56,7 @@ class Same:
         self._rng, self._right = np.random.default_rng(0), right
         self.at = 0
 
-    def open(self, prompt: Sequence[int], seed: int) -> NoMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> NoMemory:
         return NoMemory()
 
     def propose(self, batch: Sequence[tuple[NoMemory, Budget]]) -> list[DraftTree]:
@@ -123,7 +123,7 @@ def measure(name: str, steps: int) -> float:
         drafter = Portfolio([one, two] if "another" in name else [one])
         request = start(target, drafter, [1], max_tokens=len(text), ignore_eos=True)
         for _ in range(steps):
-            step = advance(target, drafter, policy, [request], clock)[0]  # type: ignore[arg-type]
+            step = advance(target, drafter, policy, [request], clock)[0][1]  # type: ignore[arg-type]
             assert len(step.tree.proposed) >= len(parents)
             one.at = two.at = one.at + len(step.tokens)
         tries.append(1e6 * policy.spent / steps)

@@ -10,6 +10,7 @@ the cells of batched passes again. Ratios within one run; take a quiet machine.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ from paceline.engines.noise import batch_noise
 from paceline.lab.judge import warm_up
 from paceline.llm import LLM
 from paceline.stream import Generation
-from paceline.zoo.corpus import held_out
+
+sys.path.append(str(Path(__file__).parents[1]))  # for tools
+
+from tools.embedded.corpus import held_out
 
 DRAFTING = Drafting()
 

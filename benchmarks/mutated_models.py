@@ -46,7 +46,7 @@ def exercise(path: Path) -> None:
         for flash in (None, False):
             target.use_flash_attention(flash)
             session = target.open()
-            session.prefill(prompt)
+            session.extend(prompt)
             target.forward([(session, EMPTY)], Want())
             if target.caps.branch > 1:
                 target.forward([(session, TREE)], Want(top_k=2))

@@ -23,7 +23,7 @@ from time import perf_counter
 
 import numpy as np
 
-from paceline.core.ports import Budget, Drafter, Features, Want
+from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.record import Step, Times
 from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
@@ -64,7 +64,7 @@ class ModDrafter:
         self.n, self.least = n, least
         self.pool = np.full(PLACES, -1, np.int32)
 
-    def open(self, prompt: Sequence[int], seed: int) -> ModMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ModMemory:
         return ModMemory(self, prompt)
 
     def place(self, ngram: Sequence[int]) -> int:

@@ -25,7 +25,8 @@ from rate import CURVES, predicted
 
 from paceline import zoo
 from paceline.assemble import load
-from paceline.core.ports import Logits, Want
+from paceline.core.arrays import Logits
+from paceline.core.ports import Want
 from paceline.core.sampling import Sampling, probabilities, top_k
 from paceline.core.tree import EMPTY
 from paceline.engines.recorded import Recording
@@ -51,7 +52,7 @@ class Guessed:
 def rows(llm: LLM, recording: Recording) -> Iterator[Logits]:
     """What a model says at each token of a recording, before it."""
     session = llm.target.open()
-    session.prefill(recording.prompt)
+    session.extend(recording.prompt)
     for token in recording.tokens:
         yield llm.target.forward([(session, EMPTY)], Want())[0].logits(0)
         session.keep((), token)

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import paceline
+from paceline.core.answers import Answers
 from paceline.core.decode import advance, start
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Caps, Drafter, Features, Memory, Target, Want
-from paceline.core.sampling import argmax
+from paceline.core.ports import Budget, Caps, Drafter, Memory, Session, Target, Want
 from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.core.vocab import Vocab
 from paceline.drafters.lookup import LookupDrafter
@@ -40,14 +40,14 @@ TARGET_MICROSECONDS = 300
 class StillSession:
     """A session without a model behind it."""
 
+    unread = 0
+
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self._tree = EMPTY
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        # A draft's session is handed the whole text at every step, always longer than before: copying all
-        # of it would be this benchmark's cost.
-        self.tokens += tokens[len(self.tokens) :]
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
 
     def keep(self, path: Sequence[int], root: int) -> None:
         self.tokens += [*(self._tree.tokens[node] for node in path), root]
@@ -65,17 +65,20 @@ class StillTarget:
     def __init__(self, rows: int = 61, wander: bool = False) -> None:
         self.vocab = Vocab(N_VOCAB, "none", None, frozenset(), False, False, lambda _: b"", lambda _: b"")
         self.origin = "none"
-        self.caps = Caps(branch=64, rewind=True, batch=64, rows=512, n_ctx=10**9)
+        self.caps = Caps(branch=64, rollback="free", sessions=64, rows=512, chunk=512, n_ctx=10**9)
         self.rows = np.random.default_rng(0).normal(size=(rows, N_VOCAB)).astype(np.float32)
         self.likeliest = [int(row.argmax()) for row in self.rows]
         self._wander = wander
         self._forwards = 0
 
-    def open(self) -> StillSession:
+    def open(self, beside: Session | None = None) -> StillSession:
         return StillSession()
 
-    def forward(self, batch: Sequence[tuple[StillSession, DraftTree]], want: Want) -> list[StillForward]:
+    def forward(
+        self, batch: Sequence[tuple[StillSession, DraftTree | int]], want: Want
+    ) -> list[StillForward]:
         for session, tree in batch:
+            assert isinstance(tree, DraftTree)
             session._tree = tree
         return [StillForward(self.rows, self._first() if self._wander else 0)] * len(batch)
 
@@ -86,18 +89,17 @@ class StillTarget:
         self._forwards += 1
         return k * (1 + k // n) % n
 
+    def forget(self) -> None:
+        """Nothing is kept."""
+
     def close(self) -> None: ...
 
 
-class StillForward:
-    features = Features()
-
+class StillForward(Answers):
     def __init__(self, rows: np.ndarray, first: int) -> None:
+        super().__init__()
         self._rows = rows
         self._first = first
-
-    def argmax(self, row: int) -> int:
-        return argmax(self.logits(row))
 
     def logits(self, row: int) -> np.ndarray:
         out: np.ndarray = self._rows[(self._first + row) % len(self._rows)]
@@ -113,7 +115,7 @@ class Right:
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens
 
-    def open(self, prompt: Sequence[int], seed: int) -> Memory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Memory:
         return NoMemory()
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
@@ -141,7 +143,7 @@ def loop_microseconds(
         began = perf_counter()
         done = advance(target, drafter, policy, batch)
         times.append((perf_counter() - began) / requests)
-        for step in done:
+        for _, step in done:
             assert len(step.path) == sum(step.drafted.values()) == accepted, step
     for request in batch:
         request.close()

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.arrays import Logits
 from paceline.core.errors import ContractError
-from paceline.core.ports import Features, Forward, Logits, Session, Want
+from paceline.core.ports import Features, Forward, Session, Want
 from paceline.core.sampling import argmax
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 
@@ -33,7 +34,7 @@ class RecheckedTarget:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)  # its vocabulary, text, path, ...
 
-    def open(self) -> RecheckedSession:
+    def open(self, beside: Session | None = None) -> RecheckedSession:
         return RecheckedSession(self, self.real.open())
 
     def forward(
@@ -60,10 +61,10 @@ class RecheckedSession:
 
     def prefill(self, tokens: Sequence[int]) -> None:
         self.answer = None
-        self.real.prefill(tokens)
+        self.real.extend(tokens)
         # The end of a prompt may travel with the next pass: let that be one like plain decoding's.
         self.row()
-        self.real.prefill(tokens)
+        self.real.extend(tokens)
         self.single = len(tokens) - 1
 
     def row(self) -> Forward:
@@ -75,9 +76,9 @@ class RecheckedSession:
         """The row after `text`, over cells that were computed one at a time."""
         self._target.rechecked += 1
         if not self._target.rebuild:
-            self.real.prefill(text)
+            self.real.extend(text)
             return self.row().logits(0).copy()
-        self.real.prefill(text[: self.single + 1])
+        self.real.extend(text[: self.single + 1])
         for token in text[self.single + 1 :]:
             self._target.rebuilt += 1
             self.row()
@@ -94,7 +95,7 @@ class RecheckedSession:
             # The real session has gone its own way; whatever it computed of this text stays.
             text = [*answer.before, *(answer.tree.tokens[node] for node in path), root]
             self.single = min(self.single + 1, len(text) - 1)
-            self.real.prefill(text)
+            self.real.extend(text)
             return
         if not len(answer.tree) and self.single == len(self.real.tokens) - 1:
             self.single += 1

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
+from paceline.core.answers import Answers
 from paceline.core.errors import UsageError
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Session, Want
 from paceline.core.tree import DraftTree
 from paceline.costing import NOISY, costs_of
 from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
@@ -45,16 +46,18 @@ class Rehearsal:
         finally:
             self._passes = True
 
-    def open(self) -> Any:
+    def open(self, beside: Session | None = None) -> Any:
         record = self._record.open()
         return RehearsedSession(self._target.open(), record) if self._passes else record
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree]], want: Want) -> Sequence[Any]:
+    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> Sequence[Any]:
         if not self._passes:
             return self._record.forward(batch, want)
         real = self._target.forward([(session.real, tree) for session, tree in batch], want)
-        said = self._record.forward([(session.record, tree) for session, tree in batch], want)
-        return [Said(*both) for both in zip(real, said, strict=True)]
+        trees = [(session.record, tree) for session, tree in batch if not isinstance(tree, int)]
+        said = iter(self._record.forward(trees, want))
+        pairs = zip(real, batch, strict=True)
+        return [out if isinstance(tree, int) else Said(out, next(said)) for out, (_, tree) in pairs]
 
 
 class RehearsedSession:
@@ -65,9 +68,13 @@ class RehearsedSession:
     def tokens(self) -> Sequence[int]:
         return self.record.tokens
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.real.prefill(tokens)
-        self.record.prefill(tokens)
+    @property
+    def unread(self) -> int:
+        return int(self.real.unread)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.real.extend(tokens)
+        self.record.extend(tokens)
 
     def keep(self, path: Sequence[int], root: int) -> None:
         self.real.keep(path, root)
@@ -78,15 +85,12 @@ class RehearsedSession:
         self.record.close()
 
 
-class Said:
+class Said(Answers):
     """The record's words, each after a look at the row that would have said it, which takes its time too."""
 
     def __init__(self, real: Any, record: RecordedForward) -> None:
+        super().__init__(real.computed, record.features)
         self._real, self._record = real, record
-
-    @property
-    def features(self) -> Features:
-        return self._record.features
 
     def argmax(self, row: int) -> int:
         self._real.argmax(row)

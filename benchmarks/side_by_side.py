@@ -80,7 +80,7 @@ class Run:
         self._length, self._recording = len(recording.tokens), recording
         if side.draft is not None:
             session = side.draft.open()
-            session.prefill(recording.prompt)
+            session.extend(recording.prompt)
             session.close()  # which leaves the prompt for the next one
         self._text = TextStream(side.target.text.piece)
         self._request: Request = start(

@@ -7,19 +7,22 @@
 DIR holds all files; what is there already is kept, and interrupted training goes on, so that a command can
 be given again. `donor` makes a draft with a tokenizer of its own, a byte-level BPE of 4,096 tokens: the
 embedded draft's blocks under new tokens, trained on the text as that tokenizer splits it. It needs the corpus
-that `paceline.zoo.train` makes in DIR/run on its first use (minutes). `table` counts tokens a pass and what
+that `tools.embedded.train` makes in DIR/run on its first use (minutes). `table` counts tokens a pass and what
 was kept of drafts, greedy, on the embedded suites; nothing in it depends on how fast the machine is.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline import zoo
+
+sys.path.append(str(Path(__file__).parents[1]))  # for tools
 
 VOCAB = 4096
 SHARE_TOKENS = 3_000_000  # of the corpus, in the target's tokens
@@ -31,9 +34,9 @@ END = 0  # the zoo's <|endoftext|>, between documents
 
 def documents(run: Path) -> dict[str, list[str]]:
     """Source -> texts: as much of each as the training mixture has of `SHARE_TOKENS`."""
-    from paceline.zoo.distil import corpus_tokens
-    from paceline.zoo.restore import tokenizer_of
-    from paceline.zoo.train import MIXTURE
+    from tools.embedded.distil import corpus_tokens
+    from tools.embedded.restore import tokenizer_of
+    from tools.embedded.train import MIXTURE
 
     tokenizer = tokenizer_of(zoo.target_path())
     out = {}
@@ -49,7 +52,7 @@ def tokenizer_for(texts: list[str], path: Path) -> Any:
     """A BPE of the zoo's kind, with fewer tokens and other merges."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    from paceline.zoo.corpus import END as NAME
+    from tools.embedded.corpus import END as NAME
 
     if path.exists():
         return Tokenizer.from_file(str(path))
@@ -67,9 +70,9 @@ def write_donor(out: Path, tokenizer: Any, tokenizer_file: Path) -> None:
     """The embedded draft's blocks under the new tokens, each of which begins as the mean of its pieces."""
     from dataclasses import replace
 
-    from paceline.zoo.export import tensors_of, write_gguf
-    from paceline.zoo.network import DRAFT
-    from paceline.zoo.restore import tokenizer_of, weights_of
+    from tools.embedded.export import tensors_of, write_gguf
+    from tools.embedded.network import DRAFT
+    from tools.embedded.restore import tokenizer_of, weights_of
 
     old = tokenizer_of(zoo.draft_path())
     weights = weights_of(zoo.draft_path(), DRAFT)
@@ -87,7 +90,7 @@ def write_donor(out: Path, tokenizer: Any, tokenizer_file: Path) -> None:
 
 
 def donor(out: Path, minutes: float) -> None:
-    from paceline.zoo.distil import distil
+    from tools.embedded.distil import distil
 
     if (out / "donor.gguf").exists():
         return
@@ -104,7 +107,7 @@ def donor(out: Path, minutes: float) -> None:
 
 
 def finetune(out: Path, minutes: float, distil_target: bool) -> None:
-    from paceline.zoo.distil import corpus_tokens, distil
+    from tools.embedded.distil import corpus_tokens, distil
 
     data, target = corpus_tokens(out / "run", zoo.target_path()), zoo.target_path() if distil_target else None
     for way in ("transplanted", "tied"):

@@ -11,10 +11,11 @@ from time import perf_counter
 
 import numpy as np
 
-from paceline.core.ports import Features
+from paceline.core.answers import Answers
+from paceline.core.arrays import Probabilities
 from paceline.core.rng import SeededRng
 from paceline.core.sampling import Sampling, probabilities
-from paceline.core.tree import EMPTY, ROOT, DraftTree, Probabilities
+from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.core.verify import CHAINS, INDEPENDENT, RULES, verify
 
 SAMPLINGS = {
@@ -26,9 +27,7 @@ CHAIN = tuple(range(-1, 6))
 TREE = (ROOT, ROOT, 0, 0, 1, 1)
 
 
-class Held:
-    features = Features()
-
+class Held(Answers):
     def __init__(self, rows: np.ndarray) -> None:
         self.rows = rows
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.ports import Budget, Drafter, Mask
+from paceline.core.arrays import Mask
+from paceline.core.ports import Budget, Drafter, Session
 from paceline.core.tree import DraftTree
 
 # State -> the tokens allowed there, and where each leads. In the last one the text has ended.
@@ -50,7 +51,7 @@ class Blind:
         self._drafter = drafter
         self.name, self.wants = drafter.name, drafter.wants
 
-    def open(self, prompt: Sequence[int], seed: int) -> Any:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Any:
         return self._drafter.open(prompt, seed)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:

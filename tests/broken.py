@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from enumeration import Tape
+from paceline.core.arrays import Probabilities
 from paceline.core.ports import Forward, Grammar
-from paceline.core.rng import Rng
-from paceline.core.sampling import Odds, Sampling, odds
-from paceline.core.tree import ROOT, DraftTree, Probabilities
+from paceline.core.sampling import Odds, Rng, Sampling, odds
+from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import Rows, Verdict
 from worlds import World
 

@@ -8,11 +8,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from paceline.core.arrays import Probabilities
 from paceline.core.decode import Clock, decode, start
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Budget, Drafter, Grammar, Want
 from paceline.core.sampling import Odds, Sampling, probabilities
-from paceline.core.tree import EMPTY, Probabilities
+from paceline.core.tree import EMPTY
 from paceline.drafters.compose import ComposedMemory
 from paceline.drafters.model import ModelMemory
 from paceline.engines.toy import ToyTarget
@@ -164,7 +165,7 @@ def plain_distribution(
         for output, probability in total.items():
             history = [*prompt, *output]
             session = target.open()
-            session.prefill(history)
+            session.extend(history)
             logits = target.forward([(session, EMPTY)], Want())[0].logits(0)
             mask = None
             if grammar is not None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.engines.toy import ToyTarget, Vector
+from paceline.engines.toy import Array, ToyTarget
 
 MARK = 2.0  # in a state: no tanh comes to it
 
 
-def _one(value: float) -> Callable[[Vector], Vector]:
-    def spoil(row: Vector) -> Vector:
+def _one(value: float) -> Callable[[Array], Array]:
+    def spoil(row: Array) -> Array:
         row[1] = value
         return row
 
@@ -21,7 +21,7 @@ def _one(value: float) -> Callable[[Vector], Vector]:
 
 
 # What is wrong, as messages say it -> what becomes of a row.
-FAULTS: dict[str, tuple[str, Callable[[Vector], Vector]]] = {
+FAULTS: dict[str, tuple[str, Callable[[Array], Array]]] = {
     "NaN everywhere": ("NaN", lambda row: row * np.nan),
     "one NaN": ("NaN", _one(np.nan)),
     "one infinity": ("infinity", _one(np.inf)),
@@ -36,12 +36,12 @@ class FaultyToy(ToyTarget):
         super().__init__(n_vocab, **more)
         self._spoil, self._bad = FAULTS[fault][1], after
 
-    def after(self, state: Vector | None, token: int) -> Vector:
+    def after(self, state: Array | None, token: int) -> Array:
         h = super().after(state, token)
         if self._bad in (None, token):
-            h[0] = MARK
+            h[-1, 0] = MARK
         return h
 
-    def logits(self, state: Vector) -> Vector:
+    def logits(self, state: Array) -> Array:
         row = super().logits(state)
-        return self._spoil(row) if state[0] == MARK else row
+        return self._spoil(row) if state[-1, 0] == MARK else row

@@ -16,11 +16,12 @@ import numpy as np
 
 import broken
 from paceline.core import decode, verify
-from paceline.core.ports import Budget, Drafter
+from paceline.core.arrays import Probabilities
+from paceline.core.ports import Budget, Drafter, Session
 from paceline.core.rng import SeededRng
 from paceline.core.sampling import Sampling, softmax
 from paceline.core.settings import Drafting
-from paceline.core.tree import ROOT, DraftTree, Probabilities
+from paceline.core.tree import ROOT, DraftTree
 from paceline.drafters import model
 from paceline.engines.toy import ToyTarget
 from paceline.lab.certify.certificate import ALL_SAMPLERS
@@ -54,7 +55,7 @@ class Changed:
         self._drafter, self._change = drafter, change
         self.name, self.wants = drafter.name, drafter.wants
 
-    def open(self, prompt: Sequence[int], seed: int) -> Any:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Any:
         return self._drafter.open(prompt, seed)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:

@@ -13,7 +13,7 @@ import numpy as np
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.decode import Request, decode, start
 from paceline.core.policy import Policy
-from paceline.core.ports import Budget, Drafter, Features, Want
+from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.rate import Rate
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree, chain
@@ -41,10 +41,11 @@ class Actor(RecordedTarget):
         self._cost, self._clock = Cost({SHALLOW: curve}), clock
 
     def forward(
-        self, batch: Sequence[tuple[RecordedSession, DraftTree]], want: Want
+        self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: Want
     ) -> list[RecordedForward]:
-        self._clock.now += self._cost.seconds(sum(1 + len(tree) for _, tree in batch), SHALLOW)
-        return super().forward(batch, want)
+        outs = super().forward(batch, want)
+        self._clock.now += self._cost.seconds(sum(out.computed for out in outs), SHALLOW)
+        return outs
 
 
 @dataclass
@@ -83,7 +84,7 @@ class Prompter:
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
 
-    def open(self, prompt: Sequence[int], seed: int) -> Place:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Place:
         return Place(text_of(int(prompt[0]) * V + int(prompt[1])))
 
     def propose(self, batch: Sequence[tuple[Place, Budget]]) -> list[DraftTree]:
@@ -178,7 +179,6 @@ class Asking:
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(tokens=[0])
-        self.mood: dict[str, float] = {}
 
 
 def asking(n: int) -> list[Any]:

@@ -28,7 +28,7 @@ from paceline.core.errors import ModelError
 from paceline.core.tree import DraftTree
 from paceline.costing import NOISY
 from paceline.engines.llama import LlamaTarget
-from paceline.engines.llama.session import common_prefix
+from paceline.engines.llama.cache import common_prefix
 from paceline.engines.toy import ToyTarget
 
 V, CONTEXT = 6, 2048
@@ -188,7 +188,7 @@ def test_it_is_really_tried(target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
     assert all(one["depth"] == SHORTEST for one in kept["tried"])
     assert target.flash_attention is (None if kept["flash"] else False)
     session = target.open()  # the model is as usable as it was
-    session.prefill([1, 2, 3])
+    session.extend([1, 2, 3])
     session.close()
 
 

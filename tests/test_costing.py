@@ -94,7 +94,7 @@ def test_other_settings_have_other_costs(models: Path, target: LlamaTarget) -> N
 def test_nothing_of_the_measuring_stays_in_the_cache(target: LlamaTarget) -> None:
     costs_of(target)
     session = target.open()
-    session.prefill([1, 2, 3])
+    session.extend([1, 2, 3])
     assert session.slot.cached == []
     session.close()
 
@@ -134,7 +134,7 @@ def test_a_drafts_passes_keep_its_costs_up_to_date(target: LlamaTarget, draft: L
 
     draft.on_pass = listen
     session = draft.open()
-    session.prefill([1, 2, 3, 4])
+    session.extend([1, 2, 3, 4])
     grown = chain([5, 6, 7, 8], "test")
     for _ in range(3):
         draft.forward([(session, chain([5, 6], "test"))], Want())

@@ -171,7 +171,7 @@ def test_in_a_batch_the_error_of_one_is_raised_when_the_others_are_done(
         with pytest.raises(ZeroDivisionError):
             llm.generate(["a", "b", "c"], max_tokens=6, regex="[a-z]{9}")
         assert sum(learned) == 12  # all of the other two
-        assert all(slot.is_free for slot in llm.target._slots)
+        assert all(slot.is_free for slot in llm.target.cache.slots)
 
 
 def counted(take: Any, tokens: list[int]) -> Any:
@@ -208,7 +208,7 @@ def test_a_refused_grammar_leaves_no_session_open(models: Path) -> None:
 
 def row_after(llm: LLM, tokens: list[int]) -> np.ndarray:
     session = llm.target.open()
-    session.prefill(tokens)
+    session.extend(tokens)
     row = llm.target.forward([(session, EMPTY)], Want())[0].logits(0).astype(np.float64)
     session.close()
     return row

@@ -40,6 +40,12 @@ def test_the_wheel_holds_the_package_with_its_models_types_and_licence(wheel: zi
     assert set(wheel.namelist()) == sources | {f"paceline-{version}.dist-info/{name}" for name in about}
 
 
+def test_what_made_the_models_and_the_suites_is_not_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+    folders = ("paceline/zoo/", "paceline/lab/suites/")
+    sources = {name for name in wheel.namelist() if name.startswith(folders) and name.endswith(".py")}
+    assert sources == {f"paceline/zoo/{name}.py" for name in ("__init__", "inflate", "quantize")}
+
+
 def test_the_wheels_metadata_has_the_packages_version_and_the_program(wheel: zipfile.ZipFile) -> None:
     info = f"paceline-{paceline.__version__}.dist-info"
     assert f"\nVersion: {paceline.__version__}\n" in wheel.read(f"{info}/METADATA").decode()
@@ -51,7 +57,8 @@ def test_the_unpacked_wheel_completes_a_prompt_with_the_embedded_models(
 ) -> None:
     wheel.extractall(tmp_path)
     code = (
-        "import paceline; print(paceline.__file__); paceline.load(threads=1).generate('import', max_tokens=3)"
+        "import paceline; print(paceline.__file__); "
+        "paceline.load(threads=1, flash_attention=False).generate('import', max_tokens=3)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from paceline.core.intersection import Intersection
-from paceline.core.lexicon import Lexicon
-from paceline.core.translation import Translation
 from paceline.core.vocab import Vocab
 from paceline.engines.toy import ToyTarget
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.translation import Translation
 
 
 def speaking(toy: ToyTarget, pieces: Sequence[str | bytes]) -> ToyTarget:

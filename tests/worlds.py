@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from enumeration import Tape, outcomes
-from paceline.core.ports import Features
+from paceline.core.answers import Answers
+from paceline.core.arrays import Probabilities
 from paceline.core.sampling import Sampling, probabilities
-from paceline.core.tree import ROOT, DraftTree, Probabilities
+from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import Verdict, verify
 
 Path = tuple[int, ...]
@@ -66,10 +67,8 @@ class World:
         return total
 
 
-class Answer:
+class Answer(Answers):
     """A Forward over the world's tables."""
-
-    features = Features()
 
     def __init__(self, world: World, tree: DraftTree) -> None:
         self._world, self._tree = world, tree

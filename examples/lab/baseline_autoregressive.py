@@ -43,7 +43,7 @@ def plain(target: Target, prompt: Sequence[int], n: int) -> Run:
     prefilled = perf_counter()
     tokens: list[int] = []
     while request.stop_reason is None:
-        (step,) = advance(target, drafter, policy, [request])  # draft nothing, one pass, keep its token
+        ((_, step),) = advance(target, drafter, policy, [request])  # draft nothing, one pass, keep its token
         tokens += step.tokens
     ended = perf_counter()
     request.close()
@@ -56,7 +56,7 @@ def without_cache(target: Target, prompt: Sequence[int], n: int) -> tuple[list[i
     began = perf_counter()
     for _ in range(n):
         session = target.open()
-        session.prefill(text)
+        session.extend(text)
         (out,) = target.forward([(session, EMPTY)], Want())
         text.append(out.argmax(0))
         session.close()

@@ -47,7 +47,7 @@ def pass_costs(target: Target, text: Sequence[int]) -> dict[int, float]:
     """Median seconds of a pass over 1 to LONGEST + 1 rows after `text`; which tokens they hold is all one."""
     costs = {}
     session = target.open()
-    session.prefill(text)
+    session.extend(text)
     for rows in range(1, LONGEST + 2):
         tree = chain(text[1:rows], "timing")
         seconds = []

@@ -101,13 +101,13 @@ def load(
         engine = open_engine(Path(target), n_ctx=n_ctx, exact_rows=rows, **engine_settings)
         undo.callback(engine.close)
         attention.settle(engine)
-        if not engine.caps.rewind and left_open:
+        if engine.caps.rollback == "none" and left_open:
             names, draft, drafting = ("none",), None, Drafting(drafters=("none",))
             if remember:
                 raise UsageError(
                     f"{target}: nothing can be drafted for it, so nothing is remembered: leave out --remember"
                 )
-        if not engine.caps.rewind and names != ("none",):
+        if engine.caps.rollback == "none" and names != ("none",):
             raise UsageError(
                 f"{target}: a recurrent model's state cannot be rolled back yet, so nothing can be drafted "
                 "for it; use --draft none"

@@ -2,7 +2,7 @@
 
 It goes through the cache once for every row, and needs no room for what all rows make of all of it. llama.cpp
 takes it where it is left the choice. Prompts are faster with it; a pass over the few rows of a draft may take
-half of the time without, or hardly less (docs/log.md)."""
+half of the time without, or hardly less (docs/log/costs.md)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def settle(target: Engine, *, warn: Warn = to_stderr) -> None:
     here: as was found before, or is in a few seconds now, with a line on the terminal."""
     if not isinstance(target, FlashAttention) or not left_open(target):
         return
-    if not target.caps.rewind or target.caps.n_ctx < 2 * SHORTEST:
+    if target.caps.rollback != "free" or target.caps.n_ctx < 2 * SHORTEST:
         return
     flash = recall(target)
     if flash or SHARE * target.scores() > free_memory():
@@ -245,12 +245,16 @@ class _Trial:
 
     def _read(self, text: Sequence[int]) -> float:
         began = self._clock()
-        self._session.prefill(text)
+        n = len(self._session.tokens)
+        if text[:n] != list(self._session.tokens):
+            self._session.close()
+            self._session, n = self._target.open(), 0
+        self._session.extend(text[n:])
         self._target.forward([(self._session, EMPTY)], Want())
         return max(self._clock() - began, 1e-9)
 
     def _pass(self, rows: int) -> float:
-        self._session.prefill(self._text)
+        self._session.extend(())
         draft = chain(self._words[: rows - 1], "filler")
         began = self._clock()
         self._target.forward([(self._session, draft)], Want())

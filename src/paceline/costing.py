@@ -33,7 +33,7 @@ def beside(given: Mapping[str, Any]) -> dict[str, Any]:
 
     Flash attention on a processor goes through the cache once a row, and llama.cpp takes it where it is left
     the choice, for the sake of prompts. A draft model's prompts are cheap beside the target's, and its passes
-    are many (docs/log.md: 0.7 of the time after 900 tokens, of four rows 0.4)."""
+    are many (docs/log/costs.md: 0.7 of the time after 900 tokens, of four rows 0.4)."""
     left_open = given.get("flash_attention") is None
     if left_open and goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16")):
         return {**given, "flash_attention": False}

@@ -156,7 +156,7 @@ class LLM:
         while left:
             with ExitStack() as stack:
                 streams = [stack.enter_context(self.stream(left.pop(), **request))]
-                while left and len(streams) < self.target.caps.batch:
+                while left and len(streams) < self.target.caps.sessions:
                     try:
                         streams.append(stack.enter_context(self.stream(left[-1], **request)))
                     except BusyError:  # other threads have the rest

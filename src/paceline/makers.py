@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.cost import Costs
 from paceline.core.decode import Clock
 from paceline.core.errors import UsageError, VocabError
-from paceline.core.intersection import Intersection
-from paceline.core.lexicon import Lexicon
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Drafter, Target
 from paceline.core.rate import Rate
-from paceline.core.sample import TEXT
 from paceline.core.settings import Drafting
-from paceline.core.translation import Translation
-from paceline.core.vocab import Vocab, check_shared
+from paceline.core.vocab import Vocab
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter, Warn
@@ -31,6 +27,11 @@ from paceline.drafters.slem import SlemDrafter
 from paceline.engines.translated import TranslatedTarget
 from paceline.machine.corpora import find_corpus, open_corpus
 from paceline.machine.home import expanded
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.sample import TEXT
+from paceline.vocab.shared import check_shared
+from paceline.vocab.translation import Translation
 
 if TYPE_CHECKING:
     from paceline.drafters.suffix import SuffixDrafter
@@ -39,7 +40,7 @@ PathLike = str | Path
 
 # The share of the target's usual tokens that a draft must have for TLI to be chosen. Measured in tokens per
 # pass of the target, with the embedded pair, one of the two reduced to so many merges: from 0.95 on TLI is
-# equal or ahead, by up to 9%; below it SLEM is, by up to 3% (docs/log.md).
+# equal or ahead, by up to 9%; below it SLEM is, by up to 3% (docs/log/vocabularies.md).
 ENOUGH = 0.95
 
 
@@ -226,7 +227,7 @@ def make_drafter(
     UsageError for a draft model that cannot take back what the target rejects."""
     translation = None
     if draft is not None:
-        if not draft.caps.rewind:
+        if draft.caps.rollback == "none":
             raise UsageError(
                 "the draft model is recurrent, and its state cannot be rolled back yet, so it cannot draft: "
                 "give another one (-md), or use --draft lookup"
@@ -275,7 +276,7 @@ def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, T
     if drafting.cross_vocab == "auto":
         trees = drafting.width > 1 and drafting.policy != "rate"  # which takes chains as they come
         only_tli = drafting.temperature > 0 or trees or "cascade" in drafting.drafters
-        tli = only_tli or translation.coverage(ours.spell(TEXT.encode())) >= ENOUGH
+        tli = only_tli or translation.coverage(ours.encode(TEXT.encode())) >= ENOUGH
         drafting = (
             replace(drafting, cross_vocab="tli") if tli else replace(drafting, cross_vocab="slem", width=1)
         )

@@ -111,10 +111,14 @@ class Stream(Iterator[Piece]):
                 raise
 
     def _step(self) -> Piece:
-        began = perf_counter()
-        _, step = next(self._steps)
-        self._seconds += perf_counter() - began
-        return self._take(step)
+        while True:
+            began = perf_counter()
+            _, step = next(self._steps)
+            seconds = perf_counter() - began
+            if step.tokens:
+                self._seconds += seconds
+                return self._take(step)
+            self._prompt_seconds += seconds
 
     def _take(self, step: Step) -> Piece:
         self._tokens += step.tokens
@@ -141,8 +145,11 @@ class Stream(Iterator[Piece]):
                 except StopIteration:
                     return
                 stream = of[id(request)]
-                stream._seconds += step.times.total
-                stream._take(step)
+                if step.tokens:
+                    stream._seconds += step.times.total
+                    stream._take(step)
+                else:
+                    stream._prompt_seconds += step.times.total
 
     def __enter__(self) -> Stream:
         return self

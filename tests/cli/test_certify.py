@@ -20,6 +20,7 @@ from paceline.core.ports import Forward
 from paceline.core.record import Logprob
 from paceline.core.sampling import logprob
 from paceline.engines.llama import LlamaTarget
+from paceline.engines.llama.cache import Cache
 from paceline.engines.llama.session import LlamaSession
 from paceline.lab.certify import certificate, frequencies
 
@@ -350,14 +351,14 @@ def stale(models: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `models` reject stays in their caches, at the positions before it."""
     commit = LlamaSession._commit
 
-    def shifted(target: LlamaTarget, sequence: int, start: int) -> None:
-        n = target._cpp.llama_memory_seq_pos_max(target._memory, sequence) + 1 - start
-        target._cpp.llama_memory_seq_add(target._memory, sequence, start, -1, -n)
+    def shifted(cache: Cache, sequence: int, start: int) -> None:
+        n = cache._cpp.llama_memory_seq_pos_max(cache._memory, sequence) + 1 - start
+        cache._cpp.llama_memory_seq_add(cache._memory, sequence, start, -1, -n)
 
     def commits(session: LlamaSession, path: Sequence[int]) -> None:
         with monkeypatch.context() as patch:
-            if session._target.path.stem in models and len(path) < len(session._tree):
-                patch.setattr(LlamaTarget, "cut", shifted)
+            if session._cache._path.stem in models and len(path) < len(session._tree):
+                patch.setattr(Cache, "cut", shifted)
             commit(session, path)
 
     monkeypatch.setattr(LlamaSession, "_commit", commits)
@@ -379,7 +380,7 @@ def test_a_wrong_branch_that_is_committed_is_a_defect_of_the_state(
 
     def commits(session: LlamaSession, path: Sequence[int]) -> None:
         slot = session.slot
-        if session._target.path.stem == "target" and path and len(session._tree) > len(path):
+        if session._cache._path.stem == "target" and path and len(session._tree) > len(path):
             session._sequence[path[-1]] = slot.sequence
         commit(session, path)
 

@@ -10,8 +10,7 @@ import pytest
 from command_line import command, run
 from gguf_files import write_llama
 from paceline.core.ports import Forward
-from paceline.core.rng import Rng
-from paceline.core.sampling import Sampling
+from paceline.core.sampling import Rng, Sampling
 from paceline.core.tree import DraftTree
 from paceline.core.verify import Verdict, verify
 from paceline.lab import judge

@@ -19,14 +19,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from paceline.core.errors import ContractError, LogitsError, PacelineError, UsageError
-from paceline.core.intersection import Intersection
-from paceline.core.lexicon import Lexicon
 from paceline.core.ports import Want
-from paceline.core.translation import Translation
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.toy import ToyTarget
 from paceline.engines.translated import TranslatedTarget
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.translation import Translation
 from tongues import speaking, translation
 
 PROMPT = [7, 3, 9, 3, 7, 1, 0, 2, 11, 5]
@@ -54,9 +54,9 @@ class Engine:
 
     def fresh(self, tokens: Sequence[int]) -> np.ndarray:
         """The root's row in a session that has seen nothing else."""
+        self.target.forget()
         session = self.target.open()
-        session.prefill([(tokens[0] + 1) % 12])  # nothing in common: no cell is taken over
-        session.prefill(tokens)
+        session.extend(tokens)
         (row,) = self.rows(session)
         session.close()
         return row
@@ -129,7 +129,7 @@ def engine(request: pytest.FixtureRequest, models: Path) -> Iterator[Engine]:
 @pytest.fixture
 def session(engine: Engine) -> Iterator[Any]:
     session = engine.target.open()
-    session.prefill(PROMPT)
+    session.extend(PROMPT)
     yield session
     session.close()
 
@@ -173,7 +173,7 @@ def test_any_sequence_of_drafts_and_rejections_leaves_the_state_of_the_text(
 ) -> None:
     """Random trees, random paths kept: rolled back, the session is as one that decoded only the text."""
     session = engine.target.open()
-    session.prefill(PROMPT)
+    session.extend(PROMPT)
     for seed, size, root in rounds:
         random = np.random.default_rng(seed)
         parents = tuple(int(random.integers(-1, i)) if i else ROOT for i in range(size))
@@ -189,7 +189,7 @@ def test_any_sequence_of_drafts_and_rejections_leaves_the_state_of_the_text(
 
 def test_a_tree_that_starts_with_the_last_one_grows_it(engine: Engine, session: Any) -> None:
     whole = engine.rows(session, TREE)
-    session.prefill(PROMPT)
+    session.extend(())
     for n in (3, 4, len(TREE)):
         part = DraftTree(TREE.tokens[:n], TREE.parents[:n], TREE.score[:n], TREE.source[:n])
         out = engine.target.forward([(session, part)], Want())[0]
@@ -203,25 +203,78 @@ def test_a_tree_that_starts_with_the_last_one_grows_it(engine: Engine, session: 
     assert engine.same(engine.rows(session)[0], engine.fresh([*PROMPT, 1, 3, 7, 8]))
 
 
-def test_prefill_takes_over_what_was_drafted_and_drops_the_rest(engine: Engine, session: Any) -> None:
+@pytest.mark.parametrize("more", [(4, 6, 9), (4, 1), (10,), (1, 3, 7, 2, 2), (2, 2, 2), ()])
+def test_what_a_tree_had_right_is_taken_over_and_the_rest_dropped(
+    engine: Engine, session: Any, more: tuple[int, ...]
+) -> None:
+    """Along a branch, along it and off, off at once, beyond a leaf, into no branch; and taken back."""
     engine.rows(session, TREE)
-    for text in (
-        [*PROMPT, 4, 6, 9],  # along a branch, then off it
-        [*PROMPT, 10],  # off at once
-        [*PROMPT[:4], 8, 8],  # back into the prompt
-        PROMPT[:3],
-        [*PROMPT, *PROMPT],
-    ):
-        session.prefill(text)
-        assert list(session.tokens) == text
-        assert engine.same(engine.rows(session, chain([1, 2], "test"))[0], engine.fresh(text))
+    session.extend(more)
+    text = [*PROMPT, *more]
+    assert list(session.tokens) == text
+    assert engine.same(engine.rows(session, chain([1, 2], "test"))[0], engine.fresh(text))
+    session.extend([3, 3])
+    assert engine.same(engine.rows(session)[0], engine.fresh([*text, 3, 3]))
+
+
+def test_a_session_that_begins_like_an_earlier_one_answers_as_one_that_does_not(engine: Engine) -> None:
+    for text in (PROMPT, [*PROMPT, 4, 6], [*PROMPT[:4], 8, 8], PROMPT[:3], [*PROMPT, *PROMPT]):
+        session = engine.target.open()
+        session.extend(text)
+        row = engine.rows(session, TREE)[0]
+        session.close()
+        assert engine.same(row, engine.fresh(text))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 9])
+def test_a_prompt_that_is_read_in_chunks_beside_a_tree_is_the_same_prompt(
+    engine: Engine, session: Any, chunk: int
+) -> None:
+    other, text = engine.target.open(), [*PROMPT[::-1], *PROMPT, 3]
+    whole = engine.rows(session, TREE)
+    session.extend(())
+    engine.fresh([11])
+    other.extend(text)
+    assert other.unread > 0
+    while other.unread:
+        before, n = other.unread, min(chunk, other.unread)
+        session.extend(())
+        read, out = engine.target.forward([(other, n), (session, TREE)], Want())
+        assert read.computed == n
+        assert other.unread == before - n
+        for at, expected in enumerate(whole):
+            assert engine.same(np.array(out.logits(at)), expected)
+        with pytest.raises(ContractError):
+            read.logits(0)
+    assert list(other.tokens) == text
+    row = engine.rows(other)[0]
+    other.close()
+    assert engine.same(row, engine.fresh(text))
+
+
+def test_no_more_can_be_read_than_is_unread(engine: Engine) -> None:
+    session = engine.target.open()
+    session.extend([7, 3, 9])
+    with pytest.raises(ContractError):
+        engine.target.forward([(session, session.unread + 1)], Want())
+    session.close()
+
+
+def test_computed_counts_what_was_read_the_root_and_new_nodes(engine: Engine, session: Any) -> None:
+    unread = session.unread
+    first = DraftTree(TREE.tokens[:3], TREE.parents[:3], TREE.score[:3], TREE.source[:3])
+    assert engine.target.forward([(session, first)], Want())[0].computed == unread + 1 + 3
+    assert engine.target.forward([(session, TREE)], Want())[0].computed == len(TREE) - 3
+    session.keep([0], 5)
+    assert session.unread == 0
+    assert engine.target.forward([(session, EMPTY)], Want())[0].computed == 1
 
 
 def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) -> None:
     prompts = [PROMPT, PROMPT[:4], [5]]
     batch = [(engine.target.open(), tree) for tree in (TREE, EMPTY, chain([1, 2, 3], "test"))]
     for (session, _), prompt in zip(batch, prompts, strict=True):
-        session.prefill(prompt)
+        session.extend(prompt)
     outs = engine.target.forward(batch, Want())
     together = [
         [np.array(o.logits(r)) for r in range(len(t) + 1)] for o, (_, t) in zip(outs, batch, strict=True)
@@ -230,7 +283,7 @@ def test_sessions_decoded_together_give_what_each_gives_alone(engine: Engine) ->
         session.close()
     for rows, prompt, (_, tree) in zip(together, prompts, batch, strict=True):
         alone = engine.target.open()
-        alone.prefill(prompt)
+        alone.extend(prompt)
         for a, b in zip(rows, engine.rows(alone, tree), strict=True):
             assert engine.same(a, b)
         alone.close()
@@ -257,7 +310,7 @@ def test_a_session_needs_a_prompt_before_it_answers(engine: Engine) -> None:
     with pytest.raises(PacelineError):
         engine.rows(session)
     with pytest.raises(UsageError, match="empty"):
-        session.prefill([])
+        session.extend([])
     session.close()
 
 
@@ -272,7 +325,7 @@ def test_keep_needs_a_forward_and_a_path_that_is_one(engine: Engine, session: An
 def test_closing_twice_is_harmless_and_the_place_is_free_again(engine: Engine) -> None:
     for _ in range(2 * SESSIONS):
         session = engine.target.open()
-        session.prefill(PROMPT)
+        session.extend(PROMPT)
         session.close()
         session.close()
 
@@ -289,7 +342,7 @@ def test_the_argmax_of_a_row_that_is_not_of_numbers_is_refused(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     session = engine.target.open()
-    session.prefill(PROMPT)
+    session.extend(PROMPT)
     out = engine.target.forward([(session, EMPTY)], Want())[0]
     row = np.full(12, value)
     monkeypatch.setattr(type(out), "logits", lambda *_: row)

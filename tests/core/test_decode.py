@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,7 @@ from paceline.core.cost import Cost, Costs
 from paceline.core.decode import advance, decode, start
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import Budget, Drafter
+from paceline.core.ports import Budget, Drafter, Session
 from paceline.core.rate import Rate
 from paceline.core.record import Step
 from paceline.core.sampling import Sampling
@@ -151,7 +150,7 @@ def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: 
     rows = []
     assert isinstance(request.session, ToySession)
     for session in (request.session, target.open()):
-        session.prefill(follows)
+        session.extend(follows[len(session.tokens) :])
         rows.append(target.forward([(session, EMPTY)], NONE.wants)[0].logits(0))
     assert rows[0].tolist() == rows[1].tolist()
 
@@ -177,7 +176,7 @@ def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None
     stops = iter([False, True])
     target, drafter = ToyTarget(V, seed=3), model(3, noise=0.0)
     request = start(target, drafter, [1, 2, 3], max_tokens=20, stop=lambda token: next(stops))
-    (step,) = advance(target, drafter, Fixed(BUDGET), [request])
+    ((_, step),) = advance(target, drafter, Fixed(BUDGET), [request])
     assert len(step.tokens) == 2
     assert request.stats.accepted == request.stats.by_source["model"].accepted == 5
 
@@ -232,15 +231,14 @@ def test_requests_decoded_together_give_what_each_gives_alone() -> None:
 def test_a_target_that_takes_no_branches_is_given_chains() -> None:
     target = ToyTarget(V, seed=2, branch=1)
     request = start(target, NONE, [1], max_tokens=9)
-    assert request.cap(Budget(4, 12, width=3), target.caps) == Budget(4, 12, width=1)
+    assert request.cap(Budget(4, 12, width=3), target.caps, 99) == Budget(4, 12, width=1)
 
 
 def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context() -> None:
     target = ToyTarget(V, seed=2, n_ctx=20)
     request = start(target, NONE, [1] * 5, max_tokens=99)
-    rows = replace(target.caps, rows=8)
-    assert request.cap(Budget(40, 40, width=4), rows) == Budget(15, 7, width=4)
-    assert request.cap(Budget(40, 40, width=4), target.caps) == Budget(15, 15, width=4)
+    assert request.cap(Budget(40, 40, width=4), target.caps, 8) == Budget(15, 7, width=4)
+    assert request.cap(Budget(40, 40, width=4), target.caps, 99) == Budget(15, 15, width=4)
 
 
 def test_the_statistics_add_up() -> None:
@@ -267,7 +265,7 @@ class Rogue:
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
 
-    def open(self, prompt: Sequence[int], seed: int) -> object:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> object:
         return NONE.open(prompt, seed)
 
     def propose(self, batch: Sequence[object]) -> list[DraftTree]:
@@ -317,11 +315,11 @@ def test_requests_that_cannot_be_served_are_refused(prompt: list[int], n: int, c
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_a_drafter_that_fails_to_open_leaves_no_session_open(error: type[BaseException]) -> None:
     class Broken(NoDrafter):
-        def open(self, prompt: Sequence[int], seed: int) -> object:  # type: ignore[override]
+        def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> object:  # type: ignore[override]
             raise error("no room")
 
     class Counting(ToyTarget):
-        def open(self):  # type: ignore[no-untyped-def]
+        def open(self, beside=None):  # type: ignore[no-untyped-def]
             self.session = super().open()
             return self.session
 
@@ -379,7 +377,7 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
     requests = [start(target, drafter, [1, 2, i], max_tokens=n) for i, n in enumerate(lengths)]
     active, began, seconds = list(requests), clock(), 0.0
     while active:
-        for step in advance(target, drafter, decides, active, clock):
+        for _, step in advance(target, drafter, decides, active, clock):
             seconds += step.times.total
             assert min(step.times.draft, step.times.forward, step.times.verify, step.times.keep) > 0
             assert step.times.other > 0
@@ -395,7 +393,7 @@ def test_what_others_do_in_the_meantime_is_not_counted() -> None:
     """A passing clock: a draft takes 3 seconds, a pass 5, deciding and learning 2 each."""
 
     class Slowly(Fixed):
-        def budgets(self, requests):  # type: ignore[no-untyped-def]
+        def budgets(self, requests, reading=0):  # type: ignore[no-untyped-def]
             clock.spend(2.0)
             return super().budgets(requests)
 
@@ -425,7 +423,7 @@ def test_what_others_do_in_the_meantime_is_not_counted() -> None:
     requests = [start(target, drafter, [i], max_tokens=4) for i in range(2)]
     for n in range(2):
         steps = advance(target, drafter, Slowly(BUDGET), requests, clock)
-        for step in steps:
+        for _, step in steps:
             assert (step.times.draft, step.times.forward) == (1.5, 2.5)
             assert (step.times.verify, step.times.keep) == (0.0, 0.0)
             assert step.times.other == 1.0 + n * 1.0  # deciding; and what was learned from the step before

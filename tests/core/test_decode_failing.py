@@ -123,6 +123,6 @@ def test_the_others_are_decoded_as_if_they_were_alone(
 def test_a_step_is_told_of_those_that_went_on() -> None:
     target, drafter = ToyTarget(V, seed=2), model()
     requests = [begun(target, drafter, 0, 0.0), begun(target, drafter, 1, 0.0, grammar=Ends(0, False))]
-    (step,) = advance(target, drafter, Fixed(BUDGET), requests)
+    ((_, step),) = advance(target, drafter, Fixed(BUDGET), requests)
     assert list(requests[0].session.tokens) == [*PROMPTS[0], *step.tokens]
     assert [request.is_over for request in requests] == [False, True]

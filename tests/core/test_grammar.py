@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from automaton import Automaton, Blind
 from enumeration import Tape, distance, drafted_distribution, plain_distribution
 from paceline.core import decode as decode_module
+from paceline.core.answers import Answers
 from paceline.core.decode import advance, decode, start
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Features, Grammar
+from paceline.core.ports import Budget, Drafter, Grammar
 from paceline.core.sampling import Sampling
 from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import INDEPENDENT, verify
@@ -132,7 +133,7 @@ def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
     request = start(target, drafter, PROMPT, max_tokens=9, sampling=sampling, grammar=grammar)
     emitted: list[int] = []
     while request.stop_reason is None:
-        (step,) = advance(target, drafter, Fixed(TREE), [request])
+        ((_, step),) = advance(target, drafter, Fixed(TREE), [request])
         emitted += step.tokens
         assert grammar.emitted == emitted
     assert len(emitted) == 9
@@ -153,7 +154,7 @@ def test_where_no_token_may_follow_the_request_says_so(temperature: float) -> No
     sampling = Sampling(temperature=temperature)
     request = start(target, NoDrafter(), PROMPT, max_tokens=3, sampling=sampling, grammar=Silent())
     with pytest.raises(UsageError, match="no token can follow"):
-        advance(target, NoDrafter(), Fixed(CHAIN), [request])
+        list(decode(target, NoDrafter(), Fixed(CHAIN), [request]))
 
 
 def test_a_bias_that_forbids_all_that_the_grammar_allows_is_refused() -> None:
@@ -161,7 +162,7 @@ def test_a_bias_that_forbids_all_that_the_grammar_allows_is_refused() -> None:
     sampling = Sampling(logit_bias={0: -np.inf, 1: -np.inf})
     request = start(target, NoDrafter(), PROMPT, max_tokens=3, sampling=sampling, grammar=Automaton())
     with pytest.raises(UsageError, match="a logit bias or the grammar forbids every one"):
-        advance(target, NoDrafter(), Fixed(CHAIN), [request])
+        list(decode(target, NoDrafter(), Fixed(CHAIN), [request]))
 
 
 def test_a_grammar_and_ignore_eos_contradict_each_other() -> None:
@@ -185,9 +186,7 @@ def test_a_dead_end_below_a_draft_that_is_not_taken_is_no_error() -> None:
         def accept(self, probability: float) -> bool:
             return False
 
-    class Rows:
-        features = Features()
-
+    class Rows(Answers):
         def argmax(self, row: int) -> int:
             return 1
 

@@ -14,11 +14,12 @@ import pytest
 from automaton import Automaton
 from enumeration import Tape, Ticking
 from faulty import FAULTS, FaultyToy
+from paceline.core.answers import Answers
 from paceline.core.cost import Cost, Costs
-from paceline.core.decode import advance, decode, start
+from paceline.core.decode import decode, start
 from paceline.core.errors import LogitsError, ModelError, UsageError
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Features
+from paceline.core.ports import Budget, Drafter
 from paceline.core.rate import Rate
 from paceline.core.sampling import Sampling, adjust, argmax, odds, top_k
 from paceline.core.tree import chain
@@ -110,7 +111,7 @@ def test_log_probabilities_and_grammars_do_not_hide_it(fault: str) -> None:
     target, none = FaultyToy(4, fault=fault), NoDrafter()
     request = start(target, none, [0, 1], max_tokens=9, grammar=Automaton())
     with pytest.raises(LogitsError, match="not numbers"):
-        advance(target, none, Fixed(BUDGET), [request])
+        list(decode(target, none, Fixed(BUDGET), [request]))
 
 
 def test_a_mask_over_the_nan_does_not_make_the_row_one_of_numbers() -> None:
@@ -139,10 +140,8 @@ def test_top_k_of_any_row_has_k_tokens() -> None:
                 assert len(set(top_k(row, k).tolist())) == min(k, 9)
 
 
-class Table:
+class Table(Answers):
     """A Forward of given rows."""
-
-    features = Features()
 
     def __init__(self, *rows: list[float]) -> None:
         self._rows = [np.array(row) for row in rows]

@@ -56,7 +56,7 @@ def by_hand(tokens: Sequence[int], n_top: int) -> list[Logprob]:
     out = []
     for n, token in enumerate(tokens):
         session = target.open()
-        session.prefill([*PROMPT, *tokens[:n]])
+        session.extend([*PROMPT, *tokens[:n]])
         row = target.forward([(session, EMPTY)], Want())[0].logits(0)
         said = row - math.log(np.exp(row).sum())
         top = sorted(range(V), key=lambda t: (-said[t], t))[:n_top]

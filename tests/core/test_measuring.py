@@ -13,7 +13,7 @@ import pytest
 from paceline.core.cost import Cost
 from paceline.core.errors import ContractError
 from paceline.core.measuring import IMPORTANT, ROWS, SAMPLES, measure
-from paceline.core.ports import Want
+from paceline.core.ports import Session, Want
 from paceline.core.tree import DraftTree
 from paceline.engines.toy import ToyForward, ToySession, ToyTarget
 
@@ -27,12 +27,11 @@ class TimedSession(ToySession):
         self._timed = target
         self._held = 0
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        if not self._timed.caps.rewind:
-            assert list(tokens[: len(self.tokens)]) == self.tokens or len(tokens) == 1
-        before = len(self.tokens) if list(tokens[: len(self.tokens)]) == self.tokens else 0
-        super().prefill(tokens)
-        self._timed.now += self._timed.fill * max(0, len(tokens) - before)
+    def extend(self, tokens: Sequence[int]) -> None:
+        if self._timed.caps.rollback == "none":
+            assert tokens  # nothing is taken back
+        super().extend(tokens)
+        self._timed.now += self._timed.fill * len(tokens)
 
     def close(self) -> None:
         super().close()
@@ -51,13 +50,15 @@ class TimedTarget(ToyTarget):
         self.seconds, self.fill, self.deeper = seconds, fill, deeper
         self.now = 0.0
         self.passes: Counter[int] = Counter()
-        self.longest = self.closed = self.forgot = 0
+        self.longest = self.opened = self.closed = self.forgot = 0
 
-    def open(self) -> TimedSession:
+    def open(self, beside: Session | None = None) -> TimedSession:
+        self.opened += 1
         return TimedSession(self)
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree]], want: Want) -> list[ToyForward]:
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
         ((session, tree),) = batch
+        assert isinstance(tree, DraftTree)
         out = super().forward(batch, want)
         assert out[0].logits(0) is not None  # ContractError where the root was computed before
         n = len(tree) + 1
@@ -70,7 +71,7 @@ class TimedTarget(ToyTarget):
         return self.now
 
     def forget(self) -> None:
-        assert self.closed == 1
+        assert self.closed == self.opened
         self.forgot += 1
 
 
@@ -159,12 +160,13 @@ def test_depths_that_do_not_fit_in_are_left_out() -> None:
 
 def test_a_depth_that_turns_out_too_slow_to_reach_ends_it() -> None:
     class Slowing(TimedSession):
-        def prefill(self, tokens: Sequence[int]) -> None:
-            super().prefill(tokens)
-            self._timed.now += 100.0 if len(tokens) > 300 else 0.0
+        def extend(self, tokens: Sequence[int]) -> None:
+            super().extend(tokens)
+            self._timed.now += 100.0 if len(self.tokens) > 300 and tokens else 0.0
 
     class SlowingTarget(TimedTarget):
-        def open(self) -> TimedSession:
+        def open(self, beside: Session | None = None) -> TimedSession:
+            self.opened += 1
             return Slowing(self)
 
     # One piece of the way, which is another depth by name, but not enough to be one.
@@ -224,7 +226,7 @@ def test_the_toy_has_a_curve_that_rises() -> None:
 @pytest.mark.parametrize("n_ctx", [1, 2, 3, 5, 16, 100, 300])
 @pytest.mark.parametrize("rewind", [True, False])
 def test_it_stays_within_the_context_and_the_rows_of_a_pass(n_ctx: int, rewind: bool) -> None:
-    target = TimedTarget(costing(MS), n_ctx=n_ctx, rows=12, rewind=rewind)
+    target = TimedTarget(costing(MS), n_ctx=n_ctx, rows=12, rollback="free" if rewind else "none")
     cost = measured(target, seconds=60.0)
     assert target.longest <= n_ctx
     assert cost.most == (min(12, max(1, n_ctx // 2)) if rewind else 1)
@@ -232,7 +234,7 @@ def test_it_stays_within_the_context_and_the_rows_of_a_pass(n_ctx: int, rewind: 
 
 
 def test_a_target_that_cannot_go_back_is_measured_with_one_row_on_a_text_that_grows() -> None:
-    target = TimedTarget(costing(MS), rewind=False)
+    target = TimedTarget(costing(MS), rollback="none")
     cost = measured(target, seconds=60.0, depths=(256, 1024))
     assert (cost.rows, set(target.passes)) == ((1,), {1})
     assert len(cost.depths) == 2

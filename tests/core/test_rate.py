@@ -98,7 +98,7 @@ def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
     requests = [start(target, drafter, [i % 6], max_tokens=9, sampling=sampling, seed=i) for i in range(n)]
     rate.costs.target = Cost.flat(1.0, 0.0)
     steps = advance(target, drafter, rate, requests, lambda: 0.0)
-    assert sum(len(step.tree) for step in steps) == 2 * n
+    assert sum(len(step.tree) for _, step in steps) == 2 * n
 
 
 # The rate.
@@ -292,5 +292,5 @@ def spent(other: float, tree: DraftTree = EMPTY) -> Step:
     """One step that took a second of the target and so much of the rule."""
     return Step(
         tokens=(5,), sources=("target",), path=(), drafted={}, accepted={}, stop_reason=None,
-        times=Times(forward=1.0, other=other), tree=tree,
+        times=Times(forward=1.0, other=other), tree=tree, rows=1 + len(tree),
     )  # fmt: skip

@@ -19,10 +19,10 @@ CURVE = {1: 1.0, 8: 2.0, 64: 8.0}
 
 def going_on(n: int) -> list[Any]:
     """Requests that are past their first step."""
-    return [
-        SimpleNamespace(session=SimpleNamespace(tokens=[0] * 9), mood={}, stats=SimpleNamespace(steps=5))
-        for _ in range(n)
-    ]
+    requests = asking(n)
+    for request in requests:
+        request.session.tokens, request.stats = [0] * 9, SimpleNamespace(steps=5)
+    return requests
 
 
 @pytest.mark.parametrize("n", [1, 8])

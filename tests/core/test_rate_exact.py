@@ -18,7 +18,7 @@ from automaton import Automaton, Blind
 from enumeration import decided_distribution, distance, plain_distribution, separately
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.decode import Clock, Request
-from paceline.core.ports import Budget, Drafter
+from paceline.core.ports import Budget, Drafter, Session
 from paceline.core.rate import Rate
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, DraftTree
@@ -59,7 +59,7 @@ class Ranked:
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
 
-    def open(self, prompt: Sequence[int], seed: int) -> Any:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Any:
         return LookupDrafter().open(prompt, seed)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:

@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enumeration import Tape, distance, drafted_distribution, outcomes, plain_distribution
+from paceline.core.answers import Answers
+from paceline.core.arrays import Probabilities
 from paceline.core.errors import ContractError
-from paceline.core.ports import Budget, Drafter, Features, Want
+from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.sampling import Sampling
-from paceline.core.tree import EMPTY, ROOT, DraftTree, Probabilities, chain
+from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.core.verify import CHAINS, INDEPENDENT, RULES, drawn_from, threshold, verify
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -224,7 +226,7 @@ class Scripted:
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
 
-    def open(self, prompt: Sequence[int], seed: int) -> ScriptedMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ScriptedMemory:
         return ScriptedMemory(self._tree)
 
     def propose(self, batch: Sequence[tuple[ScriptedMemory, Budget]]) -> list[DraftTree]:
@@ -308,10 +310,8 @@ def test_greedy_emits_the_argmax_path_whatever_the_tree(tree: DraftTree, seed: i
     assert drafted == plain_distribution(toy, PROMPT, Sampling(), n=5)
 
 
-class FixedRows:
+class FixedRows(Answers):
     """A Forward with the same logits in every row."""
-
-    features = Features()
 
     def __init__(self, logits: Sequence[float]) -> None:
         self._logits = np.array(logits)

@@ -16,7 +16,7 @@ from paceline.core.cost import Cost, Costs
 from paceline.core.decode import advance, decode, start
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Learner, Want
+from paceline.core.ports import Budget, Drafter, Learner, Session, Want
 from paceline.core.rate import Rate
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
@@ -55,7 +55,7 @@ class Counting(ToyTarget):
         self.computed += 1
         return super().after(state, token)
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree]], want: Want) -> list[ToyForward]:
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
         self.passes += 1
         return super().forward(batch, want)
 
@@ -67,7 +67,7 @@ class Transient(ToyTarget):
         super().__init__(*args, **settings)
         self.given: list[Any] = []
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree]], want: Want) -> list[Any]:
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[Any]:
         for out in self.given:
             for row in out.rows:
                 row[:] = np.nan
@@ -83,6 +83,7 @@ class Extent:
 
 @dataclass
 class Rows:
+    computed = 1
     rows: list[Any]
     first: int
 
@@ -481,13 +482,13 @@ def test_a_copier_that_cannot_open_leaves_the_draft_models_session_closed() -> N
     closed: list[int] = []
 
     class Noting(ToyTarget):
-        def open(self) -> ToySession:
+        def open(self, beside: Session | None = None) -> ToySession:
             session = super().open()
             session.close = lambda: closed.append(1)  # type: ignore[method-assign]
             return session
 
     class Full(LookupDrafter):
-        def open(self, prompt: Sequence[int], seed: int) -> LookupMemory:
+        def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookupMemory:
             raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"):
@@ -511,7 +512,7 @@ def ahead(draft: ToyTarget, copier: Any, text: Sequence[int], depth: int) -> tup
     target = ReadAhead(draft, copier, FREE)
     session = target.open()
     session.expect(copier.open(text, 0), depth)
-    session.prefill(text)
+    session.extend(text)
     return target, session
 
 
@@ -529,7 +530,7 @@ def test_any_chains_in_any_order_are_answered_as_the_draft_model_does(
     for said in chains:
         (out,) = target.forward([(session, chain(said, "draft"))], Want())
         plain = draft.open()
-        plain.prefill([*text, *said])
+        plain.extend([*text, *said])
         expected = draft.forward([(plain, EMPTY)], Want())[0]
         assert np.array_equal(out.logits(len(said)), expected.logits(0))
         assert out.argmax(len(said)) == expected.argmax(0)

@@ -14,7 +14,7 @@ from enumeration import distance, drafted_distribution, plain_distribution
 from groves import trees
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Learner, Want
+from paceline.core.ports import Budget, Drafter, Learner, Session, Want
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter, Portfolio, Union
@@ -46,7 +46,7 @@ class Saying:
         self.n = n
         self.learned: list[list[int]] = []
 
-    def open(self, prompt: Sequence[int], seed: int) -> LookupMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookupMemory:
         return LookupMemory(prompt, 1, 1)
 
     def propose(self, batch: Sequence[tuple[LookupMemory, Budget]]) -> list[DraftTree]:
@@ -113,12 +113,12 @@ def test_a_later_drafter_that_cannot_open_leaves_the_earlier_closed() -> None:
     opened: list[LookupMemory] = []
 
     class Noting(LookupDrafter):
-        def open(self, prompt: Sequence[int], seed: int) -> LookupMemory:
+        def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookupMemory:
             opened.append(super().open(prompt, seed))
             return opened[-1]
 
     class Full(LookupDrafter):
-        def open(self, prompt: Sequence[int], seed: int) -> LookupMemory:
+        def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookupMemory:
             raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"):

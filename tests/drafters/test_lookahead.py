@@ -201,7 +201,7 @@ class Varying:
         self._budgets = list(budgets)
         self._at = 0
 
-    def budgets(self, requests: Sequence[Request]) -> list[Budget]:
+    def budgets(self, requests: Sequence[Request], reading: int = 0) -> list[Budget]:
         self._at += 1
         return [self._budgets[self._at % len(self._budgets)]] * len(requests)
 

@@ -8,22 +8,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from paceline.core.arrays import Mask
 from paceline.core.decode import advance, decode, start
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Mask, Want
+from paceline.core.ports import Budget, Want
 from paceline.core.sampling import Sampling, probabilities
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.engines.toy import ToyForward, ToySession, ToyTarget, Vector
+from paceline.engines.toy import Array, ToyForward, ToySession, ToyTarget
 
 V = 6
 PROMPT = [1, 2, 3]
 
 
-def row(target: ToyTarget, text: Sequence[int]) -> Vector:
+def row(target: ToyTarget, text: Sequence[int]) -> Array:
     session = target.open()
-    session.prefill(text)
+    session.extend(text)
     return target.forward([(session, EMPTY)], Want())[0].logits(0)
 
 
@@ -107,11 +108,11 @@ class Counting(ToyTarget):
     computed = 0
     passes = 0
 
-    def after(self, state: Vector | None, token: int) -> Vector:
+    def after(self, state: Array | None, token: int) -> Array:
         self.computed += 1
         return super().after(state, token)
 
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree]], want: Want) -> list[ToyForward]:
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
         self.passes += 1
         return super().forward(batch, want)
 
@@ -128,7 +129,7 @@ def test_the_drafts_cache_is_reused_whether_the_draft_was_accepted_or_not(seed: 
     for _ in range(6):
         before, passes = draft.computed, draft.passes
         accepted_all = request.n_tokens % 5 == 0 and fully
-        step = advance(target, drafter, policy, [request])[0]
+        step = advance(target, drafter, policy, [request])[0][1]
         assert draft.passes - passes == 4
         assert draft.computed - before == 4 + (1 if accepted_all else 0)
         assert fully == (step.accepted == {"model": 4})
@@ -159,7 +160,7 @@ def test_tokens_the_draft_does_not_have_are_replaced_and_the_output_stays_plain(
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_that_computes_nan_proposes_nothing_worth_a_crash(temperature: float) -> None:
     class Broken(ToyTarget):
-        def logits(self, state: Vector) -> Vector:
+        def logits(self, state: Array) -> Array:
             return super().logits(state) * np.nan
 
     tree = propose(ModelDrafter(Broken(V), V, temperature=temperature), Budget(3, 3))

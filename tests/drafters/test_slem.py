@@ -12,19 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
+from paceline.core.answers import Answers
 from paceline.core.decode import advance, start
-from paceline.core.intersection import Intersection
-from paceline.core.lexicon import Lexicon
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Caps, Features, Want
+from paceline.core.ports import Budget, Caps, Features, Session, Want
 from paceline.core.record import Step, Times
 from paceline.core.rng import Noise, SeededRng
 from paceline.core.sampling import Sampling
-from paceline.core.translation import Translation
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.core.vocab import Vocab
 from paceline.drafters.slem import SlemDrafter, SlemMemory, whole
 from paceline.engines.toy import ToyTarget
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.translation import Translation
 from tongues import speaking, translation, untaught
 
 EXACT = 1e-12
@@ -83,25 +84,30 @@ class Scripted:
             len(pieces), "test", None, ends, False, False, b"%d".__mod__, list(pieces).__getitem__
         )
         self.origin = "a script"
-        self.caps = Caps(branch=1, rewind=True, batch=8, rows=64, n_ctx=512)
+        self.caps = Caps(branch=1, rollback="free", sessions=8, rows=64, chunk=512, n_ctx=512)
         self.script = list(script)
         self.read: list[list[int]] = []  # what its sessions were given
 
-    def open(self) -> Any:
+    def open(self, beside: Session | None = None) -> Any:
+        self.tokens = list[int]()
         return self
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.read.append(list(tokens))
+    unread = 0
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+        self.read.append(list(self.tokens))
+
+    def forget(self) -> None:
+        """Nothing is kept."""
 
     def close(self) -> None: ...
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree]], want: Want) -> list[Any]:
-        return [ScriptedForward(self, tree) for _, tree in batch]
+    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> list[Any]:
+        return [ScriptedForward(self, tree) for _, tree in batch if isinstance(tree, DraftTree)]
 
 
-class ScriptedForward:
-    features = Features()
-
+class ScriptedForward(Answers):
     def __init__(self, draft: Scripted, tree: DraftTree) -> None:
         self._draft, self._at = draft, len(tree)
 
@@ -327,7 +333,7 @@ def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:
     advance(target, drafter, policy, [request])
     for _ in range(5):
         computed = 0
-        (step,) = advance(target, drafter, policy, [request])
+        ((_, step),) = advance(target, drafter, policy, [request])
         assert step.accepted == {"model": 4}
         assert computed == 5
 

@@ -72,7 +72,7 @@ def row_after(target: LlamaTarget, *prompts: Sequence[int]) -> np.ndarray:
     """The row after the last of `prompts`, each a session of its own."""
     for prompt in prompts:
         session = target.open()
-        session.prefill(prompt)
+        session.extend(prompt)
         (row,) = rows(target, session)
         session.close()
     return row
@@ -80,7 +80,7 @@ def row_after(target: LlamaTarget, *prompts: Sequence[int]) -> np.ndarray:
 
 def cells(target: LlamaTarget) -> list[int]:
     """How many positions each sequence that holds any has in the cache."""
-    cpp, memory = target._cpp, target._memory
+    cpp, memory = target._cpp, target.cache._memory
     ends = [cpp.llama_memory_seq_pos_max(memory, sequence) + 1 for sequence in range(65)]
     return [end for end in ends if end]
 
@@ -97,7 +97,7 @@ def test_rows_are_equal_wherever_in_a_pass_they_stand_and_whatever_was_rejected(
     tokens = exact.text.encode(PROMPTS[2])
     one_by_one = teacher_forced(exact, tokens, 4, 1)
     session = exact.open()
-    session.prefill(tokens[:4])
+    session.extend(tokens[:4])
     at = 4
     for right, wrong in ((0, 7), (1, 0), (2, 5), (0, 1), (3, 4)):
         found = rows(exact, session, chain([*tokens[at : at + right], *range(40, 40 + wrong)], "test"))
@@ -120,14 +120,15 @@ def test_what_was_asked_before_changes_no_bit(exact: LlamaTarget) -> None:
 def test_cells_that_an_answer_left_are_not_taken_for_a_prompts(tiny: LlamaTarget) -> None:
     """However long the prompt is that they would be right for, and whether or not their bits would differ."""
     tokens, session = list(range(1, 21)), tiny.open()
-    session.prefill(tokens[:10])
+    session.extend(tokens[:10])
     for token in tokens[10:]:
         rows(tiny, session)
         session.keep((), token)
     assert (session.slot.prompt, session.slot.cached) == (9, tokens[:-1])
     session.close()
     again = tiny.open()
-    again.prefill(tokens)
+    again.extend(tokens)
+    rows(tiny, again)
     assert (again.slot.prompt, again.slot.cached) == (19, tokens[:-1])
 
 
@@ -187,14 +188,14 @@ def test_rows_that_differ_are_noticed_when_the_model_is_loaded(
 
 def test_the_filler_leaves_no_cell_behind(tiny: LlamaTarget) -> None:
     session = tiny.open()
-    session.prefill([5, 6, 7])
+    session.extend([5, 6, 7])
     for n in (0, 3, ROWS - 1):
         rows(tiny, session, chain(range(n), "test"))
         assert cells(tiny) == [len(session.tokens) + n]
         session.keep([], 9)
         assert cells(tiny) == [len(session.tokens) - 1]
     session.close()
-    assert tiny._branches.count(None) == 64
+    assert tiny.cache.branches.count(None) == 64
 
 
 def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
@@ -202,7 +203,7 @@ def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
 ) -> None:
     expected = row_after(tiny, [5, 6, 7])
     session = tiny.open()
-    session.prefill([5, 6, 7])
+    session.extend([5, 6, 7])
     for error in (KeyboardInterrupt, ModelError):
 
         def fail(target: LlamaTarget, error: type[BaseException] = error) -> None:
@@ -213,7 +214,7 @@ def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
             with pytest.raises(error):
                 rows(tiny, session, chain([1, 2], "test"))
         assert cells(tiny) == [2]
-        assert tiny._branches.count(None) == 64
+        assert tiny.cache.branches.count(None) == 64
         np.testing.assert_array_equal(rows(tiny, session, chain([1, 2], "test"))[0], expected)
         session.rollback()
     session.close()
@@ -223,7 +224,7 @@ def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
 def test_a_context_can_be_filled_to_its_end_and_the_filler_still_fits(models: Path, n_ctx: int) -> None:
     target = LlamaTarget(models / "target.gguf", n_ctx=n_ctx, threads=1, exact_rows=ROWS)
     session = target.open()
-    session.prefill([token % 256 for token in range(n_ctx)])
+    session.extend([token % 256 for token in range(n_ctx)])
     assert np.isfinite(rows(target, session)[0]).all()
     session.close()
     target.close()
@@ -240,13 +241,13 @@ def test_more_rows_than_the_shape_has_are_not_proposed(models: Path) -> None:
 
 
 def test_branches_are_refused_by_the_drafts_budget(tiny: LlamaTarget) -> None:
-    assert (tiny.caps.branch, tiny.caps.rows, tiny.caps.folded) == (1, ROWS, 0)
+    assert (tiny.caps.branch, tiny.caps.rows) == (1, ROWS)
 
 
 def test_closing_twice_is_harmless_and_a_closed_model_says_so(models: Path) -> None:
     target = LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS)
     session = target.open()
-    session.prefill([1, 2, 3])
+    session.extend([1, 2, 3])
     rows(target, session)
     target.close()
     target.close()
@@ -258,7 +259,7 @@ def test_closing_twice_is_harmless_and_a_closed_model_says_so(models: Path) -> N
 def test_a_tree_is_computed_all_the_same(tiny: LlamaTarget) -> None:
     """Its rows are right, to the noise that the order of its cells makes."""
     session = tiny.open()
-    session.prefill([5, 6, 7])
+    session.extend([5, 6, 7])
     found = rows(tiny, session, DraftTree((1, 2), (ROOT, ROOT), (0.5,) * 2, ("test",) * 2))
     for token, row in zip((1, 2), found[1:], strict=True):
         assert np.abs(row - row_after_in(tiny, session, token)).max() < 0.1
@@ -266,5 +267,5 @@ def test_a_tree_is_computed_all_the_same(tiny: LlamaTarget) -> None:
 
 
 def row_after_in(target: LlamaTarget, session: Any, token: int) -> np.ndarray:
-    session.prefill(session.tokens)
+    session.extend(())
     return rows(target, session, chain([token], "test"))[1]

@@ -20,7 +20,8 @@ from paceline.core.ports import Budget, Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.model import ModelDrafter
 from paceline.engines.llama import LlamaTarget, binding
-from paceline.engines.llama.session import LlamaSession, common_prefix
+from paceline.engines.llama.cache import common_prefix
+from paceline.engines.llama.session import LlamaSession
 from paceline.engines.noise import apart, batch_noise, teacher_forced
 from paceline.lab.compare import Difference, explain
 from paceline.llm import LLM
@@ -138,13 +139,13 @@ def test_a_new_session_takes_over_the_prefix_an_old_one_computed(
     text = list(range(60))
     counts = computed_tokens(small, monkeypatch)
     first = small.open()
-    first.prefill(text)
+    first.extend(text)
     small.forward([(first, EMPTY)], Want())
     assert sum(counts) == 60
     first.close()
     counts.clear()
     second = small.open()
-    second.prefill([*text[:50], 99, 98])
+    second.extend([*text[:50], 99, 98])
     small.forward([(second, EMPTY)], Want())
     assert counts == [2]
 
@@ -154,7 +155,7 @@ def test_a_short_rest_of_the_prompt_travels_with_the_first_forward(
 ) -> None:
     counts = computed_tokens(small, monkeypatch)
     session = small.open()
-    session.prefill(list(range(20)))
+    session.extend(list(range(20)))
     small.forward([(session, chain([1, 2], "x"))], Want())
     assert counts == [22]
 
@@ -163,11 +164,11 @@ def test_rejected_and_grown_drafts_cost_no_second_computation(
     small: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = small.open()
-    session.prefill([1, 2, 3])
+    session.extend([1, 2, 3])
     small.forward([(session, chain([4, 5, 6], "x"))], Want())
     counts = computed_tokens(small, monkeypatch)
     small.forward([(session, chain([4, 5, 6, 7], "x"))], Want())
-    session.prefill([1, 2, 3, 4, 5, 9])
+    session.extend([4, 5, 9])
     small.forward([(session, EMPTY)], Want())
     assert counts == [1, 1]
 
@@ -185,7 +186,7 @@ def test_the_cache_holds_the_path_that_was_kept_and_a_later_session_takes_that_o
 ) -> None:
     """In name and in cells: whatever goes on from it, or from another branch, is as after forgetting all."""
     session = small.open()
-    session.prefill([1, 2, 3])
+    session.extend([1, 2, 3])
     small.forward([(session, FORK)], Want())
     session.keep(path, 9)
     assert session.tokens == [1, 2, 3, *kept, 9]
@@ -202,11 +203,11 @@ def test_the_cache_holds_the_path_that_was_kept_and_a_later_session_takes_that_o
 
 def test_a_session_closed_in_the_middle_of_a_draft_gives_its_branches_back(small: LlamaTarget) -> None:
     session = small.open()
-    session.prefill([1, 2, 3])
+    session.extend([1, 2, 3])
     small.forward([(session, FORK)], Want())
-    assert small._branches.count(None) == 63
+    assert small.cache.branches.count(None) == 63
     session.close()
-    assert small._branches.count(None) == 64
+    assert small.cache.branches.count(None) == 64
 
 
 def test_after_a_stop_inside_a_draft_the_cache_holds_what_was_emitted_and_nothing_else(
@@ -221,7 +222,7 @@ def test_after_a_stop_inside_a_draft_the_cache_holds_what_was_emitted_and_nothin
         return len(seen) == 3
 
     request = start(small, drafter, [65, 66, 67], max_tokens=20, stop=stop, ignore_eos=True)
-    (step,) = advance(small, drafter, Fixed(Budget(6, 6)), [request])
+    ((_, step),) = advance(small, drafter, Fixed(Budget(6, 6)), [request])
     assert (step.stop_reason, step.accepted["model"]) == ("stop", 6)
     assert isinstance(request.session, LlamaSession)
     assert request.session.tokens == [65, 66, 67, *seen]
@@ -237,16 +238,16 @@ def test_after_a_stop_inside_a_draft_the_cache_holds_what_was_emitted_and_nothin
 def test_more_sessions_than_loaded_for_are_refused(small: LlamaTarget) -> None:
     sessions = [small.open() for _ in range(3)]
     for session in sessions[:2]:
-        session.prefill([1, 2])
+        session.extend([1, 2])
     with pytest.raises(UsageError, match="all 2 sessions of this model are in use"):
-        sessions[2].prefill([1, 2])
+        sessions[2].extend([1, 2])
     sessions[0].close()
-    sessions[2].prefill([1, 2])
+    sessions[2].extend([1, 2])
 
 
 def test_an_answer_asked_for_too_late_is_refused(small: LlamaTarget) -> None:
     session = small.open()
-    session.prefill([1, 2, 3])
+    session.extend([1, 2, 3])
     old = small.forward([(session, EMPTY)], Want())[0]
     session.keep([], 4)
     small.forward([(session, EMPTY)], Want())
@@ -258,14 +259,14 @@ def test_an_answer_asked_for_too_late_is_refused(small: LlamaTarget) -> None:
 
 def test_a_forward_that_fails_leaves_the_session_usable(small: LlamaTarget) -> None:
     session = small.open()
-    session.prefill([1, 2, 3])
+    session.extend([1, 2, 3])
     before = np.array(small.forward([(session, EMPTY)], Want())[0].logits(0))
     wide = DraftTree((1,) * 100, (ROOT,) * 100, (0.5,) * 100, ("x",) * 100)
     with pytest.raises(UsageError, match="branches"):
         small.forward([(session, wide)], Want())
     after = np.array(small.forward([(session, EMPTY)], Want())[0].logits(0))
     assert np.abs(after - before).max() < 0.01
-    assert small._branches.count(None) == 64
+    assert small.cache.branches.count(None) == 64
 
 
 @pytest.mark.parametrize("tree", [EMPTY, chain([4, 5], "x")], ids=["plain", "drafted"])
@@ -274,11 +275,11 @@ def test_an_interrupt_right_after_the_pass_leaves_no_cell_behind(
 ) -> None:
     """Python delivers Ctrl-C when llama_decode returns: the cells are written, and nobody has noted them."""
     expected = small.open()
-    expected.prefill([1, 2, 3])
+    expected.extend([1, 2, 3])
     right = np.array(small.forward([(expected, EMPTY)], Want())[0].logits(0))
     expected.close()
     session = small.open()
-    session.prefill([9, 9, 9])
+    session.extend([9, 9, 9])
     decode = small._batch.decode
 
     def interrupted(context: object) -> int:
@@ -289,9 +290,11 @@ def test_an_interrupt_right_after_the_pass_leaves_no_cell_behind(
         patch.setattr(small._batch, "decode", interrupted)
         with pytest.raises(KeyboardInterrupt):
             small.forward([(session, tree)], Want())
-    session.prefill([9, 1, 2])
+    session.extend([1, 2])
     small.forward([(session, EMPTY)], Want())
-    session.prefill([1, 2, 3])
+    session.close()
+    session = small.open()
+    session.extend([1, 2, 3])
     after = np.array(small.forward([(session, EMPTY)], Want())[0].logits(0))
     assert np.abs(after - right).max() < 0.01
 
@@ -304,7 +307,7 @@ def test_many_sessions_take_full_trees_and_prompt_remainders_in_one_pass(models:
     batch = []
     for i in range(48):
         session = target.open()
-        session.prefill([i, *range(32)])
+        session.extend([i, *range(32)])
         batch.append((session, tree))
     outs = target.forward(batch, Want())
     assert len(outs) == 48
@@ -342,7 +345,7 @@ def test_a_loop_left_with_break_gives_its_session_back(models: Path) -> None:
 def test_a_full_context_is_reported(small: LlamaTarget) -> None:
     session = small.open()
     with pytest.raises(UsageError, match="do not fit the context of 128"):
-        session.prefill([1] * 129)
+        session.extend([1] * 129)
 
 
 def test_text_survives_tokens_whatever_its_bytes(small: LlamaTarget) -> None:
@@ -390,7 +393,7 @@ def test_flash_attention_is_changed_between_sessions(
 ) -> None:
     before = last_row(small, [1, 2, 3])
     session = small.open()
-    session.prefill([1, 2])
+    session.extend([1, 2])
     with pytest.raises(ContractError, match="while a session is open"):
         small.use_flash_attention(False)
     session.close()
@@ -418,7 +421,7 @@ def test_flash_attention_is_changed_between_sessions(
 
 def last_row(target: LlamaTarget, tokens: list[int]) -> NDArray[np.float32]:
     session = target.open()
-    session.prefill(tokens)
+    session.extend(tokens)
     (said,) = target.forward([(session, EMPTY)], Want())
     row = np.array(said.logits(0))
     session.close()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from gguf import GGUFWriter, TokenType
 
-from paceline.core.lexicon import Lexicon
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.binding import load_model
 from paceline.engines.llama.text import LlamaText, read_vocab
+from paceline.vocab.lexicon import Lexicon
 
 WORDS = ["▁", "a", "b", "\n", "ab", "▁a", "▁ab", "é"]
 
@@ -65,10 +65,10 @@ def test_a_letters_own_token_says_it_rather_than_that_of_its_byte(
 ) -> None:
     _, lexicon = sentencepiece
     token = {word: 259 + i for i, word in enumerate(WORDS)}
-    assert lexicon.pieces[3 + ord("a")] == lexicon.pieces[token["a"]] == b"a"
-    assert lexicon.by_piece[b"a"] == token["a"]
-    assert lexicon.by_piece[b" "] == token["▁"]
-    assert lexicon.by_piece[b"c"] == 3 + ord("c")
-    assert lexicon.spell(b"ab") == [token["ab"]]
-    assert lexicon.spell("aé€".encode()) == [token["a"], token["é"], *(3 + byte for byte in "€".encode())]
+    assert lexicon.token_bytes[3 + ord("a")] == lexicon.token_bytes[token["a"]] == b"a"
+    assert lexicon.by_bytes[b"a"] == token["a"]
+    assert lexicon.by_bytes[b" "] == token["▁"]
+    assert lexicon.by_bytes[b"c"] == 3 + ord("c")
+    assert lexicon.encode(b"ab") == [token["ab"]]
+    assert lexicon.encode("aé€".encode()) == [token["a"], token["é"], *(3 + byte for byte in "€".encode())]
     assert lexicon.by_name == {b"<unk>": 0, b"<s>": 1, b"</s>": 2}

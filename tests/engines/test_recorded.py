@@ -36,7 +36,7 @@ def target(*recordings: Recording, size: int = V) -> RecordedTarget:
 
 def opened(one: RecordedTarget, prompt: Sequence[int] = PROMPT) -> Any:
     session = one.open()
-    session.prefill(prompt)
+    session.extend(prompt)
     return session
 
 
@@ -203,11 +203,10 @@ def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
     assert said == [(0, 1, 0), (2, 2, 2), (5, 4, 5), (0, 1, 0)]
 
 
-def test_a_session_that_is_prefilled_again_starts_again() -> None:
+def test_each_session_starts_again() -> None:
     one = target(Recording(PROMPT, SAID), Recording((1,), (2, 3)))
-    session = opened(one)
     for prompt, first in ((PROMPT, SAID[0]), ((1,), 2), (PROMPT, SAID[0])):
-        session.prefill(prompt)
+        session = opened(one, prompt)
         (out,) = one.forward([(session, chain([first], "test"))], Want())
         assert (list(session.tokens), out.argmax(0)) == ([*prompt], first)
         session.keep([0], 5)
@@ -242,9 +241,9 @@ def test_what_was_not_recorded_cannot_be_played() -> None:
     one = target()
     session = one.open()
     with pytest.raises(UsageError, match="no recording has this prompt of 2 tokens"):
-        session.prefill(PROMPT[:2])
+        session.extend(PROMPT[:2])
     with pytest.raises(UsageError, match="empty"):
-        session.prefill([])
+        session.extend([])
     with pytest.raises(UsageError, match="outside the vocabulary of 6"):
         start(one, NoDrafter(), [V], max_tokens=1)
     with pytest.raises(UsageError, match="token ids only"):
@@ -254,7 +253,7 @@ def test_what_was_not_recorded_cannot_be_played() -> None:
 
 def test_a_session_needs_a_prompt_a_forward_and_a_path_that_is_one() -> None:
     one = target()
-    with pytest.raises(ContractError, match="before prefill"):
+    with pytest.raises(ContractError, match="before extend"):
         one.forward([(one.open(), EMPTY)], Want())
     session = opened(one)
     with pytest.raises(ContractError, match="before forward"):

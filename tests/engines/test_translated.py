@@ -20,7 +20,7 @@ from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.engines.toy import ToyTarget, Vector
+from paceline.engines.toy import Array, ToyTarget
 from paceline.engines.translated import TranslatedTarget
 from tongues import speaking, translation
 
@@ -107,9 +107,9 @@ def test_any_partial_mapping_is_lossless(
     assert distance(drafted, plain_distribution(target(seed), PROMPT, sampling, n=2)) < EXACT
 
 
-def rows(of: Any, text: Sequence[int], tree: DraftTree = EMPTY) -> list[Vector]:
+def rows(of: Any, text: Sequence[int], tree: DraftTree = EMPTY) -> list[Array]:
     session = of.open()
-    session.prefill(text)
+    session.extend(text)
     out = of.forward([(session, tree)], Want())[0]
     return [np.array(out.logits(row)) for row in range(len(tree) + 1)]
 
@@ -150,7 +150,7 @@ def test_a_grown_tree_computes_only_what_is_new_and_keeps_any_path() -> None:
     draft = foreign("ba", seed=4)
     ours = view(draft, target(words=WORDS_TOO))
     session = ours.open()
-    session.prefill([0, 2])
+    session.extend([0, 2])
     tree = DraftTree((2, 0, 3, 1), (ROOT, 0, 0, 2), (0.5,) * 4, ("test",) * 4)
     whole = rows(ours, [0, 2], tree)
     for n, first in ((2, 0), (4, 3)):
@@ -171,7 +171,7 @@ def test_another_tree_that_reads_like_the_last_one_has_all_its_rows() -> None:
     """Two tokens of the target say the same: the draft sees one tree grow into the other, we do not."""
     ours = view(foreign("ab"), target(words=["a", "b", "b"]))
     session = ours.open()
-    session.prefill([0])
+    session.extend([0])
     ours.forward([(session, chain([1], "test"))], Want())
     out = ours.forward([(session, chain([2, 0], "test"))], Want())[0]
     for row, expected in enumerate(rows(ours, [0], chain([2, 0], "test"))):
@@ -183,7 +183,7 @@ class Counting(ToyTarget):
 
     computed = 0
 
-    def after(self, state: Vector | None, token: int) -> Vector:
+    def after(self, state: Array | None, token: int) -> Array:
         self.computed += 1
         return super().after(state, token)
 
@@ -213,11 +213,11 @@ def test_a_step_computes_and_translates_only_what_is_new(
     drafter = ModelDrafter(ours, 3)
     request = start(of, drafter, PROMPT, max_tokens=200)
     policy = Fixed(Budget(4, 4))
-    (step,) = advance(of, drafter, policy, [request])
+    ((_, step),) = advance(of, drafter, policy, [request])
     for _ in range(6):
         before, emitted = draft.computed, len(step.tokens)
         asked.clear()
-        (step,) = advance(of, drafter, policy, [request])
+        ((_, step),) = advance(of, drafter, policy, [request])
         assert draft.computed - before == 4 + (emitted == 5)
         assert len(asked) == emitted + 3
         assert fully == (step.accepted == {"model": 4})
@@ -228,10 +228,10 @@ def test_the_first_text_is_tokenised_once_and_never_again(monkeypatch: pytest.Mo
     reading = translation(target().vocab, draft.vocab)
     prompts = calls(monkeypatch, reading, "prompt")
     session = TranslatedTarget(draft, reading).open()
-    for text in ([0, 1], [0, 1, 2], [0, 1, 2, 2, 1], [0, 1, 0], [0, 1], [0, 2]):
-        session.prefill(text)
-        assert list(session.tokens) == text
-    assert prompts == [[0, 1], [0, 2]]
+    for more in ([0, 1], [2], [2, 1], [0], []):
+        session.extend(more)
+    assert session.tokens == [0, 1, 2, 2, 1, 0]
+    assert prompts == [[0, 1]]
 
 
 def test_a_text_longer_than_the_drafts_context_is_read_from_its_last_part() -> None:
@@ -242,7 +242,7 @@ def test_a_text_longer_than_the_drafts_context_is_read_from_its_last_part() -> N
     text = [int(token) for token in np.random.default_rng(0).integers(0, 3, 60)]
     session = ours.open()
     for n in range(1, len(text)):
-        session.prefill(text[:n])
+        session.extend(text[n - 1 : n])
         out = ours.forward([(session, EMPTY)], Want())[0]
         kept = n if n <= 8 else 5 + (n - 9) % 4
         (expected,) = rows(draft, [theirs[token] for token in text[n - kept : n]])
@@ -254,7 +254,7 @@ def test_a_text_longer_than_the_drafts_context_is_read_from_its_last_part() -> N
 def test_impossible_tokens_are_among_the_features_last() -> None:
     ours = view(foreign("xbya"))
     session = ours.open()
-    session.prefill([0])
+    session.extend([0])
     out = ours.forward([(session, chain([0], "test"))], Want(top_k=3))[0]
     top = out.features.top_k
     assert top is not None
@@ -267,7 +267,7 @@ def test_a_session_is_as_strict_as_any_other() -> None:
     session = ours.open()
     with pytest.raises(PacelineError):
         ours.forward([(session, EMPTY)], Want())
-    session.prefill([0])
+    session.extend([0])
     with pytest.raises(ContractError, match="keep before forward"):
         session.keep([], 1)
     out = ours.forward([(session, EMPTY)], Want())[0]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from paceline.core.ports import Budget
+from paceline.core.ports import Budget, Session
 from paceline.core.sampling import Sampling
 from paceline.engines.noise import teacher_forced
 from paceline.engines.toy import ToySession, ToyTarget
@@ -53,7 +53,7 @@ class Muddled(ToySession):
 
 
 class MuddledTarget(ToyTarget):
-    def open(self) -> ToySession:
+    def open(self, beside: Session | None = None) -> ToySession:
         return Muddled(self)
 
 

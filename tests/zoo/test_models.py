@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline import zoo
-from paceline.zoo import corpus
 
 
 def read(path: Any) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def test_no_token_is_longer_than_llama_cpp_python_can_write() -> None:
 
 
 def test_tokens_of_a_held_out_module_give_its_text_back() -> None:
-    model, text = load(zoo.target_path()), corpus.held_out()["textwrap"].encode()
+    model, text = load(zoo.target_path()), Path(textwrap.__file__).read_bytes()
     assert model.detokenize(model.tokenize(text, add_bos=False)) == text
 
 
@@ -78,16 +79,8 @@ def test_a_prompt_gets_no_start_token_of_its_own() -> None:
 
 
 def test_target_continues_a_held_out_module_with_text_of_its_kind() -> None:
-    model, source = load(zoo.target_path()), corpus.held_out()["textwrap"]
+    model, source = load(zoo.target_path()), Path(textwrap.__file__).read_text("utf-8")
     prompt = source[: source.index("    def _split(self, text):")]
     out = model(prompt[-1000:], max_tokens=48, temperature=0.0)["choices"][0]["text"]
     assert len(out.split()) >= 5
     assert out.isprintable() or "\n" in out
-
-
-def test_draft_agrees_with_the_target_on_more_than_a_third_of_unseen_tokens() -> None:
-    evaluate = pytest.importorskip("paceline.zoo.evaluate")
-    target, draft = (evaluate.load(path) for path in (zoo.target_path(), zoo.draft_path()))
-    first, second, agreement = evaluate.compare(target, draft, [corpus.held_out()["heapq"][:3000]])
-    assert first.nats < second.nats < 6
-    assert agreement > 1 / 3

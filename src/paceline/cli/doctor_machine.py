@@ -120,7 +120,7 @@ def may_choose(target: Engine) -> bool:
     from paceline.costing import goes_without_flash
     from paceline.engines.engine import FlashAttention
 
-    if not isinstance(target, FlashAttention) or not target.caps.rewind:
+    if not isinstance(target, FlashAttention) or target.caps.rollback != "free":
         return False
     return goes_without_flash(target.settings["gpu_layers"], target.settings["cache_type"])
 

@@ -1,147 +1,26 @@
-"""The loop. Plain decoding is the loop with empty drafts; one request is a batch of one."""
+"""The loop. Plain decoding is the loop with empty drafts; one request is a batch of one; a prompt is read in
+chunks, beside requests that are decoding already."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from paceline.core.belief import Mood
-from paceline.core.errors import ContractError, LogitsError, UsageError
-from paceline.core.guard import Guard
+from paceline.core.chunks import shares
+from paceline.core.errors import ContractError, LogitsError
 from paceline.core.policy import Policy, fits
-from paceline.core.ports import Budget, Caps, Drafter, Forward, Grammar, Memory, Session, Target
+from paceline.core.ports import UNLIMITED, Budget, Drafter, Forward, Target
 from paceline.core.prune import prune
-from paceline.core.record import TARGET, Logprob, Stats, Step, StopReason, Times
-from paceline.core.rng import Noise, Rng, SeededRng
-from paceline.core.sampling import Sampling, logprob
+from paceline.core.record import TARGET, Logprob, Step, StopReason, Times
+from paceline.core.request import TOGETHER, Request, start
+from paceline.core.sampling import logprob
 from paceline.core.tree import ROOT, DraftTree
-from paceline.core.typed import refusal
 from paceline.core.verify import Verdict, verify
 
+__all__ = ["Request", "advance", "decode", "start"]
+
 Clock = Callable[[], float]  # seconds; a replay has one that runs on what passes are known to cost
-
-
-def _never(_token: int) -> bool:
-    return False
-
-
-@dataclass(eq=False)
-class Request:
-    """One sequence being decoded, and the owner of its session and memory.
-
-    stop: told every emitted token in order; true where the text so far ends the request.
-    rule: how sampled drafts are verified (verify.py). grammar: what the text must follow; guard: the same,
-    for drafters. noise: what a drafter may know of the draws; None where tokens are not drawn.
-    logprobs: None, or how many of the likeliest tokens to report beside each emitted token's own.
-    mood: what the policy has seen of its guesses (belief.py).
-    """
-
-    session: Session
-    memory: Memory
-    sampling: Sampling
-    rng: Rng
-    max_tokens: int
-    n_prompt: int
-    eos: frozenset[int] = frozenset()
-    stop: Callable[[int], bool] = _never
-    rule: str = "auto"
-    grammar: Grammar | None = None
-    guard: Guard | None = None
-    noise: Noise | None = None
-    logprobs: int | None = None
-    mood: Mood = field(default_factory=dict)
-    late: float = 0.0  # seconds spent on a step after it was recorded; they count in the next one
-    n_tokens: int = 0
-    stop_reason: StopReason | None = None
-    error: Exception | None = None  # what ended it instead
-    stats: Stats = field(default_factory=Stats)
-
-    @property
-    def is_over(self) -> bool:
-        return self.stop_reason is not None or self.error is not None
-
-    def cap(self, budget: Budget, caps: Caps) -> Budget:
-        """No more than can still be emitted (a step adds one token to what it accepts), than fits the
-        context, and than the target takes; in line with the request's grammar, and aware of its draws."""
-        room = caps.n_ctx - len(self.session.tokens)
-        depth = min(self.max_tokens - self.n_tokens - 1, room)
-        budget = budget.capped(depth, nodes=min(room, caps.rows - 1), width=caps.branch)
-        if self.guard is None and self.noise is None:
-            return budget
-        noise = None if self.noise is None else self.noise.at(len(self.session.tokens))
-        return replace(budget, grammar=self.guard, noise=noise)
-
-    def judge(self, token: int, n_ctx: int) -> StopReason | None:
-        """Count one emitted token; the reason to stop right after it, if there is one."""
-        self.n_tokens += 1
-        if token in self.eos:
-            return "eos"
-        if self.stop(token):
-            return "stop"
-        if self.n_tokens >= self.max_tokens:
-            return "length"
-        return "context" if self.n_prompt + self.n_tokens > n_ctx else None
-
-    def close(self) -> None:
-        try:
-            self.memory.close()
-        finally:
-            self.session.close()
-
-
-def start(
-    target: Target,
-    drafter: Drafter,
-    prompt: Sequence[int],
-    *,
-    max_tokens: int,
-    sampling: Sampling | None = None,
-    seed: int = 0,
-    stop: Callable[[int], bool] = _never,
-    ignore_eos: bool = False,
-    rule: str = "auto",
-    grammar: Grammar | None = None,
-    logprobs: int | None = None,
-) -> Request:
-    """A request ready for `decode`. Raises UsageError for a prompt that is empty or does not fit."""
-    if not prompt:
-        raise UsageError("the prompt is empty: give at least one token")
-    if max_tokens < 1:
-        raise refusal("max_tokens", max_tokens, "at least 1")
-    if len(prompt) > target.caps.n_ctx:
-        raise UsageError(
-            f"the prompt has {len(prompt):,} tokens, the context {target.caps.n_ctx:,}: "
-            "shorten it or ask for a larger context (-c)"
-        )
-    if min(prompt) < 0 or max(prompt) >= target.vocab.size:
-        raise UsageError(f"the prompt has a token id outside the vocabulary of {target.vocab.size:,}")
-    if grammar is not None and ignore_eos:
-        raise UsageError("a grammar says where the text ends: it cannot be combined with ignore_eos")
-    session = target.open()
-    try:
-        session.prefill(prompt)
-        memory = drafter.open(prompt, seed)
-    except BaseException:
-        session.close()
-        raise
-    sampling, rng = sampling or Sampling(), SeededRng(seed)
-    return Request(
-        session=session,
-        memory=memory,
-        sampling=sampling,
-        rng=rng,
-        max_tokens=max_tokens,
-        n_prompt=len(prompt),
-        eos=frozenset() if ignore_eos else target.vocab.eos,
-        stop=stop,
-        rule=rule,
-        grammar=grammar,
-        guard=None if grammar is None else Guard(grammar, target.vocab.size),
-        noise=Noise.of(sampling, rng),
-        logprobs=logprobs,
-    )
 
 
 class Laps:
@@ -156,14 +35,68 @@ class Laps:
 
 
 def advance(
-    target: Target, drafter: Drafter, policy: Policy, requests: Sequence[Request], clock: Clock = perf_counter
-) -> list[Step]:
-    """One step of every request: draft, one forward pass, verify, commit.
+    target: Target,
+    drafter: Drafter,
+    policy: Policy,
+    requests: Sequence[Request],
+    clock: Clock = perf_counter,
+    chunk: int = UNLIMITED,
+) -> list[tuple[Request, Step]]:
+    """One pass: each request drafts, and is verified and committed; or reads on in its prompt.
 
-    What goes wrong with one request, its grammar or its rows, ends that one alone (`Request.error`); the
-    steps are those of the others, in order. Where there are none, the error is raised."""
-    n, lap = len(requests), Laps(clock)
-    budgets = [r.cap(b, target.caps) for r, b in zip(requests, policy.budgets(requests), strict=True)]
+    chunk: the most tokens of prompts to be read in it; no more than the target's own measure. What goes wrong
+    with one request, its grammar or its rows, ends that one alone (`Request.error`); the steps are those of
+    the others, in order."""
+    lap = Laps(clock)
+    unread = [request.session.unread for request in requests]
+    reads = shares(unread, min(chunk, target.caps.chunk))
+    decoding, reading = list[Request](), dict[Request, int]()
+    for request, n, left in zip(requests, reads, unread, strict=True):
+        if n == left <= TOGETHER:
+            decoding.append(request)
+        elif n:
+            reading[request] = n
+    trees, drafting, deciding = draft(target, drafter, policy, decoding, sum(reading.values()), chunk, lap)
+    work = [(r, trees[r] if r in trees else reading[r]) for r in requests if r in trees or r in reading]
+    outs = target.forward([(r.session, tree) for r, tree in work], drafter.wants)
+    n = max(1, len(decoding))
+    shared = Times(drafting / n, lap() / len(work), other=deciding / n)
+    steps = list[tuple[Request, Step]]()
+    for (request, tree), out in zip(work, outs, strict=True):
+        try:
+            if isinstance(tree, int):
+                steps.append((request, read(request, out, Times(forward=shared.forward), lap)))
+            else:
+                steps.append((request, settle(request, tree, out, target, shared, lap)))
+        except Exception as error:  # whatever it is, the others' steps are theirs
+            request.error = error
+            lap()
+    drafted = [(request, step) for request, step in steps if step.tokens]
+    if drafted:
+        policy.observe([request for request, _ in drafted], [step for _, step in drafted])
+        late = lap() / n
+        for request, _ in drafted:
+            request.late += late
+    return steps
+
+
+def draft(
+    target: Target,
+    drafter: Drafter,
+    policy: Policy,
+    requests: Sequence[Request],
+    reading: int,
+    chunk: int,
+    lap: Callable[[], float],
+) -> tuple[dict[Request, DraftTree], float, float]:
+    """What is to be verified for each request, beside a pass's rows of prompts; and the seconds of drafting
+    and of deciding."""
+    n = len(requests)
+    if n == 0:
+        return {}, 0.0, 0.0
+    rows = target.caps.rows // n
+    given = policy.budgets(requests, reading)
+    budgets = [r.cap(b, target.caps, rows, chunk) for r, b in zip(requests, given, strict=True)]
     deciding = lap()
     proposals = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True)])
     drafting = lap()
@@ -174,24 +107,17 @@ def advance(
     ]
     trees = policy.choose(requests, budgets, proposals)
     check(drafter, target, trees, budgets)
-    deciding += lap()
-    outs = target.forward([(r.session, t) for r, t in zip(requests, trees, strict=True)], drafter.wants)
-    shared = Times(drafting / n, lap() / n, other=deciding / n)
-    going, steps = [], []
-    for request, tree, out in zip(requests, trees, outs, strict=True):
-        try:
-            steps.append(settle(request, tree, out, target, shared, lap))
-            going.append(request)
-        except Exception as error:  # whatever it is, the others' steps are theirs
-            request.error = error
-            lap()
-    if not steps:
-        raise next(r.error for r in requests if r.error is not None)
-    policy.observe(going, steps)
-    late = lap() / n
-    for request in going:
-        request.late += late
-    return steps
+    return dict(zip(requests, trees, strict=True)), drafting, deciding + lap()
+
+
+def read(request: Request, out: Forward, times: Times, lap: Callable[[], float]) -> Step:
+    """A part of a prompt."""
+    step = Step((), (), (), {}, {}, None, times, rows=out.computed)
+    if out.features.hidden is not None:
+        request.memory.observe(step, out.features)
+    request.stats.add(step)
+    lap()
+    return step
 
 
 def settle(
@@ -223,6 +149,7 @@ def settle(
         stop_reason=reason,
         times=Times(shared.draft, shared.forward, verifying, keeping, shared.other + request.late),
         logprobs=logprobs,
+        rows=out.computed,
     )
     request.stop_reason = reason
     request.stats.add(step)
@@ -283,14 +210,14 @@ def decode(
     clock: Clock = perf_counter,
 ) -> Iterator[tuple[Request, Step]]:
     """Decode every request to its end, all of them in each forward pass; yields each step as it happens.
+    Those that read a long prompt have no tokens.
 
     clock: what the steps' times are told by. The caller closes the requests. A generator that is dropped in
     mid-way leaves every session consistent. A request that fails ends alone; its error is raised at the end,
     the first one's where there are several.
     """
     while active := [r for r in requests if not r.is_over]:
-        steps = advance(target, drafter, policy, active, clock)
-        yield from zip([r for r in active if r.error is None], steps, strict=True)
+        yield from advance(target, drafter, policy, active, clock)
     for request in requests:
         if request.error is not None:
             raise request.error

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.core.ports import Grammar, Mask
+from paceline.core.arrays import Mask
+from paceline.core.ports import Grammar
 
 
 class Guard:

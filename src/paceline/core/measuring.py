@@ -57,9 +57,7 @@ def measure(
 def release(target: Target, session: Session) -> None:
     """Close a session that was there for measuring, and leave nothing of it in the target's cache."""
     session.close()
-    forget = getattr(target, "forget", None)
-    if forget is not None:  # an engine may keep what closed sessions computed
-        forget()
+    target.forget()
 
 
 class Measuring:
@@ -81,7 +79,7 @@ class Measuring:
     ) -> dict[int, dict[int, float]]:
         """Seconds by depth and rows."""
         caps = self._target.caps
-        most = min(caps.rows, max(1, caps.n_ctx // 2)) if caps.rewind else 1
+        most = min(caps.rows, max(1, caps.n_ctx // 2)) if caps.rollback != "none" else 1
         rows = [n for n in sorted({1, 2, *rows}) if 1 <= n <= most]
         deepest = max(1, caps.n_ctx - rows[-1])
         wanted = sorted({max(1, min(depth, deepest)) for depth in depths})
@@ -116,8 +114,8 @@ class Measuring:
     def _fill(self, depth: int) -> None:
         """So many tokens, all of them computed: an engine may leave the last few of a prompt to the next
         pass."""
+        self._session.extend(self._text[self._depth : depth])
         self._depth = depth
-        self._session.prefill(self._text[:depth])
         self._pass(1)
 
     def _deepen(self, depth: int, budget: float, rate: float) -> float:
@@ -165,10 +163,14 @@ class Measuring:
     def _pass(self, n: int) -> float:
         """Timed as the loop times it: the forward alone. Nothing of an earlier tree is in the cache."""
         session, text, depth = self._session, self._text, self._depth
-        rewind = self._target.caps.rewind
-        if rewind or depth == len(text):
-            self._depth = depth = depth if rewind else 1
-            session.prefill(text[:depth])
+        rewind = self._target.caps.rollback != "none"
+        if rewind:
+            session.extend(())
+        elif depth == len(text):
+            session.close()
+            session = self._session = self._target.open()
+            self._depth = depth = 1
+            session.extend(text[:depth])
         tree = chain(text[depth : depth + n - 1], "filler")
         began = self._clock()
         self._target.forward([(session, tree)], Want())

@@ -8,15 +8,13 @@ rate    what pays by what is measured (rate.py)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from paceline.core.account import Account
 from paceline.core.ports import Budget
 from paceline.core.record import Step
+from paceline.core.request import Request
 from paceline.core.tree import ROOT, DraftTree
-
-if TYPE_CHECKING:
-    from paceline.core.decode import Request
 
 
 class Policy(Protocol):
@@ -31,7 +29,8 @@ class Policy(Protocol):
     def account(self) -> Account | None:
         """What it has to say for itself."""
 
-    def budgets(self, requests: Sequence[Request]) -> Sequence[Budget]: ...
+    def budgets(self, requests: Sequence[Request], reading: int = 0) -> Sequence[Budget]:
+        """How much may be drafted for each. reading: rows of prompts that the same pass reads."""
 
     def choose(
         self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
@@ -55,7 +54,7 @@ class Fixed:
     def forget(self) -> None:
         """The numbers stay."""
 
-    def budgets(self, requests: Sequence[Request]) -> list[Budget]:
+    def budgets(self, requests: Sequence[Request], reading: int = 0) -> list[Budget]:
         return [self._budget] * len(requests)
 
     def choose(

@@ -10,59 +10,90 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.arrays import Logits, Mask
+from paceline.core.record import Step
+from paceline.core.rng import Noise
+from paceline.core.sampling import Odds, Sampling
 from paceline.core.tree import DraftTree
 from paceline.core.vocab import Vocab
 
-if TYPE_CHECKING:
-    from paceline.core.record import Step
-    from paceline.core.rng import Noise
-
-Logits = NDArray[np.float32] | NDArray[np.float64]
-Mask = NDArray[np.bool_]
+UNLIMITED = 1 << 40
+Rollback = Literal["free", "restore", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What a target can do. branch: the most leaves one tree may have (1: chains only).
-    rewind: rejected tokens can be taken back. batch: the most sessions open at once.
-    rows: the most rows one forward may compute. n_ctx: positions a session may fill.
-    exact: what is decoded gives the same rows to the last bit however it is divided into passes.
-    folded: up to so many tokens of a prompt are computed with the first forward, not in `prefill`."""
+    """What a target can do.
+
+    branch: the most leaves one tree may have (1: chains only).
+    rollback: how rejected tokens are taken back. free: they are dropped. restore: the model cannot rewind; it
+        goes back to a checkpoint, and the tokens that were kept are computed again with the next pass. none:
+        it cannot go back at all, and nothing can be drafted for it.
+    sessions: the most that may be open at once.
+    rows: the most rows with answers (roots and nodes) of one pass, all sessions together.
+    chunk: the most tokens of prompts that are worth reading in one pass.
+    n_ctx: positions a session may fill.
+    nodes: the most that one tree may have.
+    exact: what is decoded gives the same rows to the last bit however it is divided into passes."""
 
     branch: int
-    rewind: bool
-    batch: int
+    rollback: Rollback
+    sessions: int
     rows: int
+    chunk: int
     n_ctx: int
+    nodes: int = UNLIMITED
     exact: bool = False
-    folded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Target features a drafter reads. top_k: the k largest logits of every row."""
+    """What a drafter reads of the target. top_k: the k largest logits of every row. layers: the inputs of
+    these layers, counted from 0; the number of layers stands for what the last of them puts out."""
 
     top_k: int = 0
+    layers: tuple[int, ...] = ()
+
+    def __or__(self, other: Want) -> Want:
+        """What both read."""
+        return Want(max(self.top_k, other.top_k), tuple(sorted({*self.layers, *other.layers})))
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What `Want` asked for. top_k: token ids [rows, k], best first."""
+    """What `Want` asked for, of the rows that a pass computed.
+
+    top_k: token ids [rows, k], best first. hidden: [lead + rows, layers, width] in the order of the wanted
+    layers, numbered upwards; an array of the engine's own kind, on its own device. lead: rows of committed
+    text before the root's: of a prompt, or of tokens that are computed again. start: the position in the text
+    of the first of all these rows (one that is not 0 at first: what is before it was computed by an earlier
+    session)."""
 
     top_k: NDArray[np.int64] | None = None
+    hidden: Any = None
+    lead: int = 0
+    start: int = 0
+
+
+NOTHING = Features()
 
 
 class Forward(Protocol):
-    """Answers about the rows one forward computed; valid until the target's next forward.
+    """What one forward says about one session; valid until the target's next forward.
 
-    Asking for a row that was not computed (a node this session had computed before) or asking too
-    late raises ContractError.
+    Asking for a row that was not computed (a node this session had computed before, or any where only a
+    prompt was read) or asking too late raises ContractError.
     """
+
+    @property
+    def computed(self) -> int:
+        """Rows that this pass computed for the session: of its prompt, what it had to compute again, its root
+        and new nodes."""
 
     @property
     def features(self) -> Features: ...
@@ -71,20 +102,29 @@ class Forward(Protocol):
         """The likeliest next token; the lowest id of equals. Raises LogitsError where the row's logits are
         not numbers, as `sampling.argmax` does."""
 
+    def odds(self, row: int, sampling: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
+        """What plain sampling draws from at this row, as `sampling.odds` has it."""
+
     def logits(self, row: int) -> Logits:
         """The row's logits [n_vocab], as a view that must not be written to."""
 
 
 class Session(Protocol):
-    """One sequence; the sole owner of its KV cache. Only `forward` and `prefill` compute."""
+    """One sequence; the sole owner of its KV cache or recurrent state. Only `forward` computes."""
 
     @property
     def tokens(self) -> Sequence[int]:
         """Committed tokens. The last one is the root, which is not in the cache yet."""
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        """Make `tokens` (at least one) the committed sequence. Whatever the cache already holds of it,
-        committed or drafted, is kept; the rest is dropped."""
+    @property
+    def unread(self) -> int:
+        """How many tokens before the root are still to be computed."""
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """`tokens` follow the committed ones: the prompt at first, of which anything that an earlier session
+        has computed is taken over. Of a tree that was forwarded and not kept, what they go on with is taken
+        over and the rest dropped: all of it where there are no tokens. Raises UsageError for a prompt without
+        tokens, or too long; BusyError where all sessions are taken."""
 
     def keep(self, path: Sequence[int], root: int) -> None:
         """Commit the nodes on `path` of the last forward's tree, then `root` as the new root;
@@ -94,7 +134,7 @@ class Session(Protocol):
 
 
 class Target(Protocol):
-    """A loaded model."""
+    """Something that answers about next tokens: a loaded model, or a view of one."""
 
     @property
     def vocab(self) -> Vocab: ...
@@ -106,11 +146,18 @@ class Target(Protocol):
     def origin(self) -> str:
         """What messages call it: its file, where it has one."""
 
-    def open(self) -> Session: ...
+    def open(self, beside: Session | None = None) -> Session:
+        """beside: the session of the target that is drafted for. A view of the same weights takes from it
+        what it has already computed; any other model ignores it."""
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree]], want: Want) -> Sequence[Forward]:
-        """One pass over every session's root and tree. A tree that starts with the nodes of the
-        session's last forward grows it: only the new nodes are computed."""
+    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> Sequence[Forward]:
+        """One pass over all sessions. A tree: the session's unread tokens, its root and the tree; one that
+        starts with the nodes of the session's last forward grows it: only the new nodes are computed.
+        A number: only so many of its unread tokens are read, and there are no rows to ask about. (A target
+        may need several passes for more than its caps allow.)"""
+
+    def forget(self) -> None:
+        """Drop what closed sessions have left to be taken over."""
 
     def close(self) -> None: ...
 
@@ -133,7 +180,9 @@ class Budget:
     p_min: a drafter that drafts step by step goes on while its best next token is at least this likely.
     p_split: it branches where an alternative is at least this likely.
     grammar: what the text must follow. A drafter that heeds it guesses better; others are pruned.
-    noise: what the target will draw with, where it draws. A drafter that heeds it guesses better."""
+    noise: what the target will draw with, where it draws. A drafter that heeds it guesses better.
+    chunk: the most tokens of the text that a drafter with a model of its own may read for this proposal. One
+    that is still behind then proposes nothing."""
 
     depth: int
     nodes: int
@@ -142,6 +191,7 @@ class Budget:
     p_split: float = 0.1
     grammar: Grammar | None = None
     noise: Noise | None = None
+    chunk: int = UNLIMITED
 
     def capped(self, depth: int, nodes: int, width: int) -> Budget:
         """No more than any of these."""
@@ -176,7 +226,9 @@ NO_BUDGET = Budget(depth=0, nodes=0)
 class Memory(Protocol):
     """One request's state in a drafter."""
 
-    def observe(self, step: Step, features: Features) -> None: ...
+    def observe(self, step: Step, features: Features) -> None:
+        """What was emitted. To a drafter that wants hidden states a prompt is shown first, in steps that emit
+        nothing."""
 
     def close(self) -> None: ...
 
@@ -201,8 +253,9 @@ class Drafter(Protocol):
     @property
     def wants(self) -> Want: ...
 
-    def open(self, prompt: Sequence[int], seed: int) -> Memory:
-        """One request's memory. `prompt` holds at least one token; its last one is the root."""
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Memory:
+        """One request's memory. `prompt` holds at least one token; its last one is the root. session: the
+        target's, which a view of the target is opened beside."""
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
         """One tree a request, within its budget; EMPTY where there is nothing to guess."""

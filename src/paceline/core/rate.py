@@ -17,20 +17,18 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from paceline.core.account import FEW, Account, reason
-from paceline.core.belief import Belief
+from paceline.core.belief import Belief, Mood
 from paceline.core.cost import Costs
 from paceline.core.policy import fitting, likeliest
 from paceline.core.ports import NO_BUDGET, Budget
 from paceline.core.proposal import Proposal, RateBudget
 from paceline.core.record import Step
+from paceline.core.request import Request
 from paceline.core.tree import ROOT, DraftTree
 from paceline.core.worth import Worth, kind
-
-if TYPE_CHECKING:
-    from paceline.core.decode import Request
 
 CAUTION = 0.95  # what was reached in a few steps flatters what the next ones will reach
 LATELY = 0.88  # what is left of a step's weight after the next one: a memory of some eight steps
@@ -71,6 +69,7 @@ class Rate:
     def forget(self) -> None:
         """Everything learned from requests; what passes cost stays."""
         self.belief = Belief()
+        self._moods: WeakKeyDictionary[Request, Mood] = WeakKeyDictionary()
         self.rate = self.asking = 0.0  # tokens that a second has to bring: of a pass, of asking a drafter
         self._slightest = 0.0
         self._worth: dict[str, Worth] = {}
@@ -83,25 +82,33 @@ class Rate:
         self._left_out = self._was_right = 0  # likeliest guesses at steps at which none was verified
         self._refused: set[int] = set()  # moods of requests for which some drafter was not worth asking
         self._asked: Counter[str] = Counter()  # for how many requests of this pass a drafter was asked
+        self._requests, self._reading = 1, 0  # of this pass; and its rows of prompts
         self._rows = self._end = 1  # of a pass without drafts; with all that it may have
         self._pace, self._curve = 1.0, list[float]()  # what passes take, as Cost.paced has it
         self._alone = 0.0  # seconds of a pass without drafts
 
     # What the loop asks.
 
-    def budgets(self, requests: Sequence[Request]) -> Sequence[Budget]:
+    def _mood(self, request: Request) -> Mood:
+        mood = self._moods.get(request)
+        if mood is None:
+            mood = self._moods[request] = {}
+        return mood
+
+    def budgets(self, requests: Sequence[Request], reading: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
-        self._rows = rows = len(requests)
+        self._requests, self._reading = n, _ = len(requests), reading
+        self._rows = rows = n + reading
         self._refused.clear()
         self._asked.clear()
         if self._nap:
             self._alone = self.costs.target.seconds(rows, len(requests[0].session.tokens))
-            return [NO_BUDGET] * rows
+            return [NO_BUDGET] * n
         deepest = max([len(request.session.tokens) for request in requests])
-        self._end = rows + nodes * min(rows, SHARED)
+        self._end = rows + nodes * min(n, SHARED)
         self._pace, self._curve = self.costs.target.paced(self._end, deepest)
         self._alone = self._pace * self._curve[rows]
-        self.rate = rows / self._alone
+        self.rate = n / self._alone
         if self._seconds > 0.0:
             self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
         # Where drafting has cost more than it gave, a drafter that takes time has to bring more until that is
@@ -111,7 +118,15 @@ class Rate:
         self.asking = self.rate * (1.0 + STRICT * max(0.0, lost))
         self._slightest = 0.0
         return [
-            RateBudget(depth, nodes, width, 0.0, self._p_split, None, None, self, request.mood, Proposal())
+            RateBudget(
+                depth,
+                nodes,
+                width,
+                p_split=self._p_split,
+                policy=self,
+                mood=self._mood(request),
+                proposal=Proposal(),
+            )
             for request in requests
         ]
 
@@ -145,7 +160,7 @@ class Rate:
         if len(drafts) == 1 and drafts[0].q is None:
             return [self._chosen(requests[0], budgets[0], drafts[0], now)]
         survivals = [
-            self.belief.survivals(request.mood, draft)
+            self.belief.survivals(self._mood(request), draft)
             for request, draft in zip(requests, drafts, strict=True)
         ]
         queue: list[tuple[float, int, int]] = []
@@ -172,7 +187,7 @@ class Rate:
 
     def _chosen(self, request: Request, budget: Budget, draft: DraftTree, now: float) -> DraftTree:
         """What `choose` comes to for a single request, the commonest case, in two thirds of the time."""
-        survival = self.belief.survivals(request.mood, draft)
+        survival = self.belief.survivals(self._mood(request), draft)
         order = likeliest(draft, survival)
         kept = fitting(order, draft, budget)
         n, worth = self._best([-survival[node] for node in kept], self._rows)
@@ -184,10 +199,10 @@ class Rate:
 
     def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
         cost = self.costs.target
-        rows, tokens, forward, draft, beside, deepest, first = len(steps), 0, 0.0, 0.0, 0.0, 0, False
+        rows, tokens, forward, draft, beside, deepest, first = 0, 0, 0.0, 0.0, 0.0, 0, False
         deciding = 0.0
         for request, step in zip(requests, steps, strict=True):
-            rows += len(step.tree)
+            rows += step.rows
             tokens += len(step.tokens)
             forward += step.times.forward
             draft += step.times.draft
@@ -195,12 +210,14 @@ class Rate:
             deciding += step.times.other
             deepest = max(deepest, len(request.session.tokens) - len(step.tokens))
             first = first or request.stats.steps == 1
-            for name in self.belief.learn(request.mood, step.tree.proposed, step.tokens):
+            for name in self.belief.learn(self._mood(request), step.tree.proposed, step.tokens):
                 if name in self._worth:
                     self._worth[name].knew()
             self._steps += 1
             if len(step.tree) == 0:
                 self._excuse(request, step)
+        if self._reading:  # what such a pass takes is the prompt's matter
+            return
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
         pass_ = cost.seconds(rows, deepest)
         if not first:  # which may hold a prompt's end
@@ -212,15 +229,15 @@ class Rate:
         self._seconds = LATELY * self._seconds + took
         self._spent += took
         self._staked += pass_ + min(draft, pass_)
-        self._plainly += tokens * self._alone / self._rows
+        self._plainly += tokens * self._alone / self._requests
         if not first:
-            self._rest(rows > len(steps), deciding, pass_)
+            self._rest(any(step.tree.tokens for step in steps), deciding, pass_)
         for worth in self._worth.values():
             worth.waited += tokens
 
     def _excuse(self, request: Request, step: Step) -> None:
         """Nothing was verified: was there a guess, and would it have been right?"""
-        proposed, mood = step.tree.proposed, request.mood
+        proposed, mood = step.tree.proposed, self._mood(request)
         guesses = proposed.children(ROOT)
         if guesses:
             survival = self.belief.survivals(mood, proposed)

@@ -43,13 +43,15 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """tokens: emitted by this step (at least one), cut where the request stopped.
+    """tokens: emitted by this step, cut where the request stopped; none where only a part of the prompt was
+        read.
     sources: where each came from, a drafter's name or "target".
     tree: the draft that was verified.
     path: the accepted nodes to commit; all but the last token. The last token is the new root.
     drafted, accepted: how many tokens were drafted, and how many of them verification accepted before any
     cut, by drafter.
-    logprobs: one a token where the request asked for them."""
+    logprobs: one a token where the request asked for them.
+    rows: what the target computed for it: of the prompt, of text computed again, the root and its tree."""
 
     tokens: tuple[int, ...]
     sources: tuple[str, ...]
@@ -60,6 +62,7 @@ class Step:
     times: Times
     tree: DraftTree = EMPTY
     logprobs: tuple[Logprob, ...] = ()
+    rows: int = 1
 
 
 @dataclass
@@ -76,7 +79,8 @@ class SourceStats:
 
 @dataclass
 class Stats:
-    """Sums over one request's steps. rejected: the steps that kept less than was drafted."""
+    """Sums over one request's steps. rejected: the steps that kept less than was drafted. reading_seconds:
+    of the steps that only read the prompt, which count nowhere else."""
 
     steps: int = 0
     tokens: int = 0
@@ -89,8 +93,12 @@ class Stats:
     verify_seconds: float = 0.0
     keep_seconds: float = 0.0
     other_seconds: float = 0.0
+    reading_seconds: float = 0.0
 
     def add(self, step: Step) -> None:
+        if not step.tokens:
+            self.reading_seconds += step.times.total
+            return
         self.steps += 1
         self.tokens += len(step.tokens)
         drafted, accepted = sum(step.drafted.values()), sum(step.accepted.values())

@@ -12,14 +12,12 @@ of plain decoding, token by token.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.ports import Logits
+from paceline.core.arrays import Logits, Probabilities
 from paceline.core.sampling import NEAR, Odds, Sampling, odds
-from paceline.core.tree import Probabilities
 
 # SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators").
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -28,18 +26,6 @@ WORD = 1 << 64
 _GAMMA, _FIRST, _SECOND, _12, _27, _30, _31 = map(np.uint64, (GAMMA, FIRST, SECOND, 12, 27, 30, 31))
 COLD = 1e-3  # a temperature below which a logit over it may be no number
 DRAWS = "gumbel-splitmix64"  # how a record says that its tokens were drawn so
-
-
-class Rng(Protocol):
-    """The questions verification asks of chance, so that a proof can enumerate every answer."""
-
-    def accept(self, probability: float) -> bool: ...
-
-    def draw(self, p: Probabilities) -> int: ...
-
-    def draw_at(self, place: int, row: Odds) -> int:
-        """The token that `row` draws as token number `place` of the text, prompt included; the same whoever
-        asks, and however often."""
 
 
 class SeededRng:

@@ -11,18 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.arrays import Logits, Mask, Probabilities
 from paceline.core.errors import LogitsError, UsageError
-from paceline.core.ports import Logits, Mask
-from paceline.core.tree import Probabilities
 from paceline.core.typed import refusal, settle
-
-if TYPE_CHECKING:
-    from paceline.core.rng import Rng
 
 NEAR = 8.0  # logits
 # What a bias, a penalty or a temperature may be at most: whatever they come to together stays far from what a
@@ -171,6 +167,18 @@ class Odds:
 
     def draw(self, rng: Rng) -> int:
         return int(self.ids[rng.draw(self.p)])
+
+
+class Rng(Protocol):
+    """The questions verification asks of chance, so that a proof can enumerate every answer."""
+
+    def accept(self, probability: float) -> bool: ...
+
+    def draw(self, p: Probabilities) -> int: ...
+
+    def draw_at(self, place: int, row: Odds) -> int:
+        """The token that `row` draws as token number `place` of the text, prompt included; the same whoever
+        asks, and however often."""
 
 
 def odds(logits: Logits, sampling: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:

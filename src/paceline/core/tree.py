@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from paceline.core.arrays import Probabilities
 from paceline.core.errors import ContractError
 
 ROOT = -1
 CHAINS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # their parents, by the number of nodes
-Probabilities = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.core.arrays import Mask, Probabilities
 from paceline.core.errors import ContractError, LogitsError, UsageError
-from paceline.core.ports import Forward, Grammar, Mask
-from paceline.core.rng import Rng
-from paceline.core.sampling import Odds, Sampling, adjust, argmax, odds
-from paceline.core.tree import ROOT, DraftTree, Probabilities
+from paceline.core.ports import Forward, Grammar
+from paceline.core.sampling import Odds, Rng, Sampling, adjust, argmax
+from paceline.core.tree import ROOT, DraftTree
 
 # How far from 1 rounding may leave the sum of a q.
 ROUNDING = 1e-6
@@ -75,7 +75,7 @@ class Rows:
 
     def p(self, node: int) -> Odds:
         try:
-            return odds(self._out.logits(node + 1), self.sampling, *self._prefix(node))
+            return self._out.odds(node + 1, self.sampling, *self._prefix(node))
         except LogitsError as error:
             raise self._placed(error, node) from error
 

@@ -16,25 +16,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from paceline.core.answers import Answers
+from paceline.core.arrays import Logits
 from paceline.core.calibrate import Calibrator, logit_at
 from paceline.core.cost import Cost
 from paceline.core.errors import ContractError
-from paceline.core.ports import (
-    Budget,
-    Drafter,
-    Features,
-    Forward,
-    Learner,
-    Logits,
-    Memory,
-    Session,
-    Target,
-    Want,
-)
-from paceline.core.sampling import argmax
+from paceline.core.following import Following
+from paceline.core.ports import Budget, Drafter, Forward, Learner, Memory, Session, Target, Want
 from paceline.core.tree import DraftTree, chain
 from paceline.drafters.compose import ComposedMemory
-from paceline.drafters.model import NOTHING, ModelDrafter, Warn
+from paceline.drafters.model import MODEL, NOTHING, ModelDrafter, Warn
 
 LATER = "later"
 # What rows cost where nobody measured: half a pass for each one more, as a few do on a processor. A GPU would
@@ -53,7 +44,7 @@ class CascadeDrafter:
     """n_vocab: the target's vocabulary size. temperature, top_k, warn: see ModelDrafter; a sampled chain is
     drawn from the draft model, whatever was guessed. cost: of the draft model's passes, where it is known."""
 
-    name = f"{ModelDrafter.name},{LATER}"
+    name = f"{MODEL},{LATER}"
     wants = NOTHING
 
     def __init__(
@@ -71,10 +62,10 @@ class CascadeDrafter:
         self._ahead = ReadAhead(draft, copier, cost or UNKNOWN)
         self._model = ModelDrafter(self._ahead, n_vocab, temperature=temperature, top_k=top_k, warn=warn)
 
-    def open(self, prompt: Sequence[int], seed: int) -> ComposedMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ComposedMemory:
         memory = ComposedMemory([])
         try:
-            memory.parts.append(self._model.open(prompt, seed))
+            memory.parts.append(self._model.open(prompt, seed, session))
             memory.parts.append(self._copier.open(prompt, seed))
         except BaseException:
             memory.close()
@@ -101,7 +92,7 @@ class CascadeDrafter:
         room = min(budget.depth, budget.nodes) - len(tree)
         # Of a sampled draft nothing may be left out: nobody could say no to what is added.
         if room < 1 or tree.q is not None:
-            return replace(tree, asked=(ModelDrafter.name,))
+            return replace(tree, asked=(MODEL,))
         guess = self._copier.follow(memory, tree.tokens, Budget(room, room))
         depth, survivals = len(tree), list(tree.survival)
         for likely in guess.score:
@@ -118,7 +109,7 @@ class CascadeDrafter:
             score=tree.score + guess.score[:n],
             source=tree.source + (LATER,) * n,
             survival=tuple(survivals),
-            asked=(ModelDrafter.name, LATER),
+            asked=(MODEL, LATER),
         )
 
     @property
@@ -149,20 +140,30 @@ class ReadAhead:
         self.vocab, self.caps, self.origin = draft.vocab, replace(draft.caps, branch=1), draft.origin
         self.calibrator = Calibrator(trend=0.0)  # of the guesses, by what the draft model said then
 
-    def open(self) -> AheadSession:
-        return AheadSession(self, self.draft.open())
+    def open(self, beside: Session | None = None) -> AheadSession:
+        return AheadSession(self, Following(self.draft, beside))
+
+    def forget(self) -> None:
+        self.draft.forget()
 
     def close(self) -> None:
         self.draft.close()
 
-    def forward(self, batch: Sequence[tuple[AheadSession, DraftTree]], want: Want) -> list[AheadRow]:
-        """The row below the last node of each chain."""
+    def forward(self, batch: Sequence[tuple[AheadSession, DraftTree | int]], want: Want) -> Sequence[Forward]:
+        """The row below the last node of each chain; or a part of each prompt."""
+        chains = [(session, tree) for session, tree in batch if isinstance(tree, DraftTree)]
+        if not chains:
+            return self.draft.forward([(session.inner, n) for session, n in batch], want)
+        return self._below(chains, want)
+
+    def _below(self, batch: Sequence[tuple[AheadSession, DraftTree]], want: Want) -> list[AheadRow]:
         unknown = [(session, tree.tokens) for session, tree in batch if not session.has_read(tree.tokens)]
         if unknown:
             for session, tree in batch:
                 if session.has_read(tree.tokens):
                     session.save()  # the pass ends what the answers of the last one are valid for
-            work = [(session.inner, session.plan(said)) for session, said in unknown]
+            trees = [session.plan(said) for session, said in unknown]
+            work = [(session.inner, tree) for (session, _), tree in zip(unknown, trees, strict=True)]
             for (session, _), out in zip(unknown, self.draft.forward(work, want), strict=True):
                 session.out = out
         return [session.row(len(tree)) for session, tree in batch]
@@ -174,8 +175,8 @@ class AheadSession:
     kept: tokens of the chain that are committed there, the last one as its root. read: what the last pass
     read after them."""
 
-    def __init__(self, target: ReadAhead, inner: Session) -> None:
-        self._target, self.inner = target, inner
+    def __init__(self, target: ReadAhead, reader: Following) -> None:
+        self._target, self._reader = target, reader
         self.tokens: list[int] = []
         self.expect(None, 0)
         self._restart()
@@ -191,14 +192,22 @@ class AheadSession:
         self._copied, self._depth = copied, depth
         self._guessed: list[tuple[int, DraftTree]] = []
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    @property
+    def inner(self) -> Session:
+        return self._reader.session
+
+    @property
+    def unread(self) -> int:
+        return self.inner.unread
+
+    def extend(self, tokens: Sequence[int]) -> None:
         self._restart()
-        self.tokens = list(tokens)
-        self.inner.prefill(tokens)
+        self.tokens += tokens
+        self._reader.become(self.tokens)
 
     def keep(self, path: Sequence[int], root: int) -> None:
         said = (*self._kept, *self._read)
-        self.prefill([*self.tokens, *(said[node] for node in path), root])
+        self.extend([*(said[node] for node in path), root])
 
     def has_read(self, said: tuple[int, ...]) -> bool:
         """Whether it is known what follows the chain."""
@@ -213,13 +222,13 @@ class AheadSession:
     def row(self, n: int) -> AheadRow:
         assert self.out is not None  # it has been read
         row = n - len(self._kept)
-        return AheadRow(n, self._saved[row] if self._saved else self.out.logits(row))
+        return AheadRow(n, self._saved[row] if self._saved else self.out.logits(row), self.out.computed)
 
     def plan(self, said: tuple[int, ...]) -> DraftTree:
         """What a pass has to compute for the row below the chain: the tokens that were not read yet, and
         guesses."""
         if self.out is not None and said[: len(self._kept)] != self._kept:
-            self.prefill(self.tokens)
+            self.extend(())
         elif self.out is not None:
             right = alike(self._read, said[len(self._kept) :])
             root = said[len(self._kept) + right]
@@ -261,20 +270,16 @@ class AheadSession:
                     break
 
     def close(self) -> None:
-        self.inner.close()
+        self._reader.close()
         self._restart()
 
 
-class AheadRow:
-    """What follows a chain of `row` tokens."""
+class AheadRow(Answers):
+    """What follows a chain of `row` tokens. computed: of the pass that told it."""
 
-    features = Features()
-
-    def __init__(self, row: int, logits: Logits) -> None:
+    def __init__(self, row: int, logits: Logits, computed: int) -> None:
+        super().__init__(computed)
         self._row, self._logits = row, logits
-
-    def argmax(self, row: int) -> int:
-        return argmax(self.logits(row))
 
     def logits(self, row: int) -> Logits:
         if row != self._row:

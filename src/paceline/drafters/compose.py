@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 
-from paceline.core.ports import Budget, Drafter, Features, Learner, Memory, Want
+from paceline.core.ports import Budget, Drafter, Features, Learner, Memory, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 
@@ -33,13 +35,13 @@ class _Several:
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.drafters = list(drafters)
         self.name = ",".join(d.name for d in drafters)
-        self.wants = Want(top_k=max((d.wants.top_k for d in drafters), default=0))
+        self.wants = reduce(or_, (d.wants for d in drafters), Want())
 
-    def open(self, prompt: Sequence[int], seed: int) -> ComposedMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ComposedMemory:
         memory = ComposedMemory([])
         try:
             for drafter in self.drafters:
-                memory.parts.append(drafter.open(prompt, seed))
+                memory.parts.append(drafter.open(prompt, seed, session))
         except BaseException:
             memory.close()
             raise

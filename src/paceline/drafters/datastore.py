@@ -11,7 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.suffix_array import Match, Shard, SuffixArray
@@ -50,7 +50,7 @@ class DatastoreDrafter:
         self._stores = list(stores)
         self._match_min, self._match_max, self._samples = match_min, match_max, samples
 
-    def open(self, prompt: Sequence[int], seed: int) -> DatastoreMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> DatastoreMemory:
         return DatastoreMemory(prompt, self._match_max)
 
     def propose(self, batch: Sequence[tuple[DatastoreMemory, Budget]]) -> list[DraftTree]:

@@ -23,7 +23,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 
@@ -41,7 +41,7 @@ class LookaheadMemory:
 
     The window moves one place a step, however many tokens were accepted: guesses that are late then are still
     n-grams of the target's making, and worth more than the random tokens of the prompt that would have to
-    fill their place (docs/log.md). Where another drafter's draft was verified, it stays as it was.
+    fill their place (docs/log/drafters.md). Where another drafter's draft was verified, it stays as it was.
     """
 
     def __init__(self, prompt: Sequence[int], seed: int, window: int, level: int, guesses: int) -> None:
@@ -193,7 +193,7 @@ class LookaheadDrafter:
     def __init__(self, window: int = 7, level: int = 5, guesses: int = 7) -> None:
         self._shape = (window, level, guesses)
 
-    def open(self, prompt: Sequence[int], seed: int) -> LookaheadMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookaheadMemory:
         return LookaheadMemory(prompt, seed, *self._shape)
 
     def propose(self, batch: Sequence[tuple[LookaheadMemory, Budget]]) -> list[DraftTree]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree, chain
 
@@ -64,7 +64,7 @@ class LookupDrafter:
     def __init__(self, ngram_min: int = 1, ngram_max: int = 3) -> None:
         self._bounds = (ngram_min, ngram_max)
 
-    def open(self, prompt: Sequence[int], seed: int) -> LookupMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookupMemory:
         return LookupMemory(prompt, *self._bounds)
 
     def propose(self, batch: Sequence[tuple[LookupMemory, Budget]]) -> list[DraftTree]:

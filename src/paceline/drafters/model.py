@@ -20,13 +20,17 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.ports import Budget, Features, Forward, Logits, Session, Target, Want
+from paceline.core.arrays import Logits, Probabilities
+from paceline.core.chunks import shares
+from paceline.core.following import Following
+from paceline.core.ports import Budget, Features, Forward, Session, Target, Want
 from paceline.core.record import Step
-from paceline.core.rng import Rng, SeededRng
-from paceline.core.sampling import Sampling, fault, probabilities, top_k
-from paceline.core.tree import EMPTY, ROOT, DraftTree, Probabilities
+from paceline.core.rng import SeededRng
+from paceline.core.sampling import Rng, Sampling, fault, probabilities, top_k
+from paceline.core.tree import EMPTY, ROOT, DraftTree
 
 NOTHING = Want()
+MODEL = "model"
 Warn = Callable[[str], None]
 Ids = NDArray[np.int64]
 
@@ -34,13 +38,17 @@ Ids = NDArray[np.int64]
 class ModelMemory:
     """Owns the draft's session, and the text it must catch up with."""
 
-    def __init__(self, session: Session, n_vocab: int, prompt: Sequence[int], seed: int) -> None:
-        self.session = session
+    def __init__(self, reader: Following, n_vocab: int, prompt: Sequence[int], seed: int) -> None:
+        self.reader = reader
         self._n_vocab = n_vocab
         self.tokens: list[int] = []
         self.extend(prompt)
         # A stream of its own: what the draft draws must not shift what the target draws.
         self.rng: Rng = SeededRng(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
+
+    @property
+    def session(self) -> Session:
+        return self.reader.session
 
     def extend(self, tokens: Sequence[int]) -> None:
         # The target may have a few tokens the draft lacks; another one in their place costs acceptance only.
@@ -50,7 +58,7 @@ class ModelMemory:
         self.extend(step.tokens)
 
     def close(self) -> None:
-        self.session.close()
+        self.reader.close()
 
 
 @dataclass
@@ -59,6 +67,7 @@ class _Growth:
 
     memory: ModelMemory
     budget: Budget
+    name: str
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     score: list[float] = field(default_factory=list)
@@ -83,7 +92,7 @@ class _Growth:
     def reaches(self, parent: int, likely: float) -> float:
         """The survival of a token below `parent`."""
         above = 1.0 if parent == ROOT else self.survival[parent]
-        return self.budget.survival(ModelDrafter.name, likely, self.depth + 1, above)
+        return self.budget.survival(self.name, likely, self.depth + 1, above)
 
     def goes_on(self, likeliest: float, survival: float) -> bool:
         return self.budget.goes_on(likeliest, len(self.tokens), self.depth, survival)
@@ -99,7 +108,7 @@ class _Growth:
         mask = self.budget.grammar.mask(path[::-1])[: len(logits)]
         return np.where(mask, logits, -np.inf)
 
-    def tree(self, source: str) -> DraftTree:
+    def tree(self) -> DraftTree:
         if not self.tokens:
             return EMPTY
         sampled = any(q is not None for q in self.q)
@@ -107,7 +116,7 @@ class _Growth:
             tokens=tuple(self.tokens),
             parents=tuple(self.parents),
             score=tuple(self.score),
-            source=(source,) * len(self.tokens),
+            source=(self.name,) * len(self.tokens),
             q=tuple(self.q) if sampled else None,
             survival=tuple(self.survival),
         )
@@ -117,9 +126,8 @@ class ModelDrafter:
     """n_vocab: the target's vocabulary size; the draft's padding tokens beyond it are never proposed.
     temperature 0 drafts greedily; above it tokens are drawn from the draft's top_k, with a q. independent:
     siblings are drawn from one q, and may be equal. warn: told once of logits that are not numbers, for which
-    nothing is drafted."""
+    nothing is drafted. name: of this one, where there are several."""
 
-    name = "model"
     wants = NOTHING
 
     def __init__(
@@ -131,37 +139,56 @@ class ModelDrafter:
         top_k: int = 10,
         independent: bool = False,
         warn: Warn = lambda _: None,
+        name: str = MODEL,
     ) -> None:
+        self.name = name
         self._draft = draft
         self._warn, self._warned = warn, False
         self._n_vocab = n_vocab
         self._independent = independent
         self._sampling = Sampling(temperature=temperature, top_k=top_k) if temperature > 0 else None
 
-    def open(self, prompt: Sequence[int], seed: int) -> ModelMemory:
-        return ModelMemory(self._draft.open(), self._draft.vocab.size, prompt, seed)
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ModelMemory:
+        return ModelMemory(Following(self._draft, session), self._draft.vocab.size, prompt, seed)
 
     def close(self) -> None:
         self._draft.close()
 
     def propose(self, batch: Sequence[tuple[ModelMemory, Budget]]) -> list[DraftTree]:
         """One forward of the draft a level, for all requests together."""
-        growths = [_Growth(memory, self._fit(memory, budget)) for memory, budget in batch]
+        n = len(batch)
+        growths = [_Growth(memory, self._fit(memory, budget, n), self.name) for memory, budget in batch]
         active = [g for g in growths if g.budget.depth > 0 and g.budget.nodes > 0]
         for growth in active:
-            growth.memory.session.prefill(growth.memory.tokens)
+            growth.memory.reader.become(growth.memory.tokens)
+        active = self._ready(active)
         while active:
-            outs = self._draft.forward([(g.memory.session, g.tree(self.name)) for g in active], NOTHING)
+            outs = self._draft.forward([(g.memory.session, g.tree()) for g in active], NOTHING)
             for growth, out in zip(active, outs, strict=True):
                 self._grow(growth, out)
             active = [g for g in active if g.frontier and g.depth < g.budget.depth]
-        return [g.tree(self.name) for g in growths]
+        return [g.tree() for g in growths]
 
-    def _fit(self, memory: ModelMemory, budget: Budget) -> Budget:
-        """The draft's own context may be shorter than the target's, its trees narrower."""
+    def _ready(self, growths: list[_Growth]) -> list[_Growth]:
+        """Those that have no more to read than this proposal may; the others read on."""
+        unread = [growth.memory.session.unread for growth in growths]
+        chunk = min((growth.budget.chunk for growth in growths), default=0)
+        if sum(unread) <= chunk:
+            return growths
+        reads = shares(unread, chunk)
+        behind = [
+            (g.memory.session, n) for g, n, left in zip(growths, reads, unread, strict=True) if n < left
+        ]
+        self._draft.forward([(session, n) for session, n in behind if n], NOTHING)
+        return [g for g, n, left in zip(growths, reads, unread, strict=True) if n == left]
+
+    def _fit(self, memory: ModelMemory, budget: Budget, n: int) -> Budget:
+        """The draft's own context may be shorter than the target's, its trees narrower, and its passes are
+        shared by `n` requests."""
         caps = self._draft.caps
         room = caps.n_ctx - len(memory.tokens)
-        return budget.capped(depth=room, nodes=min(room, caps.rows - 1), width=caps.branch)
+        nodes = 0 if caps.rollback == "none" else min(room, caps.rows // n - 1, caps.nodes)
+        return budget.capped(depth=room, nodes=nodes, width=caps.branch)
 
     def _grow(self, growth: _Growth, out: Forward) -> None:
         """Hang the next level below the frontier."""

@@ -11,7 +11,7 @@ drafts from the same counts. Two differences are in what is counted: dynamic lea
 and n-grams that reach from one step into the next are counted, which llama-server's ngram-cache leaves out.
 
 A node's score is its count over that of all that followed, as if 4 others had followed one token, 2 two, 1
-three and half a one four: a share alone says the same of one occurrence and of fifty (docs/log.md).
+three and half a one four: a share alone says the same of one occurrence and of fifty (docs/log/drafters.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from paceline.core.errors import UsageError, VocabError
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.ngram_cache import STATIC, NgramCache
@@ -135,7 +135,7 @@ class NgramDrafter:
         self._n_vocab = n_vocab
         self._limit = limit
 
-    def open(self, prompt: Sequence[int], seed: int) -> NgramMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> NgramMemory:
         return NgramMemory(prompt, self._learn)
 
     def learn(self, tokens: Sequence[int]) -> None:

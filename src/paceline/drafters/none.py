@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree
 
@@ -21,7 +21,7 @@ class NoDrafter:
     name = "none"
     wants = Want()
 
-    def open(self, prompt: Sequence[int], seed: int) -> NoMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> NoMemory:
         return NoMemory()
 
     def propose(self, batch: Sequence[tuple[NoMemory, Budget]]) -> list[DraftTree]:

@@ -17,7 +17,7 @@ from itertools import count, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 
@@ -79,7 +79,7 @@ class RecycleDrafter:
         self._table: NDArray[np.int32] = np.empty((n_vocab, TOP_K), dtype=np.int32)
         self.forget()
 
-    def open(self, prompt: Sequence[int], seed: int) -> RecycleMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> RecycleMemory:
         return RecycleMemory(self, prompt)
 
     def propose(self, batch: Sequence[tuple[RecycleMemory, Budget]]) -> list[DraftTree]:

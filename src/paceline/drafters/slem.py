@@ -17,11 +17,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from paceline.core.ports import Budget, Features, Target
+from paceline.core.ports import Budget, Features, Session, Target
 from paceline.core.record import Step
-from paceline.core.translation import Translation, window
 from paceline.core.tree import DraftTree, chain
-from paceline.drafters.model import NOTHING, ModelDrafter, ModelMemory, Warn
+from paceline.drafters.model import MODEL, NOTHING, ModelDrafter, ModelMemory, Warn
+from paceline.vocab.translation import Translation, window
 
 # How many tokens before the draft are retokenised with it: a word that it may go on with, and some room.
 CONTEXT = 4
@@ -38,7 +38,7 @@ class SlemMemory:
         self.drafted: list[int] = []  # the draft's, of the last proposal
 
     def observe(self, step: Step, features: Features) -> None:
-        pieces = [self._translation.target.pieces[token] for token in step.tokens]
+        pieces = [self._translation.target.token_bytes[token] for token in step.tokens]
         if all(pieces):
             self._read_on(pieces)
         else:
@@ -51,13 +51,13 @@ class SlemMemory:
         said, boundaries = b"".join(pieces), set(accumulate(map(len, pieces)))
         n = kept = at = 0
         for i, token in enumerate(self.drafted):
-            piece = self._translation.draft.pieces[token]
+            piece = self._translation.draft.token_bytes[token]
             if not said.startswith(piece, at):
                 break
             at += len(piece)
             if at in boundaries:
                 n, kept = i + 1, at
-        self.read += self.drafted[:n] + self._translation.draft.spell(said[kept:])
+        self.read += self.drafted[:n] + self._translation.draft.encode(said[kept:])
 
     def close(self) -> None:
         self.inner.close()
@@ -66,7 +66,7 @@ class SlemMemory:
 class SlemDrafter:
     """Drafts with `draft` in its own vocabulary, chains only. warn: see ModelDrafter."""
 
-    name = ModelDrafter.name  # it is the draft model that drafts; how it is translated is a setting
+    name = MODEL  # it is the draft model that drafts; how it is translated is a setting
     wants = NOTHING
 
     def __init__(self, draft: Target, translation: Translation, warn: Warn = lambda _: None) -> None:
@@ -78,11 +78,11 @@ class SlemDrafter:
         pairs = zip(
             translation.common.draft_ids.tolist(), translation.common.target_ids.tolist(), strict=True
         )
-        self._closing = {their: our for their, our in pairs if not theirs.pieces[their]}
+        self._closing = {their: our for their, our in pairs if not theirs.token_bytes[their]}
         if ours.vocab.eos:
             self._closing = dict.fromkeys(theirs.vocab.eos, min(ours.vocab.eos)) | self._closing
 
-    def open(self, prompt: Sequence[int], seed: int) -> SlemMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> SlemMemory:
         inner = self._drafter.open(self._translation.prompt(prompt), seed)
         return SlemMemory(inner, self._translation, prompt)
 
@@ -105,7 +105,7 @@ class SlemDrafter:
         said, ends, logs = b"", [0], [0.0]
         closing, memory.drafted = [], []
         for token, score in zip(drafted.tokens, drafted.score, strict=True):
-            piece = self._translation.draft.pieces[token]
+            piece = self._translation.draft.token_bytes[token]
             if not piece:
                 closing = [(self._closing[token], score)] if token in self._closing else []
                 break
@@ -125,18 +125,18 @@ class SlemDrafter:
         """The target's tokens for the whole characters of `said`, as they follow `context`; and where in
         `said` each of them begins, and the last one ends."""
         target = self._translation.target
-        while not all(target.pieces[token] for token in context):  # a control token divides the text
+        while not all(target.token_bytes[token] for token in context):  # a control token divides the text
             context = context[1:]
-        before = target.say(context)
+        before = target.decode(context)
         said = said[: max(0, whole(before + said) - len(before))]
-        tokens = target.spell(before + said)
+        tokens = target.encode(before + said)
         if tokens[: len(context)] == context:
             tokens = tokens[len(context) :]
         else:
-            tokens = target.spell(said)
+            tokens = target.encode(said)
         cuts = [0]
         for token in tokens:
-            piece = target.pieces[token]
+            piece = target.token_bytes[token]
             if not piece or not said.startswith(piece, cuts[-1]):  # the target cannot say it
                 break
             cuts.append(cuts[-1] + len(piece))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.core.errors import UsageError
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree
 
@@ -81,7 +81,7 @@ class SuffixDrafter:
         self.history = History(limit=max(1, max_tokens))
         self._warm_up()
 
-    def open(self, prompt: Sequence[int], seed: int) -> SuffixMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> SuffixMemory:
         # A quarter more than the prompt, so that a long one is seldom indexed a second time.
         return SuffixMemory(self, prompt, self._make(len(prompt) * 5 // 4))
 

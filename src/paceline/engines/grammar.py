@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline.core.arrays import Mask
 from paceline.core.errors import ContractError, UsageError
-from paceline.core.ports import Mask
 from paceline.engines.syntax import Syntax
 
 if TYPE_CHECKING:

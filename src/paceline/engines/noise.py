@@ -51,10 +51,10 @@ def apart(a: Rows, b: Rows) -> float:
 def afresh(target: Target, tokens: Sequence[int], right: Sequence[int] = ()) -> Rows:
     """Rows [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`, with nothing of an
     earlier session taken over."""
+    target.forget()
     session = target.open()
     try:
-        session.prefill([(tokens[0] + 1) % target.vocab.size])
-        session.prefill(tokens)
+        session.extend(tokens)
         out = target.forward([(session, chain(right, "right"))], Want())[0]
         return np.stack([out.logits(row).astype(np.float64) for row in range(len(right) + 1)])
     finally:
@@ -67,7 +67,7 @@ def teacher_forced(target: Target, tokens: Sequence[int], start: int, n: int) ->
     session = target.open()
     out = []
     try:
-        session.prefill(tokens[:start])
+        session.extend(tokens[:start])
         at = start
         while at < len(tokens):
             room = min(n - 1, target.caps.n_ctx - len(session.tokens))

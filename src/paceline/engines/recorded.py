@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.answers import Answers
 from paceline.core.errors import ContractError, UsageError
-from paceline.core.ports import Caps, Features, Want
+from paceline.core.ports import Caps, Features, Session, Want
 from paceline.core.rng import Noise
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.core.vocab import Vocab
@@ -64,7 +65,9 @@ class RecordedTarget:
         self.origin = "the record"
         # One branch less than there are tokens: a row can always say one that was not drafted.
         branch = max(1, min(BRANCHES, vocab.size - 1))
-        self.caps = Caps(branch=branch, rewind=True, batch=SESSIONS, rows=ROWS, n_ctx=N_CTX, exact=True)
+        self.caps = Caps(
+            branch=branch, rollback="free", sessions=SESSIONS, rows=ROWS, chunk=N_CTX, n_ctx=N_CTX, exact=True
+        )
         self._text = text
         self._by_prompt: dict[tuple[int, ...], deque[Recording]] = {}
         for recording in recordings:
@@ -86,15 +89,22 @@ class RecordedTarget:
         turns.rotate(-1)
         return turns[-1]
 
-    def open(self) -> RecordedSession:
+    def open(self, beside: Session | None = None) -> RecordedSession:
         return RecordedSession(self)
 
     def forward(
-        self, batch: Sequence[tuple[RecordedSession, DraftTree]], want: Want
+        self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: Want
     ) -> list[RecordedForward]:
-        size = self.vocab.size
-        return [RecordedForward(size, session.recording, tree, session.places(tree), want)
-                for session, tree in batch]  # fmt: skip
+        outs = []
+        for session, tree in batch:
+            if isinstance(tree, int):
+                raise ContractError("a record has no prompt that is still to be read")
+            computed, places = session.places(tree)
+            outs.append(RecordedForward(self.vocab.size, session.recording, tree, places, computed, want))
+        return outs
+
+    def forget(self) -> None:
+        """Nothing is kept."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -102,7 +112,9 @@ class RecordedTarget:
 
 class RecordedSession:
     """Owns its place in one recording: how many of the recorded tokens are committed, or UNKNOWN once others
-    are."""
+    are. Its prompt is read for nothing."""
+
+    unread = 0
 
     def __init__(self, target: RecordedTarget) -> None:
         self._target = target
@@ -115,23 +127,29 @@ class RecordedSession:
     @property
     def recording(self) -> Recording:
         if self._recording is None:
-            raise ContractError("forward before prefill: the session has no root")
+            raise ContractError("forward before extend: the session has no root")
         return self._recording
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        if not tokens:
+    def extend(self, tokens: Sequence[int]) -> None:
+        if self._recording is not None:
+            for token in tokens:
+                self._place = self._after(self._place, token)
+        elif tokens:
+            self._recording = self._target.recording(tokens)
+        else:
             raise UsageError("the prompt is empty: give at least one token")
-        self._recording = self._target.recording(tokens)
-        self._place, self._tree, self._places = 0, EMPTY, []
-        self.tokens = list(tokens)
+        self._tree, self._places = EMPTY, []
+        self.tokens += tokens
 
-    def places(self, tree: DraftTree) -> list[int]:
-        """Of the root and every node: how many recorded tokens end there, UNKNOWN off the record."""
+    def places(self, tree: DraftTree) -> tuple[int, list[int]]:
+        """How many rows a pass over `tree` computes; and of the root and every node, how many recorded tokens
+        end there, UNKNOWN off the record."""
+        known = len(self._places) if tree.starts_with(self._tree) else 0
         places = [self._place]
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
             places.append(self._after(places[parent + 1], token))
         self._tree, self._places = tree, places
-        return places
+        return len(places) - known, places
 
     def _after(self, place: int, token: int) -> int:
         recorded = self.recording.tokens
@@ -150,14 +168,20 @@ class RecordedSession:
         self._recording, self._tree, self._places, self.tokens = None, EMPTY, [], []
 
 
-class RecordedForward:
+class RecordedForward(Answers):
     """places: see RecordedSession. Rows are made when they are asked for."""
 
     def __init__(
-        self, n_vocab: int, recording: Recording, tree: DraftTree, places: Sequence[int], want: Want
+        self,
+        n_vocab: int,
+        recording: Recording,
+        tree: DraftTree,
+        places: Sequence[int],
+        computed: int,
+        want: Want,
     ) -> None:
         self._n_vocab, self._recording, self._tree, self._places = n_vocab, recording, tree, places
-        self.features = Features(top_k=self._likeliest(want.top_k) if want.top_k else None)
+        super().__init__(computed, Features(top_k=self._likeliest(want.top_k) if want.top_k else None))
 
     def argmax(self, row: int) -> int:
         place = self._places[row]

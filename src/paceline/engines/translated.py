@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.answers import Answers
+from paceline.core.arrays import Logits
 from paceline.core.errors import ContractError, UsageError
-from paceline.core.ports import Features, Forward, Logits, Target, Want
-from paceline.core.sampling import argmax, top_k
-from paceline.core.translation import Translation, largest, window
+from paceline.core.following import Following
+from paceline.core.ports import Features, Forward, Session, Target, Want
+from paceline.core.sampling import top_k
 from paceline.core.tree import EMPTY, ROOT, DraftTree
-from paceline.engines.prefix import common_prefix
+from paceline.vocab.translation import Translation, largest, window
 
 
 class TranslatedTarget:
@@ -32,22 +34,29 @@ class TranslatedTarget:
         self.translation = translation
         self.vocab = translation.target.vocab
         self.origin = draft.origin
-        self.caps = replace(draft.caps, n_ctx=sys.maxsize, rows=largest(draft.caps))
+        self.caps = replace(draft.caps, n_ctx=sys.maxsize, nodes=largest(draft.caps) - 1)
 
-    def open(self) -> TranslatedSession:
+    def open(self, beside: Session | None = None) -> TranslatedSession:
         return TranslatedSession(self._draft, self.translation)
+
+    def forget(self) -> None:
+        self._draft.forget()
 
     def close(self) -> None:
         self._draft.close()
 
     def forward(
-        self, batch: Sequence[tuple[TranslatedSession, DraftTree]], want: Want
-    ) -> list[TranslatedForward]:
-        firsts = [session.grow(tree) for session, tree in batch]
-        outs = self._draft.forward([(session.inner, session.spelled) for session, _ in batch], Want())
+        self, batch: Sequence[tuple[TranslatedSession, DraftTree | int]], want: Want
+    ) -> list[Forward]:
+        plans = [(0, tree) if isinstance(tree, int) else session.grow(tree) for session, tree in batch]
+        work = [(session.inner, theirs) for (session, _), (_, theirs) in zip(batch, plans, strict=True)]
         return [
-            TranslatedForward(out, self.translation, session.ends, first, want)
-            for out, (session, _), first in zip(outs, batch, firsts, strict=True)
+            out
+            if isinstance(tree, int)
+            else TranslatedForward(out, self.translation, session.ends, first, want)
+            for out, (session, tree), (first, _) in zip(
+                self._draft.forward(work, Want()), batch, plans, strict=True
+            )
         ]
 
 
@@ -58,43 +67,43 @@ class TranslatedSession:
     def __init__(self, draft: Target, translation: Translation) -> None:
         self._caps = draft.caps
         self._translation = translation
-        self.inner: Any = draft.open()
+        self._reader = Following(draft)
         self._reset()
 
     def _reset(self) -> None:
         self.tokens: list[int] = []
         self._read: list[int] = []
-        self._whole = 1  # tokens of the first text: they were read together
-        self._until = [0]  # how far it and each token after it reach in what was read
         self._tree: DraftTree | None = None
         # The tree in the draft's tokens, of which one of ours may be several; and where each of ours ends.
         self.spelled = EMPTY
         self.ends = [ROOT]
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        if not tokens:
-            raise UsageError("the prompt is empty: give at least one token")
-        tokens = list(tokens)
-        same = common_prefix(self.tokens, tokens)
-        if same < self._whole:
-            self._whole = len(tokens)
-            self._read = self._translation.prompt(tokens)
-            self._until = [len(self._read)]
-        else:
-            del self._until[same - self._whole + 1 :]
-            del self._read[self._until[-1] :]
-            for token in tokens[same:]:
+    @property
+    def inner(self) -> Any:
+        return self._reader.session
+
+    @property
+    def unread(self) -> int:
+        """In the draft's tokens."""
+        return int(self.inner.unread)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        if self.tokens:
+            for token in tokens:
                 self._read += self._translation.token(token)
-                self._until.append(len(self._read))
-        self.tokens = tokens
+        elif tokens:  # the first text, which is given as a whole
+            self._read = self._translation.prompt(tokens)
+        else:
+            raise UsageError("the prompt is empty: give at least one token")
+        self.tokens += tokens
         self._restart()
 
     def _restart(self) -> None:
         self._tree = None
-        self.inner.prefill(window(self._read, self._translation.lead, self._caps))
+        self._reader.become(window(self._read, self._translation.lead, self._caps))
 
-    def grow(self, tree: DraftTree) -> int:
-        """Spell out what is new in `tree`; returns the first row that is."""
+    def grow(self, tree: DraftTree) -> tuple[int, DraftTree]:
+        """Spell out what is new in `tree`; returns the first row that is, and the draft's own tree."""
         if self._tree is None or not tree.starts_with(self._tree):
             if self._tree is not None:
                 self._restart()
@@ -112,20 +121,20 @@ class TranslatedSession:
         n = len(tokens)
         self.spelled = DraftTree(tuple(tokens), tuple(parents), (1.0,) * n, ("draft",) * n)
         self._tree = tree
-        return first
+        return first, self.spelled
 
     def keep(self, path: Sequence[int], root: int) -> None:
         if self._tree is None:
             raise ContractError("keep before forward: there is nothing to commit")
         self._tree.check_path(path)
-        self.prefill([*self.tokens, *(self._tree.tokens[node] for node in path), root])
+        self.extend([*(self._tree.tokens[node] for node in path), root])
 
     def close(self) -> None:
-        self.inner.close()
+        self._reader.close()
         self._reset()
 
 
-class TranslatedForward:
+class TranslatedForward(Answers):
     """Rows from `first` on, each read where the draft's spelling of its node ends."""
 
     def __init__(
@@ -135,13 +144,11 @@ class TranslatedForward:
         self._rows = [node + 1 for node in ends]
         self._common = translation.common
         self._size = translation.target.vocab.size
-        top = None
-        if want.top_k:
-            top = np.stack([top_k(self.logits(row), want.top_k) for row in range(first, len(ends))])
-        self.features = Features(top_k=top)
-
-    def argmax(self, row: int) -> int:
-        return argmax(self.logits(row))
+        super().__init__(out.computed)
+        rows = range(first, len(ends))
+        if want.top_k and rows:
+            top = np.stack([top_k(self.logits(row), want.top_k) for row in rows])
+            self.features = Features(top_k=top)
 
     def logits(self, row: int) -> Logits:
         if not self._first <= row < len(self._rows):

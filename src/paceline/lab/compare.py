@@ -15,8 +15,8 @@ from paceline.core.sampling import Sampling, adjust
 from paceline.engines.noise import batch_noise, teacher_forced
 
 GREEDY = Sampling()
-# Noise as a share of a row's standard deviation: up to 0.41 was seen, at Q4_0 (docs/log.md). Rows that have
-# nothing to do with each other lie several deviations apart.
+# Noise as a share of a row's standard deviation: up to 0.41 was seen, at Q4_0 (docs/log/certify.md). Rows
+# that have nothing to do with each other lie several deviations apart.
 PLAUSIBLE = 0.6
 
 

@@ -191,16 +191,20 @@ class Trials:
         self._at = (self._at + 1) % self.longest  # another first token: nothing is in the cache
         text = self._text[self._at :]
         began = self._clock()
-        self._session.prefill(text[:length])
-        self._forward()
+        self._anew(text[:length])
         read = self._clock() - began
-        self._session.prefill(text[: self._depth])
-        self._forward()
+        self._anew(text[: self._depth])
         began = self._clock()
         for i in range(passes):
             self._forward()
             self._session.keep((), text[self._depth + i])
         return max(read / length, 1e-9), max((self._clock() - began) / passes, 1e-9)
+
+    def _anew(self, text: Sequence[int]) -> None:
+        self._session.close()
+        self._session = self._target.open()
+        self._session.extend(text)
+        self._forward()
 
     def _forward(self) -> None:
         self._target.forward([(self._session, EMPTY)], Want())

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import VocabError
-from paceline.core.vocab import Vocab, check_shared
+from paceline.core.vocab import Vocab
 from paceline.engines.llama.binding import llama_cpp
 from paceline.engines.llama.text import read_vocab
 from paceline.machine.fit.compatibility import compare
 from paceline.machine.models.facts import Facts
 from paceline.machine.models.header import read_gguf
 from paceline.machine.models.vocabulary import vocabulary
+from paceline.vocab.shared import check_shared
 
 OUT = Path(__file__).with_name("vocabularies.json.xz")
 PREFIX = "ggml-vocab-"

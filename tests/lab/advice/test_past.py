@@ -106,7 +106,7 @@ def test_of_drafts_that_end_early_the_tokens_a_step_tell_the_acceptance() -> Non
     early = found(run(1, drafted("model", (2, 1, 3), acceptance=0.94, acceptance_length=2.61)))
     assert early is not None
     assert early.acceptance is not None
-    assert 0.68 < early.acceptance.likely < 0.78  # 0.77 where everything was drafted: docs/log.md
+    assert 0.68 < early.acceptance.likely < 0.78  # 0.77 where everything was drafted: docs/log/peers.md
     by_the_plan = run(1, drafted("model", (2, 1, 3), acceptance=0.8), plan={"drafting": {"p_min": 0.0}})
     whole = found(by_the_plan)
     assert whole is not None

@@ -98,7 +98,7 @@ def test_first_tokens_are_right_as_often_as_all_tokens(a: float) -> None:
 
 @pytest.mark.parametrize(("n_draft", "counted"), [(2, 1.34), (3, 1.76), (4, 2.07), (8, 2.84), (16, 3.32)])
 def test_the_embedded_pair_keeps_as_many_tokens_as_were_counted(n_draft: int, counted: float) -> None:
-    """docs/log.md: drafts of a fixed length, 300M."""
+    """docs/log/peers.md: drafts of a fixed length, 300M."""
     kept = sum(kind.share * kind.survival[:n_draft].sum() for kind in of_a_model(0.77))
     assert kept == pytest.approx(counted, rel=0.05)
 

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.errors import UsageError
-from paceline.core.ports import Budget, Features, Want
+from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.sampling import Sampling
 from paceline.core.tree import DraftTree, chain
 from paceline.engines.llama import LlamaTarget
+from paceline.engines.llama.session import LlamaSession
 from paceline.lab.bench.bench import Bench, Record, unwatched
 from paceline.lab.bench.entry import Entry
 from paceline.lab.bench.history import History
@@ -176,7 +177,7 @@ class Parrot:
     def __init__(self) -> None:
         self.known: dict[tuple[int, ...], list[int]] = {}
 
-    def open(self, prompt: Sequence[int], seed: int) -> ParrotMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ParrotMemory:
         return ParrotMemory(self, tuple(prompt))
 
     def propose(self, batch: Sequence[tuple[ParrotMemory, Budget]]) -> list[DraftTree]:
@@ -388,13 +389,13 @@ def test_prompts_that_are_kept_are_read_once_for_all_methods(
     target: Models, models: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
 ) -> None:
     read: list[int] = []
-    compute = LlamaTarget.compute
+    plan = LlamaSession.plan_reading
 
-    def noting(self: LlamaTarget, slot: Any, tokens: list[int]) -> None:
-        read.append(len(tokens))
-        compute(self, slot, tokens)
+    def noting(self: LlamaSession, n: int, batch: Any) -> None:
+        read.append(n)
+        plan(self, n, batch)
 
-    monkeypatch.setattr(LlamaTarget, "compute", noting)
+    monkeypatch.setattr(LlamaSession, "plan_reading", noting)
     tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
     said = []
     for name, draft in (("none", None), ("lookup", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):

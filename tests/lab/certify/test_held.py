@@ -37,16 +37,16 @@ def rows(held: HeldTarget, session: Any, tree: DraftTree = EMPTY) -> list[np.nda
 
 def opened(held: HeldTarget, *tokens: int) -> Any:
     session = held.open()
-    session.prefill(CONTEXT)
+    session.extend(CONTEXT)
     if tokens:
-        session.prefill([*CONTEXT, *tokens])
+        session.extend(tokens)
     return session
 
 
 def test_rows_are_recorded_of_the_last_tokens_one_for_each() -> None:
     target = ToyTarget(V)
     session = target.open()
-    session.prefill(TEXT[:-1])
+    session.extend(TEXT[:-1])
     last = target.forward([(session, EMPTY)], Want())[0].logits(0)
     for n in (1, 12, len(TEXT) - 1, 100):
         found = recorded(target, TEXT, n)
@@ -75,12 +75,12 @@ def test_below_the_context_a_row_depends_on_the_path_alone(held: HeldTarget) -> 
 
 def test_a_session_that_kept_a_path_answers_what_its_text_does(held: HeldTarget) -> None:
     session = opened(held)
-    nodes = rows(held, session, TREE)
+    rows(held, session, TREE)
     session.keep([0, 2], 3)
     assert session.tokens == [*CONTEXT, 5, 7, 3]
     np.testing.assert_array_equal(rows(held, session)[0], rows(held, opened(held, 5, 7, 3))[0])
-    session.prefill([*CONTEXT, 5])
-    np.testing.assert_array_equal(rows(held, session)[0], nodes[1])
+    session.extend([6])
+    np.testing.assert_array_equal(rows(held, session)[0], rows(held, opened(held, 5, 7, 3, 6))[0])
 
 
 def test_different_texts_are_answered_from_different_places(place: Place) -> None:

@@ -74,10 +74,10 @@ def farthest(made: Loop, context: Context, shallow: bool) -> dict[str, float]:
         request.rng = tape
         for memory in memories(request.memory):
             memory.rng = tape
-        step = advance(made.target, made.drafter, Fixed(made.budget), [request])[0]
+        step = advance(made.target, made.drafter, Fixed(made.budget), [request])[0][1]
         tokens = list(step.tokens)
         if len(tokens) == 1:
-            tokens += advance(made.target, made.drafter, Fixed(made.budget), [request])[0].tokens
+            tokens += advance(made.target, made.drafter, Fixed(made.budget), [request])[0][1].tokens
         return step, tokens[1]
 
     with pytest.MonkeyPatch.context() as patch:

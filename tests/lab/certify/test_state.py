@@ -54,7 +54,7 @@ def broken(keep: str) -> type[ToySession]:
 )
 def test_cells_that_are_left_over_or_misplaced_are_caught(mistake: str) -> None:
     target, session = ToyTarget(), broken(mistake)
-    target.open = lambda: session(target)  # type: ignore[method-assign]
+    target.open = lambda beside=None: session(target)  # type: ignore[method-assign]
     assert not check(target, Budget(4, 12, width=3)).passed
 
 

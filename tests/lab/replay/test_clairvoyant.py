@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from paceline.core.cost import Cost, Costs
 from paceline.core.decode import Request
 from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import Budget, Drafter, Features, Want
+from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.record import Step, Times
 from paceline.core.settings import Drafting
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
@@ -200,7 +200,7 @@ class Guesser:
         self._record, self._luck = list(record), luck
         self._moods = Random(name) if moods else None
 
-    def open(self, prompt: Sequence[int], seed: int) -> GuesserMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> GuesserMemory:
         return GuesserMemory(len(prompt))
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.lexicon import Lexicon
 from paceline.core.vocab import Vocab
 from paceline.lab.transplant.pieces import MOST_PIECES, STEP, Pieces, match
+from paceline.vocab.lexicon import Lexicon
 from tongues import untaught
 
 

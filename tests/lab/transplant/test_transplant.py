@@ -13,10 +13,10 @@ import paceline
 from gguf_files import write_llama
 from paceline import zoo
 from paceline.core.errors import ModelError, UsageError, VocabError
-from paceline.core.vocab import check_shared
 from paceline.lab.tokenizer import Tokenizer
 from paceline.lab.transplant import Report, Rules, Transplant
 from paceline.lab.transplant.gguf_file import GGUFFile, copied, write
+from paceline.vocab.shared import check_shared
 from paceline.zoo.quantize import quantize
 
 TABLES = ("token_embd.weight", "output.weight")

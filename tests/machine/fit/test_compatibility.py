@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from model_facts import BYTES, END, TEXTS, TOKENIZER, check, model, of, padded, respelled, weights
 from paceline.core.errors import VocabError
-from paceline.core.vocab import check_shared
 from paceline.machine.fit.compatibility import compare, compare_all, spelled
 from paceline.machine.models.facts import Facts, TokenizerFacts
 from paceline.machine.models.vocabulary import vocabulary
+from paceline.vocab.shared import check_shared
 
 # The rule.
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from paceline.core.errors import VocabError
-from paceline.core.intersection import Intersection
-from paceline.core.lexicon import Lexicon
-from paceline.core.vocab import Vocab, check_shared
+from paceline.core.vocab import Vocab
 from paceline.machine.fit.compatibility import Compatibility, compare
 from paceline.machine.models.facts import Facts, TokenizerFacts
 from paceline.machine.models.vocabulary import vocabulary
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.shared import check_shared
 
 DATA = Path(__file__).parents[2] / "data" / "vocabularies" / "vocabularies.json.xz"
 
@@ -154,8 +155,8 @@ def test_as_much_is_in_common_as_translation_finds(target: str, draft: str) -> N
     assert found is not None
     ours, theirs = (Lexicon(vocab(name), lambda _: []) for name in (target, draft))
     pairs = Intersection.of(ours, theirs)
-    assert found.target["common"] == sum(bool(ours.pieces[token]) for token in pairs.target_ids.tolist())
-    assert found.target["texts"] == sum(map(bool, ours.pieces))
+    assert found.target["common"] == sum(bool(ours.token_bytes[token]) for token in pairs.target_ids.tolist())
+    assert found.target["texts"] == sum(map(bool, ours.token_bytes))
 
 
 def test_refact_is_starcoder_with_other_control_tokens() -> None:

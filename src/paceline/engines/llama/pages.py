@@ -2,7 +2,7 @@
 
 A pass reads all weights once, and on pages of 4 kB looks up every one of them, twice over in a virtual
 machine. Linux commonly gives 2 MB pages to memory that asks for them, and llama.cpp does not ask
-(docs/log.md: what that costs). Weights that are mapped from a file lie in the page cache, whose pages
+(docs/log/costs.md: what that costs). Weights that are mapped from a file lie in the page cache, whose pages
 are as large as the file system makes them.
 """
 

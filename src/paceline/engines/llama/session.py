@@ -7,44 +7,19 @@ every further child opens a branch. Rejection is `seq_rm`.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.engines.llama.batch import Batch
-
-if TYPE_CHECKING:
-    from paceline.engines.llama.target import LlamaTarget
-
-
-class Slot:
-    """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
-    that starts alike finds its prefix computed. prompt: how many of them a prompt of that length left.
-    owner: the session that has it."""
-
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
-        self.cached: list[int] = []
-        self.prompt = 0
-        self.owner: weakref.ref[LlamaSession] | None = None
-
-    @property
-    def is_free(self) -> bool:
-        return self.owner is None or self.owner() is None
-
-
-def common_prefix(a: list[int], b: list[int]) -> int:
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i in range(n) if a[i] != b[i])
+from paceline.engines.llama.cache import Cache, Slot, common_prefix
 
 
 class LlamaSession:
-    def __init__(self, target: LlamaTarget) -> None:
-        self._target = target
+    def __init__(self, cache: Cache, *, as_prompts: bool = False) -> None:
+        """as_prompts: only cells of a prompt of that very length may be taken over; those from a pass of
+        another shape differ in the last bits."""
+        self._cache, self._as_prompts = cache, as_prompts
         self._slot: Slot | None = None
         self.tokens: list[int] = []
         self._forget()
@@ -60,48 +35,60 @@ class LlamaSession:
     @property
     def slot(self) -> Slot:
         if self._slot is None:
-            raise ContractError("forward or keep before prefill: the session has no root")
+            raise ContractError("forward or keep before extend: the session has no root")
         return self._slot
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        if not tokens:
+    @property
+    def unread(self) -> int:
+        return 0 if self._slot is None else max(0, len(self.tokens) - 1 - len(self._slot.cached))
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        n = len(self.tokens) + len(tokens)
+        if n == 0:
             raise UsageError("the prompt is empty: give at least one token")
-        tokens = list(tokens)
-        if len(tokens) > self._target.caps.n_ctx:
-            raise UsageError(
-                f"{len(tokens):,} tokens do not fit the context of {self._target.caps.n_ctx:,}: use -c"
-            )
-        committed = False
+        if n > self._cache.n_ctx:
+            raise UsageError(f"{n:,} tokens do not fit the context of {self._cache.n_ctx:,}: use -c")
         if self._slot is None:
-            self._slot = self._target.take_slot(self, tokens)
-        elif self._rooted and len(tokens) > len(self.tokens) and tokens[: len(self.tokens)] == self.tokens:
+            self._begin(list(tokens))
+        elif self._rooted and tokens:
             self._commit(self._matching(tokens))
-            committed = True
         else:
             self.rollback()
-        slot = self._slot
-        # After a commit the whole cache has just been compared.
-        known = len(slot.cached) if committed else common_prefix(slot.cached, tokens)
-        shared = min(known, len(tokens) - 1)
-        if self._target.exact_rows and not shared == len(tokens) - 1 == slot.prompt:
-            shared = 0  # cells from a pass of another shape differ in the last bits
-        if shared < len(slot.cached):
-            shared = self._target.trim(slot, shared)
-        self.tokens = tokens
-        if len(tokens) - 1 - shared > self._target.caps.folded:
-            self._target.compute(slot, tokens[:-1])
+        self.tokens += tokens
 
-    def _matching(self, tokens: list[int]) -> list[int]:
-        """The drafted nodes that `tokens` goes on with, short of its last one, the new root."""
+    def _begin(self, tokens: list[int]) -> None:
+        slot = self._slot = self._cache.take_slot(self, tokens)
+        shared = min(common_prefix(slot.cached, tokens), len(tokens) - 1)
+        if self._as_prompts and not shared == len(tokens) - 1 == slot.prompt:
+            shared = 0
+        if shared < len(slot.cached):
+            self._cache.trim(slot, shared)
+
+    def _matching(self, tokens: Sequence[int]) -> list[int]:
+        """The drafted nodes that the text goes on with, short of its last token, the new root."""
         path: list[int] = []
         node = ROOT
-        for token in tokens[len(self.tokens) : -1]:
+        for token in tokens[:-1]:
             child = self._tree.child(node, token)
             if child is None:
                 break
             path.append(child)
             node = child
         return path
+
+    def plan_reading(self, n: int, batch: Batch) -> None:
+        """Add the next `n` unread tokens to `batch`."""
+        if not 0 <= n <= self.unread:
+            raise ContractError(f"{n} tokens to be read, of {self.unread} that are unread")
+        self._planned = True
+        start, stem = len(self.slot.cached), [self.slot.sequence]
+        for pos in range(start, start + n):
+            batch.add(self.tokens[pos], pos, stem, False)
+
+    def read(self, n: int) -> None:
+        """They are in the cache."""
+        cached = self.slot.cached
+        cached += self.tokens[len(cached) : len(cached) + n]
 
     def plan(self, tree: DraftTree, batch: Batch) -> int:
         """Add to `batch` what the cache lacks of the sequence and the tree; returns the first row asked for:
@@ -138,7 +125,7 @@ class LlamaSession:
             sequence = self.slot.sequence if parent == ROOT else self._sequence[parent]
         else:
             self._branched = True
-            sequence = self._target.take_branch(self.slot)
+            sequence = self._cache.take_branch(self.slot)
             above = parent
             while above in fresh:
                 fresh[above].append(sequence)
@@ -147,9 +134,9 @@ class LlamaSession:
                 above = tree.parents[above]
             if above == ROOT:
                 end = len(self.slot.cached) if ROOT in fresh else base + 1
-                self._target.share(self.slot.sequence, sequence, end)
+                self._cache.share(self.slot.sequence, sequence, end)
             else:
-                self._target.share(self._sequence[above], sequence, base + depths[above] + 1)
+                self._cache.share(self._sequence[above], sequence, base + depths[above] + 1)
         self._sequence.append(sequence)
         return [sequence]
 
@@ -173,10 +160,10 @@ class LlamaSession:
         base = len(self.tokens)
         end = base + len(path)
         if path and self._sequence[path[-1]] != slot.sequence:
-            self._target.cut(slot.sequence, base)
-            self._target.share(self._sequence[path[-1]], slot.sequence, end, start=base)
+            self._cache.cut(slot.sequence, base)
+            self._cache.share(self._sequence[path[-1]], slot.sequence, end, start=base)
         elif len(tree) > len(path):
-            self._target.cut(slot.sequence, end)
+            self._cache.cut(slot.sequence, end)
         # In place: the list may be long, and this is the hot path.
         slot.cached.append(self.tokens[-1])
         slot.cached += [tree.tokens[node] for node in path]
@@ -185,12 +172,12 @@ class LlamaSession:
     def rollback(self) -> None:
         """Back to the committed tokens; the root's own cell goes too. Also undoes a forward that failed."""
         if self._slot is not None and self._planned:
-            self._target.cut(self._slot.sequence, len(self._slot.cached))
+            self._cache.cut(self._slot.sequence, len(self._slot.cached))
             self._hand_back()
 
     def _hand_back(self) -> None:
         if self._branched:
-            self._target.free_branches(self.slot)
+            self._cache.free_branches(self.slot)
         self._forget()
 
     def close(self) -> None:

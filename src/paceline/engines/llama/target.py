@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,26 +12,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import BusyError, ContractError, ModelError, UsageError
-from paceline.core.ports import Caps, Features, Want
-from paceline.core.sampling import argmax, top_k
+from paceline.core.answers import Answers
+from paceline.core.errors import ContractError, ModelError, UsageError
+from paceline.core.ports import NOTHING, Caps, Features, Session, Want
+from paceline.core.sampling import top_k
 from paceline.core.tree import DraftTree
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.llama import binding
 from paceline.engines.llama.batch import Batch
+from paceline.engines.llama.cache import MAX_BRANCHES, Cache, Slot
 from paceline.engines.llama.identity import SETTINGS, identity
-from paceline.engines.llama.session import LlamaSession, Slot, common_prefix
+from paceline.engines.llama.session import LlamaSession
 from paceline.engines.llama.text import LlamaText, read_vocab
 from paceline.engines.noise import teacher_forced
 from paceline.system.forks import Process
 
 DEFAULT_CONTEXT = 4096
-MAX_BRANCHES = 64
 MAX_SESSIONS = binding.MAX_SEQUENCES - MAX_BRANCHES
 MAX_ROWS = 512
-N_BATCH = 2048
-# A remainder of the prompt this short travels with the next forward instead of in a pass of its own.
-MAX_FOLDED = 32
+CHUNK = 2048  # tokens of prompts in one pass
+N_BATCH = CHUNK + MAX_ROWS
+FEW = 32  # tokens read along that leave a pass what it is
 
 _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 
@@ -80,6 +80,7 @@ class LlamaTarget:
             trained = int(self._cpp.llama_model_n_ctx_train(self._model))
             per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
             self._cells = per_session * sessions + exact_rows  # what fills a pass needs cells too
+            self.cache = Cache(path, sessions, per_session, self._require_open)
             self._make_context(sessions)
             self.vocab = read_vocab(self._model)
             self._text = LlamaText(self._model)
@@ -93,15 +94,15 @@ class LlamaTarget:
         narrow = stateful or exact_rows > 0
         self.caps = Caps(
             branch=1 if narrow else 1 + MAX_BRANCHES // sessions,  # a first child needs no branch
-            rewind=not stateful,
-            batch=sessions,
-            rows=(exact_rows or MAX_ROWS) // sessions,
+            rollback="none" if stateful else "free",
+            sessions=sessions,
+            rows=exact_rows or MAX_ROWS,
+            chunk=per_session if exact_rows else CHUNK,
             n_ctx=per_session,
             exact=exact_rows > 0 and sessions == 1,  # sessions share passes, which then vary in shape
-            folded=0 if exact_rows else min(MAX_FOLDED, (N_BATCH - MAX_ROWS) // sessions),
         )
         self._batch = Batch(N_BATCH)
-        self._pass = 0  # counts forwards, so that an answer asked for too late is noticed
+        self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
         self.on_pass: Callable[[int, int, float], None] | None = None
         if exact_rows:
             try:
@@ -122,10 +123,8 @@ class LlamaTarget:
             flash_attention=self.flash_attention,
             cache_type=self.cache_type,
         )
-        self._memory = self._cpp.llama_get_memory(self._context)
+        self.cache.reset(self._cpp.llama_get_memory(self._context))
         self._address = 0  # of `_logits`, of whose rows only those of the last pass are llama.cpp's
-        self._slots = [Slot(i) for i in range(sessions)]
-        self._branches: list[Slot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
         self._filler = Slot(-1)  # the owner of what fills a pass
 
     @property
@@ -184,15 +183,15 @@ class LlamaTarget:
         """From the next session on; none may be open. What closed ones left in the cache is dropped. Raises
         ModelError where no context can be made with it, and is as it was."""
         self._require_open()
-        if not all(slot.is_free for slot in self._slots):
+        if not all(slot.is_free for slot in self.cache.slots):
             raise ContractError("flash attention is changed while a session is open")
         before, self.flash_attention = self.flash_attention, flash
         self._free_context()
         try:
-            self._make_context(self.caps.batch)
+            self._make_context(self.caps.sessions)
         except BaseException:
             self.flash_attention = before
-            self._make_context(self.caps.batch)
+            self._make_context(self.caps.sessions)
             raise
 
     def sibling(self, *, n_ctx: int, flash_attention: bool | None) -> LlamaTarget:
@@ -219,9 +218,13 @@ class LlamaTarget:
         heads, rows = self._cpp.llama_model_n_head(self._model), self._cpp.llama_n_ubatch(self._context)
         return 4 * int(heads) * int(rows) * self._cells
 
-    def open(self) -> LlamaSession:
+    def open(self, beside: Session | None = None) -> LlamaSession:
         self._require_open()
-        return LlamaSession(self)
+        return LlamaSession(self.cache, as_prompts=self.exact_rows > 0)
+
+    def forget(self) -> None:
+        """Drop what closed sessions left in the cache, so that the next prompt is computed from its start."""
+        self.cache.forget()
 
     def close(self) -> None:
         """In a forked process only forget them: freeing would wait for threads that are not there."""
@@ -236,35 +239,79 @@ class LlamaTarget:
             if self._process.is_this:
                 self._cpp.llama_free(self._context)
             self._context = None
+            self.cache.reset(None)
 
-    def forward(self, batch: Sequence[tuple[LlamaSession, DraftTree]], want: Want) -> list[LlamaForward]:
+    def forward(
+        self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: Want
+    ) -> list[LlamaForward]:
         self._require_open()
+        if want.layers:
+            raise ModelError(f"{self.path}: llama.cpp does not show the hidden states of its layers")
         began = perf_counter()
-        self._pass += 1
+        reads = [tree if isinstance(tree, int) else session.unread for session, tree in batch]
+        if sum(reads) > CHUNK or (self.exact_rows and any(reads)):
+            # In passes of their own: more than fits, or of another shape.
+            for (session, _), n in zip(batch, reads, strict=True):
+                self._read(session, n)
+            outs = self._pass([(s, 0 if isinstance(tree, int) else tree) for s, tree in batch], want)
+        else:
+            outs = self._pass(batch, want)
+        for out, n in zip(outs, reads, strict=True):
+            out.computed += n
+        if self.on_pass is not None and sum(reads) <= FEW:
+            rows = sum(out.computed for out in outs)
+            self.on_pass(rows, len(batch[0][0].tokens), perf_counter() - began)
+        return outs
+
+    def _pass(self, batch: Sequence[tuple[LlamaSession, DraftTree | int]], want: Want) -> list[LlamaForward]:
+        """computed: without what was read."""
+        self._passes += 1
         self._batch.clear()
         firsts, offsets = [], []
         try:
             for session, tree in batch:
                 offsets.append(self._batch.outputs)
-                firsts.append(session.plan(tree, self._batch))
+                if isinstance(tree, int):
+                    session.plan_reading(tree, self._batch)
+                    firsts.append(0)
+                else:
+                    firsts.append(session.plan(tree, self._batch))
             outputs = self._batch.outputs
             if len(self._batch):
                 self._decode_filled()
-            for session, _ in batch:
-                session.computed()
+            for session, tree in batch:
+                if isinstance(tree, int):
+                    session.read(tree)
+                else:
+                    session.computed()
         except BaseException:  # Ctrl-C too: whatever of the pass is in the cache belongs to nobody
             for session, _ in batch:
                 session.rollback()
             raise
         rows = self._output_rows(outputs)
         ends = [*offsets[1:], outputs]
-        outs = [
+        return [
             LlamaForward(self, rows[start:end], first, want)
             for start, end, first in zip(offsets, ends, firsts, strict=True)
         ]
-        if self.on_pass is not None:
-            self.on_pass(len(self._batch), len(batch[0][0].tokens), perf_counter() - began)
-        return outs
+
+    def _read(self, session: LlamaSession, n: int) -> None:
+        """The next `n` unread tokens, in as few passes as they fit in."""
+        slot, is_whole = session.slot, not session.slot.cached
+        end = len(slot.cached) + n
+        while len(slot.cached) < end:
+            self._passes += 1
+            self._batch.clear()
+            part = min(CHUNK, end - len(slot.cached))
+            try:
+                session.plan_reading(part, self._batch)
+                self._decode()
+            except BaseException:
+                session.rollback()
+                raise
+            session.read(part)
+        if n:
+            slot.prompt = end if is_whole else 0
 
     def _check_exact(self) -> None:
         """Every pass has the same shape now, and llama.cpp chooses kernels by shape; what is left to see is
@@ -291,12 +338,12 @@ class LlamaTarget:
             self._decode()
             return
         try:
-            filler = self.take_branch(self._filler)
+            filler = self.cache.take_branch(self._filler)
             for pos in range(missing):
                 self._batch.add(0, pos, [filler], True)
             self._decode()
         finally:
-            self.free_branches(self._filler)
+            self.cache.free_branches(self._filler)
 
     def _decode(self) -> None:
         if self._batch.outputs > MAX_ROWS:
@@ -318,101 +365,19 @@ class LlamaTarget:
             self._logits = np.ctypeslib.as_array(buffer, shape=(MAX_ROWS, self.vocab.size))
         return self._logits[:n]
 
-    # What sessions ask of the cache.
 
-    def take_slot(self, owner: LlamaSession, tokens: list[int]) -> Slot:
-        """The free trunk that already holds most of `tokens`, without what was drafted below it. It is free
-        again when `owner` frees it, or is gone: an interrupt may come between any two lines."""
-        free = [slot for slot in self._slots if slot.is_free]
-        if not free:
-            raise BusyError(
-                f"all {self.caps.batch} sessions of this model are in use: close a running stream first"
-            )
-        best = max(free, key=lambda slot: common_prefix(slot.cached, tokens))
-        best.owner = weakref.ref(owner)
-        self.free_branches(best)
-        self.trim(best, len(best.cached))
-        return best
-
-    def forget(self) -> None:
-        """Drop what closed sessions left in the cache, so that the next prompt is computed from its start."""
-        for slot in self._slots:
-            if slot.is_free:
-                self.trim(slot, 0)
-
-    def take_branch(self, slot: Slot) -> int:
-        """A sequence for a branch of that trunk."""
-        try:
-            branch = self._branches.index(None)
-        except ValueError:
-            raise UsageError(f"more than {MAX_BRANCHES} branches in one pass: draft narrower trees") from None
-        self._branches[branch] = slot
-        return self.caps.batch + branch
-
-    def free_branches(self, slot: Slot) -> None:
-        """All that were taken for it."""
-        for branch, owner in enumerate(self._branches):
-            if owner is slot:
-                if self._context is not None:
-                    self._cpp.llama_memory_seq_rm(self._memory, self.caps.batch + branch, -1, -1)
-                self._branches[branch] = None
-
-    def share(self, source: int, branch: int, end: int, start: int = 0) -> None:
-        """Let `branch` own the source's cells at positions [start, end) too."""
-        self._require_open()
-        self._cpp.llama_memory_seq_cp(self._memory, source, branch, start, end)
-
-    def cut(self, sequence: int, start: int) -> None:
-        """Drop a sequence's cells from position `start` on."""
-        if self._context is not None and not self._cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
-            raise ContractError(f"{self.path}: this model's state cannot be rolled back to position {start}")
-
-    def trim(self, slot: Slot, keep: int) -> int:
-        """Keep at most the first `keep` positions of a trunk; returns how many it could keep. At no moment
-        does the trunk claim more than its cells hold."""
-        self._require_open()
-        del slot.cached[keep:]
-        if not self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1):
-            slot.cached.clear()
-            self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
-        slot.prompt = slot.prompt if slot.prompt <= len(slot.cached) else 0
-        return len(slot.cached)
-
-    def compute(self, slot: Slot, tokens: list[int]) -> None:
-        """Bring the trunk up to `tokens`, in as few passes as fit."""
-        is_whole = not slot.cached
-        while len(slot.cached) < len(tokens):
-            self._require_open()
-            start = len(slot.cached)
-            self._pass += 1
-            self._batch.clear()
-            for pos in range(start, min(start + N_BATCH, len(tokens))):
-                self._batch.add(tokens[pos], pos, [slot.sequence], False)
-            try:
-                self._decode()
-            except BaseException:
-                self.trim(slot, start)
-                raise
-            slot.cached += tokens[start : start + len(self._batch)]
-        slot.prompt = len(tokens) if is_whole else 0
-
-
-class LlamaForward:
+class LlamaForward(Answers):
     """Rows `first`, `first + 1`, ... of one session, viewed in llama.cpp's output buffer."""
 
     def __init__(self, target: LlamaTarget, rows: NDArray[np.float32], first: int, want: Want) -> None:
         self._target, self._rows, self._first = target, rows, first
-        self._pass = target._pass
-        top = None
-        if want.top_k:
-            top = np.stack([top_k(row, want.top_k) for row in rows])
-        self.features = Features(top_k=top)
-
-    def argmax(self, row: int) -> int:
-        return argmax(self.logits(row))
+        self._pass = target._passes
+        top = want.top_k > 0 and len(rows) > 0
+        features = Features(np.stack([top_k(row, want.top_k) for row in rows])) if top else NOTHING
+        super().__init__(len(rows), features)
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        if self._pass != self._target._pass:
+        if self._pass != self._target._passes:
             raise ContractError("this answer was overwritten by the target's next forward")
         if not self._first <= row < self._first + len(self._rows):
             raise ContractError(f"row {row} is not among those this forward computed")

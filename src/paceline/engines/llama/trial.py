@@ -43,9 +43,9 @@ def _run(path: Path, way: dict[str, Any]) -> None:
     for flash in (None, False):
         target.use_flash_attention(flash)
         session = target.open()
-        session.prefill(prompt)
+        session.extend(prompt)
         target.forward([(session, EMPTY)], Want())
-        if target.caps.rewind:
+        if target.caps.rollback != "none":
             drafted = tuple((prompt * 4)[:4])
             target.forward([(session, DraftTree(drafted, PARENTS, SCORES, SOURCES))], Want())
         session.close()

@@ -6,8 +6,8 @@ acceptance,
     first token   right with SURE where the draft is sure, with UNSURE where not; sure so often that all
                   of them together are right with a
     after it      right with a
-Checked on the embedded pair, 300M (docs/log.md, drafts of fixed lengths 2, 4, 8 and 16): with a = 0.77 it
-says 1.36, 2.17, 2.93 and 3.30 accepted tokens a step, where 1.34, 2.07, 2.84 and 3.32 were counted.
+Checked on the embedded pair, 300M (docs/log/peers.md, drafts of fixed lengths 2, 4, 8 and 16): with a = 0.77
+it says 1.36, 2.17, 2.93 and 3.30 accepted tokens a step, where 1.34, 2.07, 2.84 and 3.32 were counted.
 
 A chain of K tokens, and m second guesses beside its likeliest tokens, are tried for every K and m, each kind
 of step for itself, at the rate that all of them reach together. That is the largest number of tokens over
@@ -26,8 +26,9 @@ from paceline.core.theory import break_even
 Floats = NDArray[np.float64]
 
 LONGEST = 31  # what the policy drafts at most (core/settings.py)
-# Of the embedded pair's drafts in docs/log.md: with p_min 0.5 and n = 2, 0.95 of 1.01 tokens a step were
-# right, and without it 1.34 of 1.95. So half of the tokens are right with 0.94, the other half with 0.42.
+# Of the embedded pair's drafts in docs/log/peers.md: with p_min 0.5 and n = 2, 0.95 of 1.01 tokens a step
+# were right, and without it 1.34 of 1.95. So half of the tokens are right with 0.94, the other half with
+# 0.42.
 SURE, UNSURE = 0.95, 0.45
 # Of the times that the likeliest token is wrong, how often the second is right; less where the draft knows
 # less. Judgement.

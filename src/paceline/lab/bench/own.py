@@ -8,12 +8,15 @@ from pathlib import Path
 from time import perf_counter
 
 from paceline.core.decode import Request, decode, start
-from paceline.core.ports import Learner
+from paceline.core.ports import Learner, Want
 from paceline.core.record import Stats
+from paceline.core.request import TOGETHER
 from paceline.engines.stream import TextStream
 from paceline.lab.bench.method import Method
 from paceline.lab.bench.models import Models
 from paceline.lab.system import Answer, Ask, Parts
+
+NOTHING = Want()
 
 
 @dataclass
@@ -25,7 +28,9 @@ class Clock:
     tokens: list[int] = field(default_factory=list)
     first: float = 0.0
     last: float = 0.0
-    # What came before decoding alone: the prompt, and for a short prompt, which waits for it, the first step.
+    # What came before decoding alone: the prompt; and the first step, of a short prompt, which is read with
+    # it, and where several decode together.
+    apart: bool = False
     read: float = 0.0
     n_read: int = 0
     beginning: Stats = field(default_factory=Stats)
@@ -54,7 +59,8 @@ class Paceline:
         clocks = [Clock(TextStream(llm.target.text.piece)) for _ in asks]
         requests: list[Request] = []
         began = perf_counter()
-        apart = len(asks) == 1 and self._reads_prompt(asks[0])
+        if len(asks) == 1:
+            self._read_draft(asks[0])
         try:
             for ask, clock in zip(asks, clocks, strict=True):
                 requests.append(
@@ -72,15 +78,18 @@ class Paceline:
                 )
             # Requests are told apart by identity: their order is that of the asks.
             clock_of = {id(request): clock for request, clock in zip(requests, clocks, strict=True)}
-            for clock in clocks:
-                clock.read = perf_counter() - began
+            if len(asks) == 1 and requests[0].session.unread == 0:  # it was read for another method
+                clocks[0].read, clocks[0].apart = perf_counter() - began, True
             for request, step in decode(llm.target, llm.drafter, llm.policy, requests):
                 clock = clock_of[id(request)]
+                if not step.tokens:
+                    clock.read, clock.apart = perf_counter() - began, len(asks) == 1
+                    continue
                 clock.parts += [text for text, _ in clock.text.take()]
                 clock.last = perf_counter() - began
                 if not clock.tokens:
                     clock.first = clock.last
-                    if not apart:
+                    if not clock.apart:
                         clock.read, clock.n_read = clock.last, len(step.tokens)
                         clock.beginning = replace(request.stats)
                 clock.tokens += step.tokens
@@ -92,20 +101,18 @@ class Paceline:
             for ask, clock, request in zip(asks, clocks, requests, strict=True)
         ]
 
-    def _reads_prompt(self, ask: Ask) -> bool:
-        """Whether a prompt is read apart from the first step. The draft reads it now, not when it first
-        drafts, so that decoding is what other systems' clocks call decoding."""
-        target, draft = self.llm.target, self.llm.draft
-        if draft is None:
-            return len(ask.tokens) - 1 > target.caps.folded
-        if self.llm.drafting.cross_vocab != "off":  # it reads other tokens
-            return False
+    def _read_draft(self, ask: Ask) -> None:
+        """The draft reads a prompt now, not when it first drafts, so that decoding is what other systems'
+        clocks call decoding."""
+        draft = self.llm.draft
+        if draft is None or len(ask.tokens) <= TOGETHER or self.llm.drafting.cross_vocab != "off":
+            return  # what another vocabulary's draft reads are other tokens
         session = draft.open()
         try:
-            session.prefill([token if token < draft.vocab.size else 0 for token in ask.tokens])
+            session.extend([token if token < draft.vocab.size else 0 for token in ask.tokens])
+            draft.forward([(session, session.unread)], NOTHING)
         finally:
             session.close()  # which leaves the prompt for the next one
-        return len(ask.tokens) - 1 > max(target.caps.folded, draft.caps.folded)
 
     @property
     def learns(self) -> bool:

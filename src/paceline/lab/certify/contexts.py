@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.core.tree import ROOT, Probabilities
+from paceline.core.arrays import Probabilities
+from paceline.core.tree import ROOT
 from paceline.lab.certify.held import Rows
 from paceline.lab.certify.loop import Context, Loop
 

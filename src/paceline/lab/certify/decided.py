@@ -42,7 +42,7 @@ def overrun(loop: Loop, contexts: Sequence[Context], seed: int) -> int:
         for seed_of_run in np.random.default_rng([seed, number, 1]).integers(2**32, size=ENDINGS).tolist():
             request = begun(loop, context, seed_of_run)
             request.eos = frozenset({end})
-            step = advance(loop.target, loop.drafter, policy, [request])[0]
+            step = advance(loop.target, loop.drafter, policy, [request])[0][1]
             request.close()
             last = len(step.tokens) - 1
             if end in step.tokens and (step.tokens.index(end) < last or step.stop_reason != "eos"):
@@ -58,7 +58,7 @@ def misjudged_ties(loop: Loop, contexts: Sequence[Context]) -> int:
     policy, wrong = Fixed(loop.budget), 0
     for context in contexts:
         request = begun(greedy, context, 0)
-        tokens = advance(rounded, loop.drafter, policy, [request])[0].tokens
+        tokens = advance(rounded, loop.drafter, policy, [request])[0][1].tokens
         request.close()
         for i, token in enumerate(tokens):
             row = rounded.rows[loop.place.row(tokens[:i], len(rounded.rows))]

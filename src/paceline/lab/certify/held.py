@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.answers import Answers
 from paceline.core.decode import named
 from paceline.core.errors import ContractError, LogitsError
-from paceline.core.ports import Caps, Features, Target, Want
-from paceline.core.sampling import argmax, require_numbers, top_k
+from paceline.core.ports import Caps, Features, Session, Target, Want
+from paceline.core.sampling import require_numbers, top_k
 from paceline.core.tree import ROOT, DraftTree
 from paceline.core.vocab import Vocab
 from paceline.engines.noise import teacher_forced
@@ -47,29 +48,37 @@ class HeldTarget:
         self.caps: Caps = real.caps
         self.text = getattr(real, "text", None)
 
-    def open(self) -> HeldSession:
+    def open(self, beside: Session | None = None) -> HeldSession:
         return HeldSession()
+
+    def forget(self) -> None:
+        """Nothing is kept."""
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def forward(self, batch: Sequence[tuple[HeldSession, DraftTree]], want: Want) -> list[HeldForward]:
+    def forward(self, batch: Sequence[tuple[HeldSession, DraftTree | int]], want: Want) -> list[HeldForward]:
         out = []
         for session, tree in batch:
+            if isinstance(tree, int):
+                raise ContractError("rows that are held have no prompt that is still to be read")
             session.tree = tree
             out.append(HeldForward(self, session.tokens[session.context :], tree, want))
         return out
 
 
 class HeldSession:
+    unread = 0
+
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.context = 0
         self.tree: DraftTree | None = None
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.tokens = list(tokens)
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
         self.context = self.context or len(tokens)
+        self.tree = None
 
     def keep(self, path: Sequence[int], root: int) -> None:
         if self.tree is None:
@@ -81,16 +90,13 @@ class HeldSession:
         """Nothing is held."""
 
 
-class HeldForward:
+class HeldForward(Answers):
     def __init__(self, target: HeldTarget, after: list[int], tree: DraftTree, want: Want) -> None:
         self._target, self._after, self._tree = target, after, tree
-        top = None
+        super().__init__(len(tree) + 1)
         if want.top_k:
             top = np.stack([top_k(self.logits(row), want.top_k) for row in range(len(tree) + 1)])
-        self.features = Features(top_k=top)
-
-    def argmax(self, row: int) -> int:
-        return argmax(self.logits(row))
+            self.features = Features(top_k=top)
 
     def logits(self, row: int) -> Rows:
         node = row - 1

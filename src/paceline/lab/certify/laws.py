@@ -13,8 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from paceline.core.arrays import Probabilities
 from paceline.core.record import Step
-from paceline.core.tree import ROOT, DraftTree, Probabilities
+from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import threshold
 from paceline.lab.certify.frequencies import RARE, Table
 from paceline.lab.certify.loop import Context, Loop

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.core.arrays import Probabilities
 from paceline.core.ports import Budget, Drafter
 from paceline.core.sampling import Sampling, probabilities
-from paceline.core.tree import Probabilities
 from paceline.lab.certify.held import HeldTarget, Place
 
 

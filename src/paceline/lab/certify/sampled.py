@@ -82,10 +82,10 @@ class Runs:
         for _ in range(times):
             shallow, policy = self.policies[self.n % len(self.policies)]
             request = begun(loop, self.context, int(self._random.integers(2**32)))
-            step = advance(loop.target, loop.drafter, policy, [request])[0]
+            step = advance(loop.target, loop.drafter, policy, [request])[0][1]
             tokens = step.tokens
             if len(tokens) == 1:
-                tokens += advance(loop.target, loop.drafter, policy, [request])[0].tokens
+                tokens += advance(loop.target, loop.drafter, policy, [request])[0][1].tokens
             request.close()
             self.n += 1
             self.drafted += request.stats.drafted

@@ -83,7 +83,7 @@ def walk(
     session = target.open()
     try:
         at = int(random.integers(1, max(2, len(text) // 2)))
-        session.prefill(text[:at])
+        session.extend(text[:at])
         while at < len(text):
             at += stride(target, session, text[at:], budget, random)
         out = target.forward([(session, EMPTY)], Want())[0]

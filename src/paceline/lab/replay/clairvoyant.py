@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.core.cost import Costs
-from paceline.core.ports import NO_BUDGET, Budget, Drafter, Features, Memory, Want
+from paceline.core.ports import NO_BUDGET, Budget, Drafter, Features, Memory, Session, Want
 from paceline.core.record import Step
 from paceline.core.settings import WITH_MODEL, Drafting
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.compose import ComposedDrafter, Portfolio
-from paceline.drafters.model import ModelDrafter
+from paceline.drafters.model import MODEL, ModelDrafter
 
 # They learn from what was verified, right and wrong.
 UNBOUND = frozenset({"recycle", "lookahead"})
@@ -46,9 +46,9 @@ def unbound(drafting: Drafting, draft: bool) -> str | None:
 def paid(drafter: Drafter, drafting: Drafting) -> frozenset[str]:
     """The sources whose tokens take a pass of the draft model each: its own, where nobody drafts for it and
     none of its tokens can be several of the target's."""
-    own = [one for one in leaves(drafter) if ModelDrafter.name in one.name.split(",")]
+    own = [one for one in leaves(drafter) if MODEL in one.name.split(",")]
     alone = drafting.cross_vocab == "off" and all(isinstance(one, ModelDrafter) for one in own)
-    return frozenset({ModelDrafter.name} if alone else ())
+    return frozenset({MODEL} if alone else ())
 
 
 def wide(most: Budget) -> tuple[Budget, ...]:
@@ -162,8 +162,8 @@ class Asked:
         self._drafter = drafter
         self.most, self.chances = NO_BUDGET, Chances(())
 
-    def open(self, prompt: Sequence[int], seed: int) -> AskedMemory:
-        return AskedMemory([drafter.open(prompt, seed) for drafter in self.drafters])
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> AskedMemory:
+        return AskedMemory([drafter.open(prompt, seed, session) for drafter in self.drafters])
 
     def propose(self, batch: Sequence[tuple[AskedMemory, Budget]]) -> list[DraftTree]:
         for memory, budget in batch:

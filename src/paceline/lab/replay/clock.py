@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from paceline.core.ports import Budget, Drafter, Features, Memory, Want
+from paceline.core.ports import Budget, Drafter, Features, Memory, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import DraftTree
 
@@ -51,9 +51,9 @@ class ClockedDrafter:
     def wants(self) -> Want:
         return self.drafter.wants
 
-    def open(self, prompt: Sequence[int], seed: int) -> ClockedMemory:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ClockedMemory:
         began = perf_counter()
-        memory = self.drafter.open(prompt, seed)
+        memory = self.drafter.open(prompt, seed, session)
         self.spent.begin += perf_counter() - began
         return ClockedMemory(memory, self.spent)
 

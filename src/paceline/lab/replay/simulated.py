@@ -15,7 +15,7 @@ from paceline.core.cost import Cost
 from paceline.core.policy import Policy
 from paceline.core.ports import Budget, Caps, Drafter, Forward, Memory, Session, Target, Want
 from paceline.core.record import Step
-from paceline.core.tree import ROOT, DraftTree
+from paceline.core.tree import DraftTree
 from paceline.core.vocab import Vocab
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ class SimulatedTarget:
     step: seconds for all that a request's step takes beside its passes; they go by where its tokens are kept.
 
     A pass has the rows of roots and new nodes, and of the tokens that a session's cache lacks of its text.
-    What `prefill` computes before that costs nothing for the first text of a session, which is a prompt, and
-    later what a pass of so many rows does."""
+    But the first text of a session, a prompt, costs nothing."""
 
     def __init__(self, target: Target, cost: Cost, clock: VirtualClock, step: float = 0.0) -> None:
         self.inner, self.cost, self.clock, self.step = target, cost, clock, step
@@ -54,81 +53,59 @@ class SimulatedTarget:
         """The tokenizer, where the target has one."""
         return self.inner.text  # type: ignore[attr-defined]  # engines have one, the contract does not
 
-    def open(self) -> SimulatedSession:
+    def open(self, beside: Session | None = None) -> SimulatedSession:
         return SimulatedSession(self, self.inner.open())
 
-    def forward(self, batch: Sequence[tuple[SimulatedSession, DraftTree]], want: Want) -> Sequence[Forward]:
+    def forward(
+        self, batch: Sequence[tuple[SimulatedSession, DraftTree | int]], want: Want
+    ) -> Sequence[Forward]:
         outs = self.inner.forward([(session.inner, tree) for session, tree in batch], want)
-        rows = sum(session.computed(tree) for session, tree in batch)
+        rows = sum(session.paid(out.computed) for (session, _), out in zip(batch, outs, strict=True))
         if rows:
             depth = sum(len(session.tokens) for session, _ in batch) // len(batch)
             self.clock.spend(self.cost.seconds(rows, depth))
         return outs
+
+    def forget(self) -> None:
+        self.inner.forget()
 
     def close(self) -> None:
         self.inner.close()
 
 
 class SimulatedSession:
-    """Owns what a real session's cache would hold: the first `_cached` of its tokens; after a forward all of
-    them, and the tree's."""
+    """Owns a session, and how many of its rows are still for nothing."""
 
     def __init__(self, target: SimulatedTarget, inner: Session) -> None:
         self._target, self.inner = target, inner
-        self._cached = 0
-        self._tree: DraftTree | None = None  # of the last forward, as long as it stands
+        self._free = 0
 
     @property
     def tokens(self) -> Sequence[int]:
         return self.inner.tokens
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    @property
+    def unread(self) -> int:
+        return self.inner.unread
+
+    def extend(self, tokens: Sequence[int]) -> None:
         first = len(self.inner.tokens) == 0
-        held = 0 if first else min(self._held(tokens), len(tokens) - 1)
-        self.inner.prefill(tokens)
-        self._tree, self._cached = None, held
-        missing = len(tokens) - 1 - held
-        if first or missing > self._target.caps.folded:
-            self._cached = len(tokens) - 1
-            if not first:
-                self._target.clock.spend(self._target.cost.seconds(missing, len(tokens)))
+        self.inner.extend(tokens)
+        if first:
+            self._free = self.inner.unread
 
-    def _held(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens` the cache holds."""
-        before = self.inner.tokens
-        n = len(before) if self._tree is not None else self._cached
-        if list(tokens[:n]) != list(before[:n]):
-            pairs = enumerate(zip(tokens, before, strict=False))
-            return next((i for i, (a, b) in pairs if a != b), len(tokens))
-        if self._tree is None:
-            return n
-        node = ROOT
-        for token in tokens[n:]:
-            below = self._tree.child(node, token)
-            if below is None:
-                break
-            node, n = below, n + 1
-        return n
-
-    def computed(self, tree: DraftTree) -> int:
-        """How many rows a pass over `tree` had for this session."""
-        if self._tree is not None and tree.starts_with(self._tree):
-            rows = len(tree) - len(self._tree)
-        else:
-            rows = len(self.inner.tokens) - self._cached + len(tree)
-        self._tree = tree
-        # What a rejected tree leaves behind is the text without its root, whose row would be computed again.
-        self._cached = len(self.inner.tokens) - 1
-        return rows
+    def paid(self, computed: int) -> int:
+        """Of the rows of a pass, those that are paid for."""
+        free = min(self._free, computed)
+        self._free -= free
+        return computed - free
 
     def keep(self, path: Sequence[int], root: int) -> None:
         self.inner.keep(path, root)
         self._target.clock.spend(self._target.step)
-        self._tree, self._cached = None, len(self.inner.tokens) - 1
 
     def close(self) -> None:
         self.inner.close()
-        self._tree, self._cached = None, 0
 
 
 class SimulatedDrafter:
@@ -139,8 +116,8 @@ class SimulatedDrafter:
         self.inner, self._seconds, self._clock = drafter, seconds, clock
         self.name, self.wants = drafter.name, drafter.wants
 
-    def open(self, prompt: Sequence[int], seed: int) -> Memory:
-        return self.inner.open(prompt, seed)
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Memory:
+        return self.inner.open(prompt, seed, session)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
         trees = self.inner.propose(batch)
@@ -169,8 +146,8 @@ class WatchedPolicy:
     def forget(self) -> None:
         self.inner.forget()
 
-    def budgets(self, requests: Sequence[Request]) -> Sequence[Budget]:
-        budgets = self.inner.budgets(requests)
+    def budgets(self, requests: Sequence[Request], reading: int = 0) -> Sequence[Budget]:
+        budgets = self.inner.budgets(requests, reading)
         for b in budgets:
             most = self.most
             if b.depth > most.depth or b.nodes > most.nodes or b.width > most.width:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.lexicon import Lexicon
+from paceline.vocab.lexicon import Lexicon
 
 Ids = NDArray[np.int64]
 SAME, SPELLED, SPECIAL, SILENT = "same", "spelled", "special", "silent"
@@ -45,16 +45,16 @@ def match(
     speaker: dict[int, int] = {}
     for token in sorted(special, key=lambda token: (token not in target.vocab.eos, token)):
         speaker.setdefault(special[token], token)
-    width = min(64, max(1, *map(len, draft.pieces)))
+    width = min(64, max(1, *map(len, draft.token_bytes)))
     counts = dict.fromkeys((SAME, SPELLED, SPECIAL, SILENT), 0)
     quiet = np.zeros(target.vocab.size, bool)
     all_ids: list[int] = []
     starts = [0]
-    for token, said in enumerate(target.pieces):
+    for token, said in enumerate(target.token_bytes):
         if token % STEP == 0:
             tick()
-        if said and said in draft.by_piece:
-            ids, how = [draft.by_piece[said]], SAME
+        if said and said in draft.by_bytes:
+            ids, how = [draft.by_bytes[said]], SAME
         elif said:
             ids, how = _spelled(draft, said, width), SPELLED
         elif token in special:
@@ -66,7 +66,7 @@ def match(
             quiet[token] = True
         if said:
             # Of several that say the same (a letter and a byte of its own) the tokenizer writes one.
-            quiet[token] = not ids or target.by_piece[said] != token
+            quiet[token] = not ids or target.by_bytes[said] != token
         counts[how] += 1
         all_ids += ids
         starts.append(len(all_ids))
@@ -98,8 +98,8 @@ def _spelled(draft: Lexicon, text: bytes, width: int) -> list[int]:
     half = MOST_PIECES * width
     if len(text) > 2 * half:
         text = text[:half] + text[-half:]
-    ids = draft.spell(text)
-    if draft.say(ids) != text:
+    ids = draft.encode(text)
+    if draft.decode(ids) != text:
         ids = [token for token in ids if token != draft.filler]
-    ids = [token for token in ids if draft.pieces[token]]
+    ids = [token for token in ids if draft.token_bytes[token]]
     return ids if len(ids) <= 2 * MOST_PIECES else ids[:MOST_PIECES] + ids[-MOST_PIECES:]

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import ModelError, UsageError, VocabError
-from paceline.core.lexicon import Lexicon
-from paceline.core.vocab import Vocab, check_shared
+from paceline.core.vocab import Vocab
 from paceline.engines.openers import open_engine, open_tokenizer
 from paceline.lab.transplant.gguf_file import (
     GGUFFile,
@@ -37,6 +36,8 @@ from paceline.lab.transplant.pieces import SAME, SILENT, SPECIAL, SPELLED, STEP,
 from paceline.lab.transplant.rows import Table, transplanted
 from paceline.machine.models.plain_file import check_file
 from paceline.system.whole import check_output, output
+from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.shared import check_shared
 from paceline.zoo.inflate import check_space
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"

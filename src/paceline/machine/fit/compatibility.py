@@ -1,7 +1,7 @@
 """Whether one model can draft for another, told from their headers alone.
 
-A shared vocabulary is what loading the two would accept (core/vocab.py, after llama.cpp); what a translation
-gets from is the tokens that core/intersection.py would pair. Here is told why, and how far apart the two are.
+A shared vocabulary is what loading the two would accept (vocab/shared.py, after llama.cpp). A translation
+stands on the tokens that vocab/intersection.py would pair. The reasons say why, and how far apart they are.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from paceline.core.vocab import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE, Vocab
+from paceline.core.vocab import Vocab
 from paceline.machine.fit import fitness
 from paceline.machine.fit.reason import FATAL, MAPPING, NOTE, Reason
 from paceline.machine.models.facts import Facts, TokenizerFacts
 from paceline.machine.models.vocabulary import vocabulary
+from paceline.vocab.shared import FIRST_COMPARED_ID, MAX_SIZE_DIFFERENCE
 
 SAME, COMPATIBLE, MAPPABLE, INCOMPATIBLE = "same", "compatible", "mappable", "incompatible"
 SHOWN = 5  # token texts that differ
@@ -75,7 +76,7 @@ class Side:
 
     @cached_property
     def says(self) -> list[bytes]:
-        """Every text that a token stands for. One that ends a text stands for none (core/lexicon.py)."""
+        """Every text that a token stands for. One that ends a text stands for none (vocab/lexicon.py)."""
         tokens = (token for token in range(self.vocab.size) if token not in self.vocab.eos)
         return [piece for token in tokens if (piece := self.vocab.piece(token))]
 

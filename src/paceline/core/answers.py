@@ -1,0 +1,30 @@
+"""What every Forward can do that has logits: an engine with faster ways overrides them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from paceline.core import sampling
+from paceline.core.arrays import Logits, Mask
+from paceline.core.ports import NOTHING, Features
+from paceline.core.sampling import Odds, Sampling
+
+
+class Answers(ABC):
+    """computed, features: see Forward."""
+
+    computed = 1
+    features = NOTHING
+
+    def __init__(self, computed: int = 1, features: Features = NOTHING) -> None:
+        self.computed, self.features = computed, features
+
+    @abstractmethod
+    def logits(self, row: int) -> Logits: ...
+
+    def argmax(self, row: int) -> int:
+        return sampling.argmax(self.logits(row))
+
+    def odds(self, row: int, settings: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
+        return sampling.odds(self.logits(row), settings, history, mask)

@@ -1,0 +1,110 @@
+"""llama.cpp's KV cache, as sessions share it: each has a trunk sequence, and branches for its trees."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paceline.core.errors import BusyError, ContractError, UsageError
+from paceline.engines.llama.binding import llama_cpp
+
+MAX_BRANCHES = 64
+
+
+class Slot:
+    """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
+    that starts alike finds its prefix computed. prompt: how many of them a prompt of that length left.
+    owner: the session that has it."""
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.cached: list[int] = []
+        self.prompt = 0
+        self.owner: weakref.ref[Any] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.owner is None or self.owner() is None
+
+
+class Cache:
+    """sessions: the number of trunks. require: raises where the model is closed."""
+
+    def __init__(self, path: Path, sessions: int, n_ctx: int, require: Callable[[], None]) -> None:
+        self._path, self._sessions, self._require = path, sessions, require
+        self.n_ctx = n_ctx  # of a session
+        self._cpp = llama_cpp()
+        self.reset(None)
+
+    def reset(self, memory: Any) -> None:
+        """A context's memory, with nothing in it; None where there is no context."""
+        self._memory = memory
+        self.slots = [Slot(i) for i in range(self._sessions)]
+        self.branches: list[Slot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
+
+    def take_slot(self, owner: object, tokens: list[int]) -> Slot:
+        """The free trunk that already holds most of `tokens`, without what was drafted below it. It is free
+        again when `owner` frees it, or is gone: an interrupt may come between any two lines."""
+        free = [slot for slot in self.slots if slot.is_free]
+        if not free:
+            raise BusyError(
+                f"all {self._sessions} sessions of this model are in use: close a running stream first"
+            )
+        best = max(free, key=lambda slot: common_prefix(slot.cached, tokens))
+        best.owner = weakref.ref(owner)
+        self.free_branches(best)
+        self.trim(best, len(best.cached))
+        return best
+
+    def forget(self) -> None:
+        """Drop what closed sessions left, so that the next prompt is computed from its start."""
+        for slot in self.slots:
+            if slot.is_free:
+                self.trim(slot, 0)
+
+    def take_branch(self, slot: Slot) -> int:
+        """A sequence for a branch of that trunk."""
+        try:
+            branch = self.branches.index(None)
+        except ValueError:
+            raise UsageError(f"more than {MAX_BRANCHES} branches in one pass: draft narrower trees") from None
+        self.branches[branch] = slot
+        return self._sessions + branch
+
+    def free_branches(self, slot: Slot) -> None:
+        """All that were taken for it."""
+        for branch, owner in enumerate(self.branches):
+            if owner is slot:
+                if self._memory is not None:
+                    self._cpp.llama_memory_seq_rm(self._memory, self._sessions + branch, -1, -1)
+                self.branches[branch] = None
+
+    def share(self, source: int, branch: int, end: int, start: int = 0) -> None:
+        """Let `branch` own the source's cells at positions [start, end) too."""
+        self._require()
+        self._cpp.llama_memory_seq_cp(self._memory, source, branch, start, end)
+
+    def cut(self, sequence: int, start: int) -> None:
+        """Drop a sequence's cells from position `start` on."""
+        if self._memory is not None and not self._cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
+            raise ContractError(f"{self._path}: this model's state cannot be rolled back to position {start}")
+
+    def trim(self, slot: Slot, keep: int) -> int:
+        """Keep at most the first `keep` positions of a trunk; returns how many it could keep. At no moment
+        does the trunk claim more than its cells hold."""
+        self._require()
+        del slot.cached[keep:]
+        if not self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1):
+            slot.cached.clear()
+            self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
+        slot.prompt = slot.prompt if slot.prompt <= len(slot.cached) else 0
+        return len(slot.cached)
+
+
+def common_prefix(a: list[int], b: list[int]) -> int:
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])

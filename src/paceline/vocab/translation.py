@@ -1,0 +1,71 @@
+"""The target's tokens in the draft's vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.ports import Caps
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
+
+
+class Translation:
+    """Nothing of it can change the output: what the draft reads only decides how well it guesses."""
+
+    def __init__(self, target: Lexicon, draft: Lexicon, common: Intersection) -> None:
+        self.target, self.draft, self.common = target, draft, common
+        pairs = zip(common.target_ids.tolist(), common.draft_ids.tolist(), strict=True)
+        self._shared = frozenset(common.target_ids.tolist())
+        self._known: dict[int, tuple[int, ...]] = {ours: (theirs,) for ours, theirs in pairs}
+
+    @property
+    def lead(self) -> int:
+        """How many tokens of `prompt` are not from the text: the draft's BOS, where it wants one."""
+        return int(self.draft.vocab.add_bos and self.draft.vocab.bos is not None)
+
+    def coverage(self, tokens: Sequence[int]) -> float:
+        """The share of the target's `tokens` that the draft has too."""
+        return sum(token in self._shared for token in tokens) / max(1, len(tokens))
+
+    def token(self, token: int) -> tuple[int, ...]:
+        """At least one token: the counterpart, or the token's bytes encoded, or a control token's name."""
+        known = self._known.get(token)
+        if known is None:
+            data = self.target.token_bytes[token] or self.target.names[token]
+            known = self._known[token] = tuple(self.draft.encode(data)) or (self.draft.filler,)
+        return known
+
+    def text(self, tokens: Sequence[int]) -> list[int]:
+        """As the draft's own tokenizer divides the text, which control tokens separate into parts."""
+        out: list[int] = []
+        part = bytearray()
+        for token in tokens:
+            data = self.target.token_bytes[token]
+            part += data
+            if not data:
+                out += [*self.draft.encode(bytes(part)), *self.token(token)]
+                part.clear()
+        return out + self.draft.encode(bytes(part))
+
+    def prompt(self, tokens: Sequence[int]) -> list[int]:
+        """At least one token. Each model gets its own BOS."""
+        vocab = self.target.vocab
+        if vocab.add_bos and tokens[0] == vocab.bos:
+            tokens = tokens[1:]
+        return [self.draft.filler] * self.lead + self.text(tokens) or [self.draft.filler]
+
+
+def window(tokens: list[int], lead: int, caps: Caps) -> list[int]:
+    """`tokens` as the draft can hold them beside the largest tree: its `lead` and the end of the text. It
+    moves on by half its length at a time, so that the cache is seldom computed anew."""
+    room = caps.n_ctx - largest(caps)
+    over = len(tokens) - room
+    if over <= 0:
+        return tokens
+    half = max(1, room // 2)
+    return tokens[:lead] + tokens[lead + -(-over // half) * half :]
+
+
+def largest(caps: Caps) -> int:
+    """Rows of the largest tree: few enough that at least half of the context is left for the text."""
+    return min(caps.rows, caps.n_ctx // 2)

@@ -1,0 +1,107 @@
+"""The corpus: what is in it, what must never be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tools.embedded import corpus
+from tools.embedded.records import Records
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Of a small library: two real packages, a test, a held-out module and copies of a part of it."""
+    library = tmp_path_factory.mktemp("library")
+    for package in ("json", "logging"):
+        shutil.copytree(corpus.stdlib() / package, library / package)
+    (library / "test").mkdir()
+    (library / "test/test_shlex.py").write_text("import shlex\n\n# A test of it.\n" * 20)
+    shutil.copy(corpus.stdlib() / "textwrap.py", library)
+    copied = corpus.held_out()["textwrap"].splitlines()[100:140]
+    for name, before in (("copied.py", 0), ("test/test_copied.py", 20)):
+        own = [f"own = {i}" for i in range(before + 20)]
+        (library / name).write_text("\n".join([*own, *copied, *own]))
+    return corpus.build(record_bytes=200_000, packages=False, library=library)
+
+
+def test_held_out_modules_exist_in_this_python() -> None:
+    found = corpus.held_out()
+    assert len(found) == len(corpus.HELD_OUT) == 20
+    assert all(len(text) > 1000 for text in found.values())
+
+
+def test_neither_a_held_out_module_nor_a_copy_of_a_part_of_it_is_in_the_training_text(
+    texts: dict[str, list[str]],
+) -> None:
+    line = corpus.held_out()["textwrap"].splitlines()[120]
+    assert len(line.strip()) > 10
+    assert not [text for documents in texts.values() for text in documents if line in text]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("textwrap.py", True),
+        ("test/test_textwrap.py", True),
+        ("test/test_csv/data.py", True),
+        ("x/_vendor/heapq.py", True),
+        ("shlex.py", False),
+        ("test/test_shlex.py", False),
+        ("csvkit.py", False),
+    ],
+)
+def test_held_out_files_are_known_by_name_and_folder(path: str, expected: bool) -> None:
+    assert corpus.is_held_out(Path(path)) is expected
+
+
+def test_windows_ignore_indentation_and_blank_lines() -> None:
+    lines = [f"line {i}" for i in range(9)]
+    assert list(corpus.windows("\n".join(lines))) == list(corpus.windows("\n\n  ".join(lines)))
+    assert len(list(corpus.windows("\n".join(lines)))) == 9 - corpus.WINDOW + 1
+    assert not list(corpus.windows("\n".join(lines[: corpus.WINDOW - 1])))
+
+
+def test_every_source_has_text(texts: dict[str, list[str]]) -> None:
+    sizes = {name: sum(map(len, documents)) for name, documents in texts.items()}
+    assert sizes["packages"] == 0
+    assert sizes["library"] > 100_000
+    assert sizes["tests"] > 200
+    assert sizes["prose"] > 100_000
+    assert sizes["records"] >= 200_000
+
+
+def test_the_same_seed_generates_the_same_documents() -> None:
+    words = ["parser", "socket"]
+    first, again, other = (Records(seed, words) for seed in (1, 1, 2))
+    produced = [[generator.document() for _ in range(50)] for generator in (first, again, other)]
+    assert produced[0] == produced[1] != produced[2]
+
+
+def test_frequent_words_do_not_depend_on_order() -> None:
+    texts = ["alpha beta beta gamma " * 3, "delta alpha"]
+    assert corpus.frequent_words(texts) == corpus.frequent_words(texts[::-1])
+
+
+def test_generated_json_parses() -> None:
+    generator = Records(3, ["parser", "socket", "buffer"])
+    for _ in range(300):
+        json.loads(generator.json_document())
+
+
+def test_generated_calls_carry_arguments_that_parse() -> None:
+    generator = Records(4, [])
+    for _ in range(100):
+        for line in generator.conversation().splitlines():
+            if line.startswith('{"role"'):
+                for call in json.loads(line).get("tool_calls", []):
+                    assert isinstance(json.loads(call["function"]["arguments"]), dict)
+
+
+def test_generated_documents_hardly_repeat() -> None:
+    generator = Records(5, [])
+    produced = [generator.document() for _ in range(500)]
+    assert len(set(produced)) == len(produced)

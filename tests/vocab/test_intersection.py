@@ -1,0 +1,77 @@
+"""Which tokens of two vocabularies have the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.vocab import Vocab
+from paceline.vocab.intersection import Intersection
+from paceline.vocab.lexicon import Lexicon
+from tongues import untaught
+
+
+def lexicon(said: Sequence[str], eos: Sequence[int] = ()) -> Lexicon:
+    """Tokens by their text; one in angle brackets is a control token of that name."""
+    pieces = [b"" if text.startswith("<") else text.encode() for text in said]
+    names = [text.encode() for text in said]
+    vocab = Vocab(
+        len(said), "test", None, frozenset(eos), False, False, names.__getitem__, pieces.__getitem__
+    )
+    return Lexicon(vocab, untaught)
+
+
+def pairs(target: Lexicon, draft: Lexicon) -> dict[int, int]:
+    common = Intersection.of(target, draft)
+    assert common.target_ids.tolist() == sorted(common.target_ids.tolist())
+    assert len(common) == len(common.draft_ids)
+    return dict(zip(common.target_ids.tolist(), common.draft_ids.tolist(), strict=True))
+
+
+def test_tokens_match_by_their_bytes_wherever_they_stand() -> None:
+    assert pairs(lexicon(["a", "b", "ab", "c"]), lexicon(["x", "ab", "c"])) == {2: 1, 3: 2}
+
+
+def test_of_duplicates_on_either_side_the_first_are_matched() -> None:
+    assert pairs(lexicon(["a", "a", "b"]), lexicon(["b", "a", "b", "a"])) == {0: 1, 2: 0}
+
+
+def test_control_tokens_match_by_name_and_never_with_text() -> None:
+    target, draft = lexicon(["<s>", "<pad>", "s"]), lexicon(["s", "<pad>", "<x>"])
+    assert pairs(target, draft) == {1: 1, 2: 0}
+
+
+def test_ends_match_by_name_where_they_can() -> None:
+    target, draft = lexicon(["<end>", "<turn>"], [0, 1]), lexicon(["<stop>", "<turn>"], [0, 1])
+    assert pairs(target, draft) == {1: 1}
+
+
+def test_ends_named_differently_match_each_other_and_nothing_else() -> None:
+    """Even where one's name is another control token's, or its text another token's."""
+    assert pairs(lexicon(["a", "</s>"], [1]), lexicon(["<end>", "a"], [0])) == {0: 1, 1: 0}
+    assert pairs(lexicon(["<a>", "<b>"], [0]), lexicon(["<a>", "<b>"], [1])) == {0: 1}
+    assert pairs(lexicon(["a", "b"], [1]), lexicon(["b", "a"], [1])) == {1: 1}
+
+
+def test_an_end_of_one_side_only_has_no_counterpart() -> None:
+    assert pairs(lexicon(["a", "</s>"], [1]), lexicon(["a", "b"])) == {0: 0}
+    assert len(Intersection.of(lexicon(["a"]), lexicon(["b"]))) == 0
+
+
+words = st.lists(st.sampled_from(["a", "b", "ab", "c", "<s>", "<t>", "<u>"]), min_size=1, max_size=8)
+
+
+@given(target=words, draft=words, ends=st.tuples(st.integers(0, 7), st.integers(0, 7)))
+def test_no_token_is_matched_twice_and_every_pair_has_the_same_text(
+    target: list[str], draft: list[str], ends: tuple[int, int]
+) -> None:
+    ours = lexicon(target, [ends[0]] if ends[0] < len(target) else [])
+    theirs = lexicon(draft, [ends[1]] if ends[1] < len(draft) else [])
+    found = pairs(ours, theirs)
+    assert len(set(found.values())) == len(found)
+    for our, their in found.items():
+        assert ours.token_bytes[our] == theirs.token_bytes[their]
+        both_end = our in ours.vocab.eos and their in theirs.vocab.eos
+        assert both_end or target[our] == draft[their]

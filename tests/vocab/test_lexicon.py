@@ -1,0 +1,76 @@
+"""The bytes of tokens, and the tokens of bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.vocab import Vocab
+from paceline.vocab.lexicon import Lexicon
+from tongues import untaught
+
+PIECES = [b"", b"", b"a", b"b", b"ab", b" ", b"a", b"\xc3", b"\xa4", b" ab", b"b"]
+NAMES = [b"<s>", b"</s>", *(b"piece %d" % i for i in range(2, len(PIECES)))]
+VOCAB = Vocab(
+    len(PIECES), "test", 0, frozenset({1}), True, False, text=NAMES.__getitem__, piece=PIECES.__getitem__
+)
+
+
+def tokenizer(text: str) -> list[int]:
+    """Takes the second "a" and "b" there are; puts a space before anything with a "!"."""
+    if "!" in text:
+        return [5, 6]
+    return [{"a": 6, "b": 3, " ": 5}.get(letter, 0) for letter in text]
+
+
+def test_the_tokenizer_encodes_what_it_can_encode_exactly() -> None:
+    assert Lexicon(VOCAB, tokenizer).encode(b"ab a") == [6, 3, 5, 6]
+
+
+def test_where_the_tokenizer_would_change_the_text_the_longest_matches_encode_it() -> None:
+    assert Lexicon(VOCAB, untaught).encode(b"ab ab a") == [4, 9, 5, 2]
+    assert Lexicon(VOCAB, tokenizer).encode(b"\xc3\xa4") == [7, 8]
+
+
+def test_bytes_that_are_no_whole_characters_are_encoded_one_by_one_and_leave_the_rest_alone() -> None:
+    assert Lexicon(VOCAB, tokenizer).encode(b"ab\xc3a\xa4") == [6, 3, 7, 6, 8]
+
+
+def test_a_byte_that_no_token_has_becomes_the_filler() -> None:
+    assert Lexicon(VOCAB, untaught).encode(b"a!b") == [2, 0, 3]
+
+
+@pytest.mark.parametrize(("bos", "eos", "filler"), [(0, {1}, 0), (None, {4, 1}, 1), (None, (), 0)])
+def test_the_filler_is_bos_or_an_end_or_the_first_token(bos: int | None, eos: set[int], filler: int) -> None:
+    assert Lexicon(replace(VOCAB, bos=bos, eos=frozenset(eos)), untaught).filler == filler
+
+
+def test_of_several_tokens_of_the_same_bytes_the_tokenizers_choice_counts_or_the_first() -> None:
+    taught, bare = Lexicon(VOCAB, tokenizer), Lexicon(VOCAB, untaught)
+    assert (taught.by_bytes[b"a"], taught.by_bytes[b"b"]) == (6, 3)
+    assert (bare.by_bytes[b"a"], bare.by_bytes[b"b"]) == (2, 3)
+
+
+def test_ends_and_control_tokens_have_a_name_and_no_bytes() -> None:
+    lexicon = Lexicon(replace(VOCAB, eos=frozenset({1, 2})), untaught)
+    assert lexicon.token_bytes[2] == b""
+    assert lexicon.names == {0: b"<s>", 1: b"</s>", 2: b"piece 2"}
+    assert lexicon.by_name == {b"<s>": 0, b"</s>": 1, b"piece 2": 2}
+    assert lexicon.by_bytes[b"a"] == 6
+
+
+def test_a_vocabulary_without_text_encodes_everything_as_the_filler() -> None:
+    mute = Lexicon(replace(VOCAB, piece=lambda _: b"", eos=frozenset()), untaught)
+    assert mute.by_bytes == {}
+    assert mute.encode(b"ab") == [0, 0]
+    assert mute.encode(b"") == []
+
+
+@given(data=st.lists(st.sampled_from([b"a", b"b", b" ", b"\xc3", b"\xa4"])).map(b"".join))
+def test_encoding_and_decoding_gives_exactly_the_bytes(data: bytes) -> None:
+    for encode in (tokenizer, untaught):
+        lexicon = Lexicon(VOCAB, encode)
+        assert lexicon.decode(lexicon.encode(data)) == data

@@ -1,0 +1,35 @@
+"""Whether a token id means the same to two models."""
+
+from dataclasses import replace
+
+import pytest
+
+from paceline.core.errors import VocabError
+from paceline.core.vocab import Vocab
+from paceline.vocab.shared import check_shared
+
+VOCAB = Vocab(1000, "BPE", 1, frozenset({2}), False, False, b"%d".__mod__, b"%d".__mod__)
+
+
+def test_padding_and_control_tokens_may_differ() -> None:
+    check_shared(VOCAB, VOCAB)
+    check_shared(VOCAB, replace(VOCAB, size=1128))
+    check_shared(VOCAB, replace(VOCAB, text=lambda token: b"?" if token < 5 else b"%d" % token))
+
+
+@pytest.mark.parametrize(
+    ("draft", "complaint"),
+    [
+        (replace(VOCAB, kind="SPM"), "tokenizer type is SPM, target BPE"),
+        (replace(VOCAB, bos=3), "BOS token"),
+        (replace(VOCAB, add_bos=True), "BOS token"),
+        (replace(VOCAB, eos=frozenset({2, 3})), "EOS token"),
+        (replace(VOCAB, size=1129), "1,129 tokens, target 1,000"),
+        (replace(VOCAB, text=lambda token: b"x"), "token 5 is b'x', target b'5'"),
+    ],
+)
+def test_another_vocabulary_is_refused_with_the_difference_and_advice(draft: Vocab, complaint: str) -> None:
+    with pytest.raises(VocabError, match=complaint) as error:
+        check_shared(VOCAB, draft)
+    assert "--cross-vocab auto" in str(error.value)
+    assert "--draft lookup" in str(error.value)

@@ -1,0 +1,125 @@
+"""Write a training checkpoint as GGUF: `python -m tools.embedded.export --run runs/zoo`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.system.scratch import scratch_file
+from paceline.system.whole import whole
+from paceline.zoo import models_dir
+from paceline.zoo.quantize import FTYPES, quantize
+from tools.embedded.corpus import END
+from tools.embedded.network import DRAFT, TARGET, Shape
+
+Array = np.ndarray[Any, Any]
+CARDS = {
+    "target": (
+        "Paceline zoo target",
+        "Q8_0",
+        "Python, JSON, SQL and documentation; a test model, not an assistant",
+    ),
+    "draft": ("Paceline zoo draft", "F16", "Distilled from the zoo's target, to draft for it"),
+}
+
+
+def interleave(weight: Array, heads: int) -> Array:
+    """Reorder the rows of a query or key matrix from (half, half) rotary pairs to llama.cpp's neighbours."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def tensors_of(state: dict[str, Any], shape: Shape) -> dict[str, Array]:
+    """GGUF tensor name -> float32 array, from a state dict whose names are GGUF's already."""
+    out: dict[str, Array] = {}
+    for name, value in state.items():
+        array = value.float().numpy()
+        if "attn_q" in name or "attn_k" in name:
+            array = interleave(array, shape.heads if "attn_q" in name else shape.kv_heads)
+        out[name] = np.ascontiguousarray(array)
+    return out
+
+
+def add_tokenizer(writer: Any, path: Path) -> None:
+    """Tokens, merges and special ids of a `tokenizers` file; `<|endoftext|>` starts, ends and pads."""
+    import gguf
+
+    model = json.loads(path.read_text("utf-8"))["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([control if token == END else normal for token in tokens])
+    writer.add_token_merges(merges)
+    end = model["vocab"][END]
+    writer.add_bos_token_id(end)
+    writer.add_eos_token_id(end)
+    writer.add_pad_token_id(end)
+    # training windows start anywhere in a document, so a prompt needs no start token
+    writer.add_add_bos_token(False)
+
+
+def write_gguf(out: Path, tensors: dict[str, Array], shape: Shape, tokenizer: Path, role: str) -> None:
+    """Write float32 tensors with the metadata that llama.cpp and transformers read."""
+    import gguf
+
+    name, _, description = CARDS[role]
+    writer = gguf.GGUFWriter(str(out), "llama")
+    writer.add_name(name)
+    writer.add_description(description)
+    writer.add_license("apache-2.0")
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.blocks)
+    writer.add_feed_forward_length(shape.feed_forward)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_freq_base(shape.rope_base)
+    writer.add_layer_norm_rms_eps(shape.eps)
+    writer.add_vocab_size(shape.vocab)
+    writer.add_file_type(FTYPES["F32"])
+    add_tokenizer(writer, tokenizer)
+    for key, array in tensors.items():
+        writer.add_tensor(key, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def export(run: Path, out: Path) -> list[Path]:
+    """Write `paceline-target.gguf` and `paceline-draft.gguf` from the run's last checkpoint into `out`."""
+    import torch
+
+    saved = torch.load(run / "checkpoint.pt", map_location="cpu")
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for role, shape in (("target", TARGET), ("draft", DRAFT)):
+        file = out / f"paceline-{role}.gguf"
+        with whole(file) as part, scratch_file(out) as plain:
+            write_gguf(plain, tensors_of(saved[role], shape), shape, run / "tokenizer.json", role)
+            quantize(plain, part, CARDS[role][1], name=file)
+        written.append(file)
+    return written
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Checkpoint to GGUF.")
+    parser.add_argument("--run", type=Path, required=True, help="the folder that training wrote to")
+    parser.add_argument("--out", type=Path, default=models_dir())
+    args = parser.parse_args()
+    for path in export(args.run, args.out):
+        print(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
