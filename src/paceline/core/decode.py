@@ -208,16 +208,17 @@ def decode(
     policy: Policy,
     requests: Sequence[Request],
     clock: Clock = perf_counter,
+    chunk: int = UNLIMITED,
 ) -> Iterator[tuple[Request, Step]]:
     """Decode every request to its end, all of them in each forward pass; yields each step as it happens.
     Those that read a long prompt have no tokens.
 
-    clock: what the steps' times are told by. The caller closes the requests. A generator that is dropped in
-    mid-way leaves every session consistent. A request that fails ends alone; its error is raised at the end,
-    the first one's where there are several.
+    clock: what the steps' times are told by. chunk: see `advance`. The caller closes the requests. A
+    generator that is dropped in mid-way leaves every session consistent. A request that fails ends alone; its
+    error is raised at the end, the first one's where there are several.
     """
     while active := [r for r in requests if not r.is_over]:
-        yield from advance(target, drafter, policy, active, clock)
+        yield from advance(target, drafter, policy, active, clock, chunk)
     for request in requests:
         if request.error is not None:
             raise request.error
