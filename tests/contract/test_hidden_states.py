@@ -176,7 +176,7 @@ def test_what_makes_another_model_of_it_is_said() -> None:
 SAMPLED = 0.9
 CASES: dict[str, tuple[ToyTarget, Drafter]] = {}
 for kind in ("free", "restore"):
-    small = ToyTarget(3, seed=4, layers=2, rollback=kind)  # type: ignore[arg-type]
+    small = ToyTarget(3, seed=4, layers=2, rollback=kind)
     CASES |= {
         f"early exit, {kind}": (small, ModelDrafter(small.view(exits=1), 3, temperature=SAMPLED)),
         f"early exit, greedy, {kind}": (small, ModelDrafter(small.view(exits=1), 3)),
