@@ -81,6 +81,7 @@ class Run:
         if side.draft is not None:
             session = side.draft.open()
             session.extend(recording.prompt)
+            side.draft.forward([(session, session.unread)], Want())
             session.close()  # which leaves the prompt for the next one
         self._text = TextStream(side.target.text.piece)
         self._request: Request = start(
