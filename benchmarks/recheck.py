@@ -85,9 +85,9 @@ class RecheckedSession:
         """The row after `text`, over cells that were computed one at a time."""
         self._target.rechecked += 1
         if not self._target.rebuild:
-            self._reader.become(text)
+            self._reader.become(list(text))
             return self.row().logits(0).copy()
-        self._reader.become(text[: self.single + 1])
+        self._reader.become(list(text[: self.single + 1]))
         for token in text[self.single + 1 :]:
             self._target.rebuilt += 1
             self.row()

@@ -17,7 +17,7 @@ texts = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=8), min_si
 
 
 @given(texts=texts)
-def test_whatever_the_text_becomes_the_answers_are_that_texts(texts: Sequence[Sequence[int]]) -> None:
+def test_whatever_the_text_becomes_the_answers_are_that_texts(texts: Sequence[list[int]]) -> None:
     target: Target = ToyTarget(V)
     reader = Following(target)
     for text in texts:
@@ -31,3 +31,17 @@ def test_whatever_the_text_becomes_the_answers_are_that_texts(texts: Sequence[Se
         )
     reader.close()
     assert reader.session.tokens == []
+
+
+def test_a_list_that_is_appended_to_is_read_on() -> None:
+    text, target = [1, 2, 3], ToyTarget(V)
+    reader = Following(target)
+    first = reader.session
+    for more in ([], [4, 0], [1]):
+        text += more
+        reader.become(text)
+        assert reader.session is first
+        assert list(first.tokens) == text
+    first.extend([2, 2])  # by somebody else
+    reader.become(text)
+    assert list(reader.session.tokens) == text
