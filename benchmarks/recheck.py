@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.answers import Answers
 from paceline.core.arrays import Logits
 from paceline.core.errors import ContractError
-from paceline.core.ports import Features, Forward, Session, Want
+from paceline.core.following import Following
+from paceline.core.ports import Forward, Session, Want
 from paceline.core.sampling import argmax
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 
@@ -35,14 +37,12 @@ class RecheckedTarget:
         return getattr(self.real, name)  # its vocabulary, text, path, ...
 
     def open(self, beside: Session | None = None) -> RecheckedSession:
-        return RecheckedSession(self, self.real.open())
+        return RecheckedSession(self, Following(self.real))
 
-    def forward(
-        self, batch: Sequence[tuple[RecheckedSession, DraftTree]], want: Want
-    ) -> list[RecheckedForward]:
+    def forward(self, batch: Sequence[tuple[RecheckedSession, DraftTree | int]], want: Want) -> list[Forward]:
         outs = self.real.forward([(session.real, tree) for session, tree in batch], want)
         return [
-            RecheckedForward(self, session, tree, out)
+            out if isinstance(tree, int) else RecheckedForward(self, session, tree, out)
             for (session, tree), out in zip(batch, outs, strict=True)
         ]
 
@@ -50,8 +50,8 @@ class RecheckedTarget:
 class RecheckedSession:
     """single: how many of the first committed tokens have cells as plain decoding would write them."""
 
-    def __init__(self, target: RecheckedTarget, real: Session) -> None:
-        self._target, self.real = target, real
+    def __init__(self, target: RecheckedTarget, reader: Following) -> None:
+        self._target, self._reader = target, reader
         self.single = 0
         self.answer: RecheckedForward | None = None
 
@@ -59,13 +59,22 @@ class RecheckedSession:
     def tokens(self) -> Sequence[int]:
         return self.real.tokens if self.answer is None else self.answer.before
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    @property
+    def real(self) -> Session:
+        return self._reader.session
+
+    @property
+    def unread(self) -> int:
+        return self.real.unread
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        text = [*self.tokens, *tokens]
         self.answer = None
-        self.real.extend(tokens)
+        self._reader.become(text)
         # The end of a prompt may travel with the next pass: let that be one like plain decoding's.
         self.row()
-        self.real.extend(tokens)
-        self.single = len(tokens) - 1
+        self.real.extend(())
+        self.single = len(text) - 1
 
     def row(self) -> Forward:
         """The root's row, computed by itself."""
@@ -76,9 +85,9 @@ class RecheckedSession:
         """The row after `text`, over cells that were computed one at a time."""
         self._target.rechecked += 1
         if not self._target.rebuild:
-            self.real.extend(text)
+            self._reader.become(list(text))
             return self.row().logits(0).copy()
-        self.real.extend(text[: self.single + 1])
+        self._reader.become(list(text[: self.single + 1]))
         for token in text[self.single + 1 :]:
             self._target.rebuilt += 1
             self.row()
@@ -95,31 +104,28 @@ class RecheckedSession:
             # The real session has gone its own way; whatever it computed of this text stays.
             text = [*answer.before, *(answer.tree.tokens[node] for node in path), root]
             self.single = min(self.single + 1, len(text) - 1)
-            self.real.extend(text)
+            self._reader.become(text)
             return
         if not len(answer.tree) and self.single == len(self.real.tokens) - 1:
             self.single += 1
         self.real.keep(path, root)
 
     def close(self) -> None:
-        self.real.close()
+        self._reader.close()
 
 
-class RecheckedForward:
+class RecheckedForward(Answers):
     """The rows of one pass. From the first recheck on each further row is computed by itself."""
 
     def __init__(
         self, target: RecheckedTarget, session: RecheckedSession, tree: DraftTree, out: Forward
     ) -> None:
+        super().__init__(out.computed, out.features)
         self._target, self._session, self._out = target, session, out
         self.tree, self.before = tree, list(session.real.tokens)
         self._copies: dict[int, Logits] = {}
         self.rechecked = False
         session.answer = self
-
-    @property
-    def features(self) -> Features:
-        return self._out.features
 
     def argmax(self, row: int) -> int:
         logits = self.logits(row)

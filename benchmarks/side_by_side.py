@@ -20,7 +20,7 @@ from rehearsal import Rehearsal
 from paceline.assemble import load
 from paceline.core.cost import SHALLOW, Costs
 from paceline.core.decode import Request, decode, start
-from paceline.core.ports import Learner
+from paceline.core.ports import Learner, Want
 from paceline.core.sampling import Sampling
 from paceline.costing import beside, costs_of, refresh, save
 from paceline.engines.recorded import Recording
@@ -81,6 +81,7 @@ class Run:
         if side.draft is not None:
             session = side.draft.open()
             session.extend(recording.prompt)
+            side.draft.forward([(session, session.unread)], Want())
             session.close()  # which leaves the prompt for the next one
         self._text = TextStream(side.target.text.piece)
         self._request: Request = start(

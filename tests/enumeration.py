@@ -11,7 +11,7 @@ import numpy as np
 from paceline.core.arrays import Probabilities
 from paceline.core.decode import Clock, decode, start
 from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import Budget, Drafter, Grammar, Want
+from paceline.core.ports import UNLIMITED, Budget, Drafter, Grammar, Want
 from paceline.core.sampling import Odds, Sampling, probabilities
 from paceline.core.tree import EMPTY
 from paceline.drafters.compose import ComposedMemory
@@ -106,6 +106,7 @@ def decided_distribution(
     rule: str = "auto",
     grammar: Callable[[], Grammar] | None = None,
     tick: float = 0.0,
+    chunk: int = UNLIMITED,
 ) -> dict[tuple[Output, ...], float]:
     """What requests that share their passes emit in `n` tokens each, together, with exact probabilities.
     policy: makes a new one for every run, which has learned nothing from another one."""
@@ -130,7 +131,7 @@ def decided_distribution(
             request.rng = tape
             for memory in memories(request.memory):
                 memory.rng = tape
-        for request, step in decode(target, drafter, policy(clock), requests, clock):
+        for request, step in decode(target, drafter, policy(clock), requests, clock, chunk):
             tokens[id(request)] += step.tokens
         for request in requests:
             request.close()

@@ -39,7 +39,8 @@ class Run:
 def plain(target: Target, prompt: Sequence[int], n: int) -> Run:
     drafter, policy = NoDrafter(), Fixed(Budget(depth=0, nodes=0))
     began = perf_counter()
-    request = start(target, drafter, prompt, max_tokens=n, ignore_eos=True)  # the prompt, all at once
+    request = start(target, drafter, prompt, max_tokens=n, ignore_eos=True)
+    target.forward([(request.session, request.session.unread)], drafter.wants)  # the prompt, all at once
     prefilled = perf_counter()
     tokens: list[int] = []
     while request.stop_reason is None:

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heads import HeadDrafter
 from paceline.core.decode import advance, start
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Learner
+from paceline.core.ports import Budget, Drafter, Learner, Want
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.compose import ComposedDrafter, ComposedMemory, Portfolio
@@ -112,6 +113,10 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, sampled independently": lambda: model(0.9, independent=True),
     "model, short context": lambda: model(n_ctx=9),
     "model, chains only": lambda: model(branch=1),
+    "model, recurrent": lambda: ModelDrafter(ToyTarget(V, seed=1, noise=0.3, rollback="restore"), V),
+    "model, early exit": lambda: ModelDrafter(ToyTarget(V, seed=1, layers=3).view(exits=1), V),
+    "model, fewer experts": lambda: ModelDrafter(ToyTarget(V, experts=4, active=2).view(active=1), V),
+    "head": lambda: HeadDrafter(ToyTarget(V)),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
     "model, tli": tli,
     "model, tli, sampled": lambda: tli(0.9),
@@ -223,7 +228,7 @@ def test_a_batch_proposes_what_each_request_alone_would(make: Callable[[], Draft
 @given(prompt=prompts, seed=st.integers(0, 20), width=st.integers(1, 3))
 @settings(max_examples=15, deadline=None)
 @pytest.mark.parametrize(
-    "name", [name for name, make in MAKERS.items() if "sampled" not in name and not make().wants.top_k]
+    "name", [name for name, make in MAKERS.items() if "sampled" not in name and make().wants == Want()]
 )
 def test_memory_after_acceptances_and_rejections_is_that_of_the_text(
     name: str, prompt: list[int], seed: int, width: int

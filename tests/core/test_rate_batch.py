@@ -11,7 +11,7 @@ import pytest
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.rate import Rate
 from paceline.core.record import Step, Times
-from paceline.core.tree import EMPTY
+from paceline.core.tree import EMPTY, chain
 from stage import Passing, asking
 
 CURVE = {1: 1.0, 8: 2.0, 64: 8.0}
@@ -35,6 +35,21 @@ def test_what_a_step_takes_beside_its_pass_is_kept_of_one_request(n: int) -> Non
         rate.budgets(requests)
         rate.observe(requests, [step] * n)
     assert rate.costs.step == pytest.approx(0.010)
+
+
+def test_beside_a_prompt_a_row_costs_what_it_costs_there() -> None:
+    """A guess that is right four times in five is worth a row that comes for a tenth of a pass, and not one
+    that takes as long as a pass alone. What the prompt's pass takes is not held against drafting."""
+    rate = Rate(Costs(Cost({SHALLOW: {1: 1.0, 8: 1.1, 64: 64.0}})), clock=Passing())
+    requests, guess = going_on(1), chain([1], "x", [0.8])
+    for reading, n in ((0, 1), (64, 0), (0, 1)):
+        budgets = rate.budgets(requests, reading)
+        (tree,) = rate.choose(requests, budgets, [guess])
+        assert len(tree) == n
+        forward = 1.0 if reading == 0 else 65.0
+        step = Step((1,), ("target",), (), {}, {}, None, Times(forward=forward), tree, rows=1 + len(tree))
+        rate.observe(requests, [step])
+    assert rate.costs.target.seconds(1, SHALLOW) == pytest.approx(1.0, rel=0.2)
 
 
 @pytest.mark.parametrize(("n", "asked"), [(1, 1), (4, 1), (4, 3), (4, 4)])

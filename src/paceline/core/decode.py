@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
+from typing import Any
 
 from paceline.core.chunks import shares
 from paceline.core.errors import ContractError, LogitsError
@@ -46,38 +47,51 @@ def advance(
 
     chunk: the most tokens of prompts to be read in it; no more than the target's own measure. What goes wrong
     with one request, its grammar or its rows, ends that one alone (`Request.error`); the steps are those of
-    the others, in order."""
+    the others, in order, and after them those that read."""
     lap = Laps(clock)
     unread = [request.session.unread for request in requests]
-    reads = shares(unread, min(chunk, target.caps.chunk))
-    decoding, reading = list[Request](), dict[Request, int]()
-    for request, n, left in zip(requests, reads, unread, strict=True):
-        if n == left <= TOGETHER:
-            decoding.append(request)
-        elif n:
-            reading[request] = n
-    trees, drafting, deciding = draft(target, drafter, policy, decoding, sum(reading.values()), chunk, lap)
-    work = [(r, trees[r] if r in trees else reading[r]) for r in requests if r in trees or r in reading]
-    outs = target.forward([(r.session, tree) for r, tree in work], drafter.wants)
-    n = max(1, len(decoding))
-    shared = Times(drafting / n, lap() / len(work), other=deciding / n)
-    steps = list[tuple[Request, Step]]()
-    for (request, tree), out in zip(work, outs, strict=True):
+    decoding, reading = requests, list[tuple[Request, int]]()
+    if any(unread):
+        decoding, reading = divided(requests, unread, min(chunk, target.caps.chunk))
+    n = len(decoding)
+    trees, drafting, deciding = draft(
+        target, drafter, policy, decoding, sum(n for _, n in reading), chunk, lap
+    )
+    batch: list[tuple[Any, DraftTree | int]] = [(r.session, t) for r, t in zip(decoding, trees, strict=True)]
+    batch += [(request.session, tokens) for request, tokens in reading]
+    outs = target.forward(batch, drafter.wants)
+    passing = lap() / len(batch)
+    shared = Times(drafting / n, passing, other=deciding / n) if n else Times()
+    going, steps = list[Request](), list[Step]()
+    for request, tree, out in zip(decoding, trees, outs, strict=False):
         try:
-            if isinstance(tree, int):
-                steps.append((request, read(request, out, Times(forward=shared.forward), lap)))
-            else:
-                steps.append((request, settle(request, tree, out, target, shared, lap)))
+            steps.append(settle(request, tree, out, target, shared, lap))
+            going.append(request)
         except Exception as error:  # whatever it is, the others' steps are theirs
             request.error = error
             lap()
-    drafted = [(request, step) for request, step in steps if step.tokens]
-    if drafted:
-        policy.observe([request for request, _ in drafted], [step for _, step in drafted])
+    done = list(zip(going, steps, strict=True))
+    for (request, _), out in zip(reading, outs[n:], strict=True):
+        done.append((request, read(request, out, Times(forward=passing))))
+    if steps:
+        policy.observe(going, steps)
         late = lap() / n
-        for request, _ in drafted:
+        for request in going:
             request.late += late
-    return steps
+    return done
+
+
+def divided(
+    requests: Sequence[Request], unread: Sequence[int], chunk: int
+) -> tuple[list[Request], list[tuple[Request, int]]]:
+    """Those that decode in this pass; and those that read in it, each with how many tokens."""
+    decoding, reading = list[Request](), list[tuple[Request, int]]()
+    for request, n, left in zip(requests, shares(unread, chunk), unread, strict=True):
+        if n == left <= TOGETHER:
+            decoding.append(request)
+        elif n:
+            reading.append((request, n))
+    return decoding, reading
 
 
 def draft(
@@ -88,12 +102,12 @@ def draft(
     reading: int,
     chunk: int,
     lap: Callable[[], float],
-) -> tuple[dict[Request, DraftTree], float, float]:
+) -> tuple[Sequence[DraftTree], float, float]:
     """What is to be verified for each request, beside a pass's rows of prompts; and the seconds of drafting
     and of deciding."""
     n = len(requests)
     if n == 0:
-        return {}, 0.0, 0.0
+        return (), 0.0, 0.0
     rows = target.caps.rows // n
     given = policy.budgets(requests, reading)
     budgets = [r.cap(b, target.caps, rows, chunk) for r, b in zip(requests, given, strict=True)]
@@ -107,16 +121,15 @@ def draft(
     ]
     trees = policy.choose(requests, budgets, proposals)
     check(drafter, target, trees, budgets)
-    return dict(zip(requests, trees, strict=True)), drafting, deciding + lap()
+    return trees, drafting, deciding + lap()
 
 
-def read(request: Request, out: Forward, times: Times, lap: Callable[[], float]) -> Step:
+def read(request: Request, out: Forward, times: Times) -> Step:
     """A part of a prompt."""
     step = Step((), (), (), {}, {}, None, times, rows=out.computed)
     if out.features.hidden is not None:
         request.memory.observe(step, out.features)
     request.stats.add(step)
-    lap()
     return step
 
 
@@ -208,16 +221,17 @@ def decode(
     policy: Policy,
     requests: Sequence[Request],
     clock: Clock = perf_counter,
+    chunk: int = UNLIMITED,
 ) -> Iterator[tuple[Request, Step]]:
     """Decode every request to its end, all of them in each forward pass; yields each step as it happens.
     Those that read a long prompt have no tokens.
 
-    clock: what the steps' times are told by. The caller closes the requests. A generator that is dropped in
-    mid-way leaves every session consistent. A request that fails ends alone; its error is raised at the end,
-    the first one's where there are several.
+    clock: what the steps' times are told by. chunk: see `advance`. The caller closes the requests. A
+    generator that is dropped in mid-way leaves every session consistent. A request that fails ends alone; its
+    error is raised at the end, the first one's where there are several.
     """
     while active := [r for r in requests if not r.is_over]:
-        yield from advance(target, drafter, policy, active, clock)
+        yield from advance(target, drafter, policy, active, clock, chunk)
     for request in requests:
         if request.error is not None:
             raise request.error

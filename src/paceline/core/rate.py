@@ -108,7 +108,7 @@ class Rate:
         self._end = rows + nodes * min(n, SHARED)
         self._pace, self._curve = self.costs.target.paced(self._end, deepest)
         self._alone = self._pace * self._curve[rows]
-        self.rate = n / self._alone
+        self.rate = n / (self._pace * self._curve[n])  # of plain decoding, with no prompt in between
         if self._seconds > 0.0:
             self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
         # Where drafting has cost more than it gave, a drafter that takes time has to bring more until that is

@@ -1,7 +1,7 @@
 """An external draft model: any Target whose vocabulary is the target's (Leviathan et al., arXiv:2211.17192).
 
-Its session keeps its KV cache across steps: `prefill` with the text as it now stands keeps whatever of the
-last draft was accepted and decodes only what is new, together with the next root. Drafts are
+Its session keeps its KV cache across steps: extended by what was emitted it takes over whatever of the last
+draft was accepted, and computes only what is new, together with the next root. Drafts are
   greedy    a chain of argmax tokens, or with width > 1 a tree that branches where an alternative is at
             least `p_split` likely; deterministic, so q is None. Where the target draws, its noise is known
             (rng.py), and tokens are as likely as they are to win its draw
