@@ -22,6 +22,7 @@ from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
+from paceline.lab.tokenizer import Tokenizer
 
 from paceline import zoo
 from paceline.core.ports import Budget
@@ -29,7 +30,6 @@ from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import SHARD, build
 from paceline.lab.corpus.collect import Reader, Skipped, find
-from paceline.lab.tokenizer import Tokenizer
 
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 PIECE = 64

@@ -154,7 +154,7 @@ def engine_microseconds(drafters: str, n_draft: int) -> tuple[float, float]:
     """Median time of a step on the embedded target without llama_decode, and with it."""
     with paceline.load(drafters=drafters, n_draft=n_draft, n_ctx=2048) as llm:
         inside = 0.0
-        decode: Callable[[Any], int] = llm.target._batch.decode
+        decode: Callable[[Any], int] = llm.target._batch.decode  # type: ignore[attr-defined]
 
         def timed(context: Any) -> int:
             nonlocal inside
@@ -163,7 +163,7 @@ def engine_microseconds(drafters: str, n_draft: int) -> tuple[float, float]:
             inside += perf_counter() - began
             return code
 
-        llm.target._batch.decode = timed  # type: ignore[method-assign]  # measured from outside
+        llm.target._batch.decode = timed  # type: ignore[attr-defined]  # measured from outside
         request = start(llm.target, llm.drafter, llm.tokens("def main():\n    " * 8), max_tokens=10**6)
         own, whole = [], []
         for _ in range(150):

@@ -153,15 +153,15 @@ def test_a_model_goes_without_where_that_is_faster_now_and_ever_after(
     outputs = []
     for _ in range(2):
         with paceline.load(models / "target.gguf", drafters="lookup", n_ctx=512) as llm:
-            assert llm.target.flash_attention is False
+            assert llm.target.flash_attention is False  # type: ignore[attr-defined]
             outputs.append(llm.generate(prompt, max_tokens=8).tokens)
     assert asked == [attention.QUICK]
     with paceline.load(models / "target.gguf", drafters="none", n_ctx=512, flash_attention=False) as llm:
         assert llm.generate(prompt, max_tokens=8).tokens == outputs[0] == outputs[1]
     with paceline.load(models / "target.gguf", drafters="none", n_ctx=512, flash_attention=True) as llm:
-        assert llm.target.flash_attention is True
+        assert llm.target.flash_attention is True  # type: ignore[attr-defined]
     with paceline.load(models / "target.gguf", drafters="lookup", n_ctx=512, exact_greedy=True) as llm:
-        assert llm.target.flash_attention is None
+        assert llm.target.flash_attention is None  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

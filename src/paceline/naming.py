@@ -14,8 +14,8 @@ from paceline.machine.stores.reference import HUB, OLLAMA, PATH, ZOO, Held, Refe
 
 
 def file_of(text: str | os.PathLike[str]) -> Path:
-    """The file to load, of several the first; the toy model, which has none, is named as it was. Raises UsageError where a name stands for nothing that is on
-    this machine; a path is left to whoever opens it."""
+    """The file to load, of several the first; the toy model, which has none, keeps its name. Raises
+    UsageError where a name stands for nothing that is on this machine; a path is left to whoever opens it."""
     if not isinstance(text, str) or is_toy(text):
         return Path(text)
     reference = parse(text)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paceline.lab.tokenizer import Tokenizer
 
 from command_line import PROGRAM, Done, command, environment, run
 from gguf_files import write_llama
 from paceline import zoo
 from paceline.lab.replay import recording, traces
 from paceline.lab.replay.traces import Trace
-from paceline.lab.tokenizer import Tokenizer
 from paceline.machine.fingerprint import fingerprint
 from paceline.stream import Stream
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paceline.lab.tokenizer import Tokenizer
 
 from gguf_files import write_llama
 from mutations import Model, Weights
 from paceline.core.errors import ModelError
 from paceline.engines.llama import LlamaTarget, gate
-from paceline.lab.tokenizer import Tokenizer
 from paceline.machine.models.gguf_header import STRING
 from raw_gguf import text
 

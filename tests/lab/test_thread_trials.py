@@ -243,7 +243,7 @@ def test_a_second_copy_lies_on_the_nodes_named_and_is_closed(
         tried = try_threads(llm, settings, [0], lambda _: None)["tried"]
         said = capsys.readouterr().err
         assert [one["spread"] for one in tried] == ([False] if "not tried" in said else [False, True])
-        assert llm.target.threads == 1
+        assert llm.target.threads == 1  # type: ignore[attr-defined]
         facts = header(models / "target.gguf", [])
         assert facts is not None
         parts = replace(facts, size=10**18)  # of which the first is what is loaded

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.errors import MissingExtraError, PacelineError
 
 if TYPE_CHECKING:
-    from paceline.engines.engine import Engine
+    from paceline.engines.engine import Engine, Threads
     from paceline.lab.thread_trials import Setting
     from paceline.llm import LLM
     from paceline.machine.hardware.probe import Hardware

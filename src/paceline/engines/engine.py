@@ -96,9 +96,6 @@ class Engine(Target, Setup, Protocol):
     def alters(self) -> str:
         """What makes it another target than its file says ("4 of 8 experts"); empty for the model itself."""
 
-    def forget(self) -> None:
-        """Drop what closed sessions left in the cache, so that the next prompt is computed from its start."""
-
 
 @runtime_checkable
 class FlashAttention(Protocol):

@@ -23,7 +23,7 @@ from paceline.core.tree import DraftTree
 from paceline.core.vocab import Vocab
 from paceline.engines.engine import Build, OnPass
 from paceline.engines.grammar import TokenTrie
-from paceline.engines.toy import ToyForward, ToySession, ToyTarget, Vector
+from paceline.engines.toy import Array, ToyForward, ToySession, ToyTarget
 
 ENGINE = f"toy, numpy {np.__version__}"
 MOST = 10  # tokens: each is one digit, so that a text has one reading
@@ -38,14 +38,15 @@ RANGES: Mapping[str, tuple[type, float, float]] = {
 
 
 def open_engine(path: Path, /, *, n_ctx: int = 0, sessions: int = 1, **_: Any) -> ToyEngine:
-    return ToyEngine(path, sessions=sessions, **({"n_ctx": n_ctx} if n_ctx else {}), **parameters(path))
+    given: dict[str, Any] = {"n_ctx": n_ctx} if n_ctx else {}
+    return ToyEngine(path, sessions=sessions, **given, **parameters(path))
 
 
 def open_tokenizer(path: Path, /) -> ToyEngine:
     return ToyEngine(path, **parameters(path))
 
 
-def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
+def identity(path: Path, _settings: Mapping[str, Any], /) -> dict[str, Any]:
     return ToyEngine(path, **parameters(path)).identity()
 
 
@@ -86,13 +87,12 @@ class ToyEngine(ToyTarget):
         self.memory = int(sum(weight.nbytes for weight in self._weights))
         self.settings: Mapping[str, Any] = {"threads": 1}
         # Every row is computed by the same arithmetic, whatever stands beside it.
-        self.caps = replace(self.caps, batch=sessions, exact=True)
+        self.caps = replace(self.caps, sessions=sessions, exact=True)
         self.on_pass: OnPass | None = None
-        self._computed = 0  # rows so far
 
     @property
-    def _weights(self) -> tuple[Vector, ...]:
-        return self._mix, self._embed, self._head
+    def _weights(self) -> tuple[Array, ...]:
+        return *self._mix, self._embed, self._head
 
     @cached_property
     def trie(self) -> TokenTrie:
@@ -104,18 +104,12 @@ class ToyEngine(ToyTarget):
         altered = {"alters": self.alters} if self.alters else {}
         return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings, **altered}
 
-    def forget(self) -> None:
-        """A closed session leaves nothing."""
-
-    def after(self, state: Vector | None, token: int) -> Vector:
-        self._computed += 1
-        return super().after(state, token)
-
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree]], want: Want) -> list[ToyForward]:
-        before, began = self._computed, perf_counter()
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+        began = perf_counter()
         outs = super().forward(batch, want)
         if self.on_pass is not None:
-            self.on_pass(self._computed - before, len(batch[0][0].tokens), perf_counter() - began)
+            rows = sum(out.computed for out in outs)
+            self.on_pass(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -14,6 +12,7 @@ from paceline import attention
 from paceline.attention import Attention
 from paceline.core.cost import Cost
 from paceline.costing import key_of
+from paceline.engines.openers import Way
 from paceline.lab.advice.passes import (
     CHEAPER,
     DEARER,
@@ -21,7 +20,6 @@ from paceline.lab.advice.passes import (
     MEASURED,
     PER_PASS,
     Passes,
-    Way,
     estimated,
     kept,
     measure,
@@ -84,22 +82,26 @@ def test_the_token_of_a_draft_that_was_not_measured_is_a_range() -> None:
     assert token(guessed) == tuple(by * guessed.likely[1] for by in (1.0, CHEAPER, DEARER))
 
 
+def way_of(path: Path, threads: int) -> Way:
+    return Way(path, {"threads": threads})
+
+
 def test_kept_costs_are_found_without_loading_the_model(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path))
-    way = Way(models / "target.gguf", 1)
+    way = way_of(models / "target.gguf", 1)
     assert kept(way, "target", 256) is None
     record = costs.Kept(Cost({256: {1: 1.0, 2: 1.5}}), 0.125)
-    costs.keep(key_of(cast("Any", way), "target"), record, lambda _: None)
+    costs.keep(key_of(way, "target"), record, lambda _: None)
     found = kept(way, "target", 256)
     assert found is not None
     assert (found.likely[2], found.step, found.source) == (1.5, 0.125, MEASURED)
     assert kept(way, "draft", 256) is None
-    assert kept(Way(models / "target.gguf", 2), "target", 256) is None
+    assert kept(way_of(models / "target.gguf", 2), "target", 256) is None
     attention.keep(way, [Attention(False, 512, 8, 1.0, 1.0, 1.0)], pytest.fail)  # from now on
     assert kept(way, "target", 256) is None
-    assert kept(replace(way, flash_attention=True), "target", 256) is None
+    assert kept(way.but(flash_attention=True), "target", 256) is None
 
 
 def test_measuring_keeps_what_advice_then_finds(
@@ -115,8 +117,8 @@ def test_measuring_keeps_what_advice_then_finds(
     assert set(found) == {target, draft}
     assert len(notes) == 1
     assert str(strange) in notes[0]
-    small, now = kept(Way(draft, 1), "draft", 16), found[draft].draft
+    small, now = kept(way_of(draft, 1), "draft", 16), found[draft].draft
     assert small is not None
     assert now is not None
     assert small.likely[1] == pytest.approx(now.seconds(1, 16))
-    assert kept(Way(target, 1), "target", 16) is not None
+    assert kept(way_of(target, 1), "target", 16) is not None

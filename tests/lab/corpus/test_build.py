@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paceline.lab.tokenizer import Tokenizer
 
 from paceline import zoo
 from paceline.core.errors import MissingExtraError, PacelineError, UsageError
@@ -20,7 +21,6 @@ from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.lab.corpus.build import PIECE, Sources, Spool, Tick, build
-from paceline.lab.tokenizer import Tokenizer
 from paceline.machine.corpora import Corpus, open_corpus
 
 CODE = "def add(first, second):\n    return first + second\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paceline.lab.tokenizer import Tokenizer
 
 from gguf_files import write_llama
 from paceline import load, zoo
@@ -15,7 +16,6 @@ from paceline.core.errors import UsageError
 from paceline.engines.recorded import Recording
 from paceline.lab.replay import traces
 from paceline.lab.replay.traces import Trace
-from paceline.lab.tokenizer import Tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"

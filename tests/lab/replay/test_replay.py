@@ -606,8 +606,9 @@ def test_what_could_not_be_read_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def transcripts() -> Iterator[Trace]:
-    from paceline import zoo
     from paceline.lab.tokenizer import Tokenizer
+
+    from paceline import zoo
 
     if not TRANSCRIPTS.exists():
         pytest.skip("no recorded sessions here")

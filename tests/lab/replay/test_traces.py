@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paceline.lab.tokenizer import Tokenizer
 
 from paceline import zoo
 from paceline.core.errors import ModelError, UsageError
 from paceline.engines.recorded import Recording
 from paceline.lab.replay import traces
 from paceline.lab.replay.traces import LINE, Trace
-from paceline.lab.tokenizer import Tokenizer
 
 DATA = Path(__file__).parents[2] / "data" / "traces"
 OURS = {"prompt_tokens": [1, 2], "tokens": [3, 4, 5]}

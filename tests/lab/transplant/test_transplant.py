@@ -8,12 +8,12 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from paceline.lab.tokenizer import Tokenizer
 
 import paceline
 from gguf_files import write_llama
 from paceline import zoo
 from paceline.core.errors import ModelError, UsageError, VocabError
-from paceline.lab.tokenizer import Tokenizer
 from paceline.lab.transplant import Report, Rules, Transplant
 from paceline.lab.transplant.gguf_file import GGUFFile, copied, write
 from paceline.vocab.shared import check_shared
