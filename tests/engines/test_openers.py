@@ -1,0 +1,81 @@
+"""One table from a reference to its engine."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from paceline.core.errors import ModelError, UsageError
+from paceline.engines.llama import LlamaTarget
+from paceline.engines.openers import Way, build_of, is_toy, open_engine, open_tokenizer
+from paceline.engines.toy_engine import ToyEngine
+
+
+def test_a_gguf_file_is_opened_by_llama_cpp(models: Path) -> None:
+    with closing(open_engine(models / "target.gguf", n_ctx=64, threads=1)) as engine:
+        assert isinstance(engine, LlamaTarget)
+        assert engine.caps.n_ctx == 64
+        assert engine.alters == ""
+    with closing(open_tokenizer(models / "target.gguf")) as tokenizer:
+        assert tokenizer.vocab.size == engine.vocab.size
+        assert b"".join(map(tokenizer.text.piece, tokenizer.text.encode("ab cd"))).endswith(b"ab cd")
+    assert build_of(models / "target.gguf").features
+
+
+def test_a_folder_of_a_transformers_model_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for way in (open_engine, open_tokenizer, build_of):
+        with pytest.raises(UsageError, match=r"is a transformers model .* no engine yet; give a GGUF file"):
+            way(tmp_path)
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_text("no model")
+    for path in (tmp_path / "x.gguf", tmp_path / "missing.gguf", tmp_path):
+        with pytest.raises((UsageError, ModelError)):
+            open_engine(path)
+
+
+def test_a_file_that_is_called_like_the_toy_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_toy("toy:")
+    assert is_toy("toy:seed=3")
+    assert not is_toy("toys.gguf")
+    Path("toy:").write_text("no model")
+    assert not is_toy("toy:")
+    assert isinstance(open_engine(Path("toy:seed=3")), ToyEngine)
+
+
+def test_a_model_that_is_not_loaded_tells_the_same_of_itself(models: Path) -> None:
+    settings = {"threads": 2, "gpu_layers": 0, "flash_attention": False, "cache_type": "f32"}
+    path = models / "target.gguf"
+    with closing(open_engine(path, n_ctx=64, **settings)) as engine:
+        assert Way(path, settings).identity() == engine.identity()
+        assert Way(path, settings).but(threads=1).identity() != engine.identity()
+    assert Way(Path("toy:seed=2"), {}).identity() == ToyEngine(Path("toy:seed=2"), seed=2).identity()
+
+
+def test_what_costs_are_kept_by_has_the_names_it_always_had(models: Path) -> None:
+    """Costs on people's disks are found by it."""
+    from paceline.costing import key_of
+    from paceline.machine.identity import cpu_name, fingerprint
+
+    key = key_of(Way(models / "target.gguf", {"threads": 3, "cache_type": "q8_0"}), "draft")
+    features, engine = key.pop("features"), key.pop("engine")
+    assert "CPU" in features
+    assert engine.startswith("llama-cpp-python ")
+    assert key.pop("cores") > 0
+    assert key == {
+        "role": "draft",
+        "model": fingerprint(models / "target.gguf"),
+        "processor": cpu_name(),
+        "threads": 3,
+        "gpu_layers": 0,
+        "flash_attention": None,
+        "cache_type": "q8_0",
+        "exact_rows": 0,
+    }
