@@ -6,15 +6,16 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from paceline.lab.tokenizer import Tokenizer
 
 from command_line import PROGRAM, Done, command, environment, run
 from gguf_files import write_llama
 from paceline import zoo
+from paceline.engines.openers import open_tokenizer
 from paceline.lab.replay import recording, traces
 from paceline.lab.replay.traces import Trace
 from paceline.machine.fingerprint import fingerprint
@@ -48,7 +49,7 @@ def test_a_run_is_a_line_of_what_was_read_and_said(capsys: Capture, target: Path
     assert (first.code, first.err) == (0, "")
     second = run(capsys, target, *PROMPT, "--temp", "0.7", "--seed", "3", "--json", PACELINE_RECORD=str(file))
     plain, drawn = objects(file)
-    with Tokenizer(target) as tokenizer:
+    with closing(open_tokenizer(target)) as tokenizer:
         assert plain["prompt_tokens"] == tokenizer.text.encode("ab ab ab ab")
         assert (plain["vocab"], plain["n_vocab"]) == (fingerprint(tokenizer.vocab), tokenizer.vocab.size)
     assert plain["tokens"] == first.json["tokens"]
@@ -251,7 +252,7 @@ def test_a_bench_records_each_plain_answer_once_in_the_order_asked(
         assert one.times is not None
         assert (one.times["steps"], one.times["drafted"]) == (len(one.recording.tokens), 0)
         assert [row[0] for row in one.recording.top_k] == list(one.recording.tokens)
-    with Tokenizer(target) as tokenizer:
+    with closing(open_tokenizer(target)) as tokenizer:
         first, second = (
             b"".join(map(tokenizer.vocab.piece, tokens)).decode(errors="replace")
             for tokens in (trace.requests[1].recording.tokens, trace.requests[3].recording.prompt)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paceline.lab.tokenizer import Tokenizer
 
 from gguf_files import write_llama
 from mutations import Model, Weights
 from paceline.core.errors import ModelError
 from paceline.engines.llama import LlamaTarget, gate
+from paceline.engines.openers import open_tokenizer
 from paceline.machine.models.gguf_header import STRING
 from raw_gguf import text
 
@@ -97,7 +97,7 @@ def test_a_vocabulary_that_ends_llama_cpp_is_refused(tmp_path: Path, models: Pat
         Model.read(models / "target.gguf").having("tokenizer.ggml.model", STRING, text("llama")).write()
     )
     with pytest.raises(ModelError, match="does not survive it"):
-        Tokenizer(path)
+        open_tokenizer(path)
 
 
 def test_a_model_that_holds_llama_cpp_up_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from paceline.lab.tokenizer import Tokenizer
 
 from paceline import zoo
 from paceline.core.errors import MissingExtraError, PacelineError, UsageError
@@ -20,6 +19,8 @@ from paceline.drafters import suffix_sort
 from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_array import SuffixArray
+from paceline.engines.engine import Tokenizer
+from paceline.engines.openers import open_tokenizer
 from paceline.lab.corpus.build import PIECE, Sources, Spool, Tick, build
 from paceline.machine.corpora import Corpus, open_corpus
 
@@ -29,7 +30,7 @@ SQL = "select name, age from people where age > 30 order by name;\n"
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Iterator[Tokenizer]:
-    with Tokenizer(zoo.target_path()) as loaded:
+    with closing(open_tokenizer(zoo.target_path())) as loaded:
         yield loaded
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from paceline.lab.tokenizer import Tokenizer
 
 from gguf_files import write_llama
 from paceline import load, zoo
 from paceline.core.errors import UsageError
+from paceline.engines.engine import Tokenizer
+from paceline.engines.openers import open_tokenizer
 from paceline.engines.recorded import Recording
 from paceline.lab.replay import traces
 from paceline.lab.replay.traces import Trace
@@ -33,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer(model: Path) -> Iterator[Tokenizer]:
-    with Tokenizer(model) as opened:
+    with closing(open_tokenizer(model)) as opened:
         yield opened
 
 
@@ -108,7 +110,7 @@ def test_what_a_template_refuses_is_told_and_the_rest_is_read(tmp_path: Path, to
 
 
 def test_a_template_that_spells_nothing_has_no_prompt(tmp_path: Path) -> None:
-    with Tokenizer(write_llama(tmp_path / "empty.gguf", chat_template="{{ '' }}")) as tokenizer:
+    with closing(open_tokenizer(write_llama(tmp_path / "empty.gguf", chat_template="{{ '' }}"))) as tokenizer:
         if tokenizer.vocab.add_bos:
             pytest.skip("this model's prompts begin with BOS")
         with pytest.raises(UsageError, match="line 1: answer 1 has an empty prompt"):
@@ -117,7 +119,7 @@ def test_a_template_that_spells_nothing_has_no_prompt(tmp_path: Path) -> None:
 
 def test_a_model_without_a_template_is_refused_at_once(tmp_path: Path) -> None:
     with (
-        Tokenizer(zoo.target_path()) as base,
+        closing(open_tokenizer(zoo.target_path())) as base,
         pytest.raises(UsageError, match=r"this model has no chat template: .*; leave it out$"),
     ):
         read(tmp_path, base, {"messages": [USER], "completion": "A"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from io import StringIO
@@ -606,13 +607,12 @@ def test_what_could_not_be_read_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def transcripts() -> Iterator[Trace]:
-    from paceline.lab.tokenizer import Tokenizer
-
     from paceline import zoo
+    from paceline.engines.openers import open_tokenizer
 
     if not TRANSCRIPTS.exists():
         pytest.skip("no recorded sessions here")
-    with Tokenizer(zoo.target_path()) as tokenizer:
+    with closing(open_tokenizer(zoo.target_path())) as tokenizer:
         yield traces.read(TRANSCRIPTS, traces.lines(TRANSCRIPTS), tokenizer.text, limit=8)
 
 

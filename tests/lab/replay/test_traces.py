@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from paceline.lab.tokenizer import Tokenizer
 
 from paceline import zoo
 from paceline.core.errors import ModelError, UsageError
+from paceline.engines.engine import Tokenizer
+from paceline.engines.openers import open_tokenizer
 from paceline.engines.recorded import Recording
 from paceline.lab.replay import traces
 from paceline.lab.replay.traces import LINE, Trace
@@ -46,7 +48,7 @@ def read(tmp_path: Path, *said: Any, tokenizer: Any = None, **options: Any) -> T
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Iterator[Tokenizer]:
-    with Tokenizer(zoo.target_path()) as opened:
+    with closing(open_tokenizer(zoo.target_path())) as opened:
         yield opened
 
 
@@ -295,7 +297,7 @@ def test_a_tokenizer_needs_no_weights(tmp_path: Path, tokenizer: Tokenizer) -> N
     writer.write_kv_data_to_file()
     writer.close()
     assert file.stat().st_size < zoo.target_path().stat().st_size / 10
-    with Tokenizer(file) as bare:
+    with closing(open_tokenizer(file)) as bare:
         assert bare.vocab.size == tokenizer.vocab.size
         assert bare.text.encode("def f(x):\n") == tokenizer.text.encode("def f(x):\n")
         bare.close()
@@ -304,10 +306,10 @@ def test_a_tokenizer_needs_no_weights(tmp_path: Path, tokenizer: Tokenizer) -> N
 def test_a_tokenizer_is_a_model_file(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     with pytest.raises(UsageError, match="no such file"):
-        Tokenizer(file)
+        open_tokenizer(file)
     file.write_text("text")
     with pytest.raises(ModelError, match="not a GGUF file"):
-        Tokenizer(file)
+        open_tokenizer(file)
 
 
 def test_a_line_cut_short_and_garbage_cost_no_more_than_themselves(tmp_path: Path) -> None:

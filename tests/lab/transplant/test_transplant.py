@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import pytest
-from paceline.lab.tokenizer import Tokenizer
 
 import paceline
 from gguf_files import write_llama
 from paceline import zoo
 from paceline.core.errors import ModelError, UsageError, VocabError
+from paceline.engines.openers import open_tokenizer
 from paceline.lab.transplant import Report, Rules, Transplant
 from paceline.lab.transplant.gguf_file import GGUFFile, copied, write
 from paceline.vocab.shared import check_shared
@@ -50,7 +51,7 @@ def moved(foreign_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_the_vocabulary_is_the_targets_and_so_is_every_token_of_a_text(moved: Path) -> None:
-    with Tokenizer(moved) as draft, Tokenizer(zoo.target_path()) as target:
+    with closing(open_tokenizer(moved)) as draft, closing(open_tokenizer(zoo.target_path())) as target:
         check_shared(target.vocab, draft.vocab)
         assert draft.vocab.size == target.vocab.size
         assert draft.text.encode(TEXT) == target.text.encode(TEXT)
