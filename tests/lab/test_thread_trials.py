@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 import machine_trees as trees
 import paceline
 from paceline.engines.toy import ToyTarget
-from paceline.lab.gathering import header
 from paceline.lab.thread_trials import (
     MOST,
     PASSES,
@@ -244,11 +242,8 @@ def test_a_second_copy_lies_on_the_nodes_named_and_is_closed(
         said = capsys.readouterr().err
         assert [one["spread"] for one in tried] == ([False] if "not tried" in said else [False, True])
         assert llm.target.threads == 1  # type: ignore[attr-defined]
-        facts = header(models / "target.gguf", [])
-        assert facts is not None
-        parts = replace(facts, size=10**18)  # of which the first is what is loaded
         with monkeypatch.context() as patch:
-            patch.setattr("paceline.lab.gathering.header", lambda path, unread: parts)
+            patch.setattr(type(llm.target), "memory", property(lambda _: 10**18))
             assert len(try_threads(llm, settings, [0], lambda _: None)["tried"]) == 1
         assert "a second copy takes 1000000000.0 GB" in capsys.readouterr().err
         monkeypatch.setattr("paceline.machine.hardware.bandwidth.free_memory", lambda: 1000)
