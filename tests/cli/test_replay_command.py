@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from paceline.attention import Attention
 from paceline.core.cost import Cost, Costs
 from paceline.costing import key_of
 from paceline.engines.llama import LlamaTarget
+from paceline.engines.openers import Way
 from paceline.lab.jsonl import object_of
 from paceline.lab.replay import lane, traces
 from paceline.machine.costs import Kept, keep
@@ -243,12 +243,10 @@ def test_what_was_measured_when_the_model_was_loaded_is_the_default(
     assert known["results"][0]["predicted"]["tokens_per_second"]["value"] == pytest.approx(4.0)
     for other in (("-t", "2"), ("-t", "1", "-md", models / "draft.gguf", "--methods", "model")):
         assert "not speed" in replay(capsys, *args, *other, home=home).out
-    usual: Any = SimpleNamespace(path=models / "target.gguf", threads=1, gpu_layers=0, cache_type="f16")
-    usual.flash_attention, usual.exact_rows = None, 0
+    usual = Way(models / "target.gguf", {"threads": 1})
     attention.keep(usual, [Attention(False, 512, 8, 1.0, 1.0, 1.0)], pytest.fail)
     assert "not speed" in replay(capsys, *args, "-t", "1", home=home).out  # of passes without flash attention
-    usual.flash_attention = False
-    assert keep(key_of(usual, "target"), Kept(Cost.flat(0.5)), pytest.fail)
+    assert keep(key_of(usual.but(flash_attention=False), "target"), Kept(Cost.flat(0.5)), pytest.fail)
     known = replay(capsys, *args, "-t", "1", "--json", home=home).json
     assert known["results"][0]["predicted"]["tokens_per_second"]["value"] == pytest.approx(2.0)
 
