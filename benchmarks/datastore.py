@@ -17,18 +17,20 @@ import resource
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
-from paceline.lab.tokenizer import Tokenizer
 
 from paceline import zoo
 from paceline.core.ports import Budget
 from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import SHARD, build
+from paceline.engines.engine import Tokenizer
+from paceline.engines.openers import open_tokenizer
 from paceline.lab.corpus.collect import Reader, Skipped, find
 
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
@@ -133,7 +135,7 @@ def main() -> None:
     parser.add_argument("--shard", type=int, default=SHARD, help="most bytes of text in a shard")
     args = parser.parse_args()
     sizes = [round(float(size[:-1]) * UNITS[size[-1]]) for size in args.tokens.split(",")]
-    with Tokenizer(args.tokenizer) as tokenizer:
+    with closing(open_tokenizer(args.tokenizer)) as tokenizer:
         paths = args.paths or [Path(sysconfig.get_paths()["stdlib"])]
         stored, held = read(paths, tokenizer, max(sizes))
         print(f"{sum(map(len, stored)):,} tokens of text, {tokenizer.vocab.size:,} in the vocabulary")
