@@ -130,7 +130,7 @@ class Bench:
                 out["steps"] += 1
                 out["drafted"] += len(step.tree)
                 out["accepted"] += len(step.path)
-                out["model"] += step.tree.proposed.source.count("model")
+                out["model"] += step.proposal.source.count("model")
                 tree, right = step.tree, {ROOT, *step.path}
                 reached = [i for i, parent in enumerate(tree.parents) if parent in right]
                 later = [i in right for i in reached if tree.source[i] == LATER]

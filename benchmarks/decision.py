@@ -80,7 +80,7 @@ class Clocked:
 
     def __init__(self, policy: Rate) -> None:
         self.policy, self.spent = policy, 0.0
-        policy.asks = self._timed(policy.asks)  # type: ignore[method-assign]
+        policy.should_call = self._timed(policy.should_call)  # type: ignore[method-assign]
         self.budgets = self._timed(policy.budgets)
         self.choose = self._timed(policy.choose)
         self.observe = self._timed(policy.observe)
@@ -124,7 +124,7 @@ def measure(name: str, steps: int) -> float:
         request = start(target, drafter, [1], max_tokens=len(text), ignore_eos=True)
         for _ in range(steps):
             step = advance(target, drafter, policy, [request], clock)[0][1]  # type: ignore[arg-type]
-            assert len(step.tree.proposed) >= len(parents)
+            assert len(step.proposal) >= len(parents)
             one.at = two.at = one.at + len(step.tokens)
         tries.append(1e6 * policy.spent / steps)
     return float(np.median(tries))

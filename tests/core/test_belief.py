@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from groves import survivals, trees
-from paceline.core.belief import DRAFT, RECENT, Belief, Mood
+from paceline.core.belief import DRAFT, RECENT, Belief, Recent
 from paceline.core.calibrate import LEAST, MOST, Calibrator, logit_at
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import Union
@@ -46,23 +46,25 @@ outcomes = st.lists(
 
 def versed(past: Sequence[tuple[str, float, int, bool]]) -> Belief:
     """It has seen these: whose guess, how sure, how deep, whether right; and each beside the other's."""
-    belief, mood = Belief(), Mood()
+    belief, recent = Belief(), Recent()
     for name, score, depth, right in past:
         other = "b" if name == "a" else "a"
         tree = union(chain([1] * depth, name, [score] * depth), chain([1] * depth, other, [0.3] * depth))
-        belief.learn(mood, tree, [1] * (depth - 1) + [int(right)])
+        belief.learn(recent, tree, [1] * (depth - 1) + [int(right)])
     return belief
 
 
-@given(tree=trees(), names=st.lists(st.sampled_from("ab"), min_size=7), past=outcomes, mood=st.floats(-1, 1))
+@given(
+    tree=trees(), names=st.lists(st.sampled_from("ab"), min_size=7), past=outcomes, recent=st.floats(-1, 1)
+)
 def test_whatever_was_learned_survivals_are_chances_of_disjoint_texts(
-    tree: DraftTree, names: list[str], past: list[tuple[str, float, int, bool]], mood: float
+    tree: DraftTree, names: list[str], past: list[tuple[str, float, int, bool]], recent: float
 ) -> None:
     """No node is likelier than its parent, nor all the children of one together."""
     said = tuple(((name, score),) for name, score in zip(names, tree.score, strict=False))
-    mixed = DraftTree(tree.tokens, tree.parents, tree.score, tuple(names[: len(tree)]), said=said)
+    mixed = DraftTree(tree.tokens, tree.parents, tree.score, tuple(names[: len(tree)]), votes=said)
     for drafted in (tree, mixed):
-        out = versed(past).survivals({"a": mood, "grove": mood}, drafted)
+        out = versed(past).survivals({"a": recent, "grove": recent}, drafted)
         below = {ROOT: 1.0} | dict(enumerate(out))
         assert all(0.0 < s < 1.0 for s in out)
         for parent, chance in below.items():
@@ -100,7 +102,7 @@ def test_every_guess_along_the_text_is_an_outcome_and_no_other() -> None:
     assert "d" not in belief.calibration()
 
 
-def test_siblings_are_learned_from_at_their_own_depth_and_in_the_mood_of_the_moment() -> None:
+def test_siblings_are_learned_from_at_their_own_depth_and_recent_acceptance() -> None:
     tree = DraftTree((1, 2, 3), (ROOT, 0, 0), (0.9, 0.6, 0.4), ("a",) * 3)
     belief, by_hand = Belief(), Calibrator()
     belief.learn({}, tree, [1, 3])
@@ -121,23 +123,14 @@ def test_what_was_not_verified_is_learned_from_as_well() -> None:
     assert second / first < first  # of which nothing is known but by its score
 
 
-def test_it_tells_who_knew_the_first_token() -> None:
+def test_each_request_has_a_recent_acceptance_of_its_own() -> None:
     belief = Belief()
-    tree = union(one("a", 1), one("b", 1), one("c", 2))
-    assert belief.learn({}, tree, [1, 5]) == ["a", "b"]
-    assert belief.learn({}, tree, [2]) == ["c"]
-    assert belief.learn({}, tree, [3]) == []
-    assert belief.learn({}, EMPTY, [3]) == []
-
-
-def test_a_request_is_in_a_mood_of_its_own() -> None:
-    belief = Belief()
-    lucky, unlucky = Mood(), Mood()
+    lucky, unlucky = Recent(), Recent()
     for _ in range(6):
         belief.learn(lucky, one("a", 1), [1])
         belief.learn(unlucky, one("a", 1), [2])
     assert -1.0 < unlucky["a"] < 0.0 < lucky["a"] < 1.0
-    chances = [belief.survivals(mood, one("a", 1))[0] for mood in (unlucky, Mood(), lucky)]
+    chances = [belief.survivals(recent, one("a", 1))[0] for recent in (unlucky, Recent(), lucky)]
     assert chances == sorted(chances)
     assert chances[2] - chances[0] > 0.3
 
@@ -148,14 +141,14 @@ AGREE, SOLE, OTHER = union(one("a", 1), one("b", 1)), one("a", 1), union(one("a"
 @pytest.mark.parametrize("seed", range(3))
 def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed: int) -> None:
     """They agree 4 times in 10; else each is right a third of the time. Neither's own record could tell."""
-    belief, mood, r = Belief(), Mood(), random.Random(seed)
+    belief, recent, r = Belief(), Recent(), random.Random(seed)
     for _ in range(1000):
         luck = r.random()
         if luck < 0.4:
-            belief.learn(mood, AGREE, [1])
+            belief.learn(recent, AGREE, [1])
         else:
-            belief.learn(mood, OTHER, [1 if luck < 0.6 else 2 if luck < 0.8 else 3])
-    even = Mood()
+            belief.learn(recent, OTHER, [1 if luck < 0.6 else 2 if luck < 0.8 else 3])
+    even = Recent()
     assert belief.survivals(even, AGREE)[0] >= 0.93
     assert belief.survivals(even, SOLE)[0] == pytest.approx(0.6, abs=0.15)
     assert belief.survivals(even, OTHER) == pytest.approx([1 / 3, 1 / 3], abs=0.12)
@@ -166,13 +159,13 @@ def test_two_that_are_each_right_at_six_in_ten_and_always_where_they_agree(seed:
 
 def test_who_disagrees_with_whom_is_told_apart() -> None:
     """b is right wherever it says something else than a; c never is."""
-    belief, mood = Belief(), Mood()
+    belief, recent = Belief(), Recent()
     against = union(one("a", 1), one("c", 2))
     for _ in range(120):
-        belief.learn(mood, OTHER, [2])
-        belief.learn(mood, against, [1])
-    a_by_b, b = belief.survivals(Mood(), OTHER)
-    a_by_c, c = belief.survivals(Mood(), against)
+        belief.learn(recent, OTHER, [2])
+        belief.learn(recent, against, [1])
+    a_by_b, b = belief.survivals(Recent(), OTHER)
+    a_by_c, c = belief.survivals(Recent(), against)
     assert b > 0.8 > 0.3 > a_by_b
     assert a_by_c > 0.8 > 0.3 > c
 
@@ -192,41 +185,10 @@ def test_at_first_two_who_agree_are_believed_more_and_two_who_do_not_less() -> N
     assert opposed[0] > opposed[1]
 
 
-def test_a_draft_model_says_more_than_a_copy_by_its_silence_too() -> None:
-    against_copy = Belief().survivals({}, union(one("a", 1, 0.7), one("suffix", 2, 0.7)))[0]
-    against_model = Belief().survivals({}, union(one("a", 1, 0.7), one("model", 2, 0.7)))
-    assert against_copy > against_model[0]
-    assert against_model[1] > 0.45 > 0.3 > against_model[0]
-
-
 def test_siblings_of_one_drafter_share_its_luck() -> None:
     """A tree is right where one of its branches is."""
-    belief, mood = Belief(), Mood()
+    belief, recent = Belief(), Recent()
     fork = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("a", "a"))
     for _ in range(4):
-        belief.learn(mood, fork, [2])
-    assert mood["a"] > 0
-
-
-@given(seed=st.integers(0, 2**16), n=st.integers(1, 12))
-def test_a_chain_is_believed_as_much_as_the_same_nodes_in_a_tree(seed: int, n: int) -> None:
-    """Chains are weighed by themselves, for speed."""
-    r, belief, mood = random.Random(seed), Belief(), Mood()
-
-    def guesses() -> DraftTree:
-        said = tuple(
-            tuple((name, r.random()) for name in "abc" if r.random() < 0.7) or (("a", 0.5),) for _ in range(n)
-        )
-        return DraftTree(tuple(range(n)), tuple(range(ROOT, n - 1)), (0.5,) * n, ("a",) * n, said=said)
-
-    for name in "abc":
-        belief.of(name)
-    for _ in range(20):
-        right = r.randrange(n)
-        belief.learn(mood, guesses(), [*range(right), 99])
-    tree = guesses()
-    product, expected = 1.0, []
-    for p in belief._mixed(mood, tree):
-        product *= p
-        expected.append(product)
-    assert belief.survivals(mood, tree) == pytest.approx(expected, abs=1e-12)
+        belief.learn(recent, fork, [2])
+    assert recent["a"] > 0

@@ -63,10 +63,10 @@ def test_a_policy_with_fixed_numbers_gives_them_to_all_and_learns_nothing() -> N
 def test_what_several_have_said_together_is_cut_to_its_budget_and_a_single_draft_is_not() -> None:
     """A drafter that exceeds its budget breaks its contract: that is for the loop to notice."""
     said = ((("a", 0.9),), (("b", 0.5),), (("a", 0.8),))
-    union = DraftTree((1, 2, 3), (ROOT, ROOT, 0), (0.9, 0.5, 0.8), ("a", "b", "a"), said=said)
+    union = DraftTree((1, 2, 3), (ROOT, ROOT, 0), (0.9, 0.5, 0.8), ("a", "b", "a"), votes=said)
     long = chain([1, 2, 3], "a")
     trees_ = Fixed(Budget(1, 1)).choose([], [Budget(3, 2), Budget(1, 1), Budget(1, 1)], [union, long, EMPTY])
     assert trees_[0].tokens == (1, 3)
-    assert trees_[0].said == (said[0], said[2])
+    assert trees_[0].votes == (said[0], said[2])
     assert trees_[1] is long
     assert trees_[2] is EMPTY

@@ -3,6 +3,7 @@ drafted where nothing can pay."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from hypothesis import strategies as st
 from enumeration import Tape, outcomes
 from paceline.core.cost import SHALLOW, Cost
 from paceline.core.decode import advance, start
-from paceline.core.rate import CAUTION, SHARED, Rate
+from paceline.core.gain import Gain
+from paceline.core.ports import NO_BUDGET
+from paceline.core.rate import BRAKE, CAUTION, CREDIT, SHARED, Rate
 from paceline.core.record import Stats, Step, Times
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, DraftTree, chain
-from paceline.core.worth import WELCOME, Worth
 from paceline.drafters.compose import Portfolio
 from paceline.drafters.model import ModelDrafter
 from paceline.engines.toy import ToyTarget
@@ -112,22 +114,6 @@ def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decodin
     wrong = Prompter("wrong", lambda at: 0.0, score=0.9, length=7)
     play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [wrong], 400).perform()
     assert play.policy.rate == 1.0
-    assert 1.0 < play.policy.asking < 1.8  # what it has lost is asked for on top
-
-
-def test_what_was_lost_is_made_good_before_more_time_is_risked() -> None:
-    """A drafter that takes time is asked where nothing was lost, and not where much was. A guess that is
-    there already is taken by both."""
-    rate = decider({1: 1.0, 2: 1.4, 64: 40.0})
-    draft = chain([1], "a", [0.5])
-    requests = asking(1)
-    kinds = len(Worth().gain)
-    for lost, asked in ((0.0, True), (5.0, True), (40.0, False)):
-        rate._worth["slow"] = Worth(gain=[0.2] * kinds, seconds=0.1, asked=WELCOME)
-        rate._plainly, rate._staked = 1000.0, 1000.0 + lost
-        budgets = rate.budgets(requests)
-        assert budgets[0].asks("slow", lambda: EMPTY) == asked
-        assert len(rate.choose(requests, budgets, [draft])[0]) == 1
 
 
 def test_a_draft_that_gains_less_than_the_rate_is_left_out() -> None:
@@ -178,7 +164,7 @@ def test_to_forget_brings_back_the_start() -> None:
     rate._clock = again.clock
     forgetful = [step for _, step in again.steps()]
     assert [step.tree for step in forgetful] == [step.tree for step in fresh]
-    assert [step.tree.asked for step in forgetful] == [step.tree.asked for step in fresh]
+    assert [step.tree.called for step in forgetful] == [step.tree.called for step in fresh]
     assert [step.tree for step in taught] != [step.tree for step in fresh]
     assert rate.costs is costs
 
@@ -218,7 +204,7 @@ def test_a_drafter_that_computes_goes_on_while_the_next_edge_is_in_reach() -> No
         """In the middle, once it is known what a level takes."""
         stepping = Prompter("stepping", lambda at: right, level=level, length=31, stepwise=True)
         play = stage(curve, [stepping], 400, **most)
-        depths = [len(step.tree.proposed) for _, step in play.steps()]
+        depths = [len(step.proposal) for _, step in play.steps()]
         return round(float(np.median(depths[len(depths) // 2 :])))
 
     flat = {1: 1.0, 64: 1.0}
@@ -255,37 +241,76 @@ def test_it_accounts_for_the_steps_without_a_draft() -> None:
     assert account.calibration["good"][0] >= 150
 
 
-def test_where_deciding_is_felt_and_comes_to_nothing_steps_go_by_undecided() -> None:
-    """A target whose pass takes as long as the rule's own work: it is asked less and less, and again at once
-    where a draft was verified."""
+def calm_until(place: int) -> Callable[[int], float]:
+    return lambda at: float(at < place)
+
+
+@pytest.mark.parametrize("score", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.8])
+@pytest.mark.parametrize("curve", [{1: 1.0, 64: 1.3}, {1: 1.0, 2: 1.4, 64: 40.0}], ids=["flat", "steep"])
+def test_a_hostile_drafter_costs_a_request_two_percent_and_a_pass(
+    curve: dict[int, float], seconds: float, score: float
+) -> None:
+    """It is right until it is believed, and then never again, in every request anew; and the calls that it is
+    given take time. No request loses more than the brake allows, and what one step can lose."""
+    for calm in (0, 20):
+        hostile = Prompter("hostile", calm_until(calm), seconds, score=score, length=8)
+        play = stage(curve, [hostile], 300)
+        track, largest, before = play.policy.track(play.requests[0]), 0.0, 0.0
+        for _ in play.steps():
+            largest, before = max(largest, track.lost - before), track.lost
+            assert track.lost <= BRAKE * track.plain + CREDIT + largest
+        assert play.clock.now <= 300 * (1 + BRAKE) + CREDIT + largest + 1e-6
+        assert largest <= 1.0 + 0.9
+
+
+def test_a_loss_is_made_good_by_what_drafts_save() -> None:
+    """A request that has lost its credit drafts again at once where its next drafts come true."""
+    rate, requests = decider({1: 1.0, 8: 1.2, 64: 40.0}), asking(1)
+    track = rate.track(requests[0])
+    track.plain, track.lost = 10.0, BRAKE * 10.0 + CREDIT + 0.01
+    draft = chain([1], "a", [0.9])
+
+    def verified(requests: list[Any]) -> int:
+        return len(rate.choose(requests, rate.budgets(requests), [draft])[0])
+
+    assert verified(requests) == 0
+    assert verified(asking(1)) == 1  # another request has its own
+    track.lost -= 0.5
+    assert verified(requests) == 1
+
+
+def test_what_takes_no_time_is_judged_while_the_brake_is_on_and_nothing_else_is_called() -> None:
+    rate, requests = decider({1: 1.0, 8: 1.2, 64: 40.0}), asking(1)
+    rate._gains["free"], rate._gains["dear"] = Gain(calls=9), Gain(calls=9, seconds=0.1)
+    rate._gains["sampling"] = Gain(calls=9)
+    rate._sampling.add("sampling")  # whose drafts cannot be left out
+    rate.track(requests[0]).lost = CREDIT + 0.01
+    (budget,) = rate.budgets(requests)
+    called = [name for name in ("free", "dear", "sampling", "new") if budget.should_call(name, lambda: EMPTY)]
+    assert called == ["free"]
+    rate.track(requests[0]).lost = 2 * CREDIT + 0.01
+    assert rate.budgets(requests) == [NO_BUDGET]
+
+
+def test_the_rule_s_own_work_counts_as_a_loss() -> None:
+    """A target whose pass takes half as long as the rule's own work: most steps go by undecided."""
     requests = asking(1)
     requests[0].stats = Stats(steps=2)  # a first pass may hold the prompt
 
-    def gaps(rate: Rate, other: float) -> list[int]:
-        gaps, since = list[int](), 0
-        while len(gaps) < 9:
+    def decided(other: float) -> float:
+        """The share of steps."""
+        rate, n = decider({1: 1.0, 2: 1.9, 64: 64.0}), 0
+        for step in range(600):
             budgets = rate.budgets(requests)
-            if budgets[0].depth:
-                gaps.append(since)
-                since = 0
-            else:
-                assert rate.choose(requests, budgets, [EMPTY]) == [EMPTY]
-                since += 1
-            rate.observe(requests, [spent(other)])
-        return gaps
+            n += budgets[0].depth > 0 and step >= 200
+            assert rate.choose(requests, budgets, [EMPTY]) == [EMPTY]
+            rate.observe(requests, [spent(other if budgets[0].depth else 0.0)])
+        return n / 400
 
-    rate = decider({1: 1.0, 2: 1.9, 64: 64.0})
-    assert gaps(rate, 2.0) == [0, 1, 3, 7, 15, 31, 63, 63, 63]
-    # A fiftieth of all time is little enough.
-    assert gaps(decider({1: 1.0, 2: 1.9, 64: 64.0}), 0.21) == [0, 1, 3, 7, 10, 10, 10, 10, 10]
-    assert gaps(decider({1: 1.0, 2: 1.9, 64: 64.0}), 0.03) == [0, 1, 1, 1, 1, 1, 1, 1, 1]
-    while rate.budgets(requests)[0].depth == 0:
-        rate.observe(requests, [spent(0.5)])
-    rate.observe(requests, [spent(0.5, chain([1], "a", [0.9]))])
-    assert rate.budgets(requests)[0].depth > 0
-    for _ in range(3):
-        rate.observe(requests, [spent(0.001)])  # too little to be felt
-    assert rate.budgets(requests)[0].depth > 0
+    assert decided(2.0) == pytest.approx(BRAKE, abs=0.01)
+    assert decided(0.2) == pytest.approx(BRAKE / 0.2, abs=0.01)
+    assert decided(0.02) == 1.0
 
 
 def spent(other: float, tree: DraftTree = EMPTY) -> Step:

@@ -53,14 +53,14 @@ def test_beside_a_prompt_a_row_costs_what_it_costs_there() -> None:
 
 
 @pytest.mark.parametrize(("n", "asked"), [(1, 1), (4, 1), (4, 3), (4, 4)])
-def test_what_asking_a_drafter_takes_is_shared_by_those_it_was_asked_for(n: int, asked: int) -> None:
+def test_what_calling_a_drafter_takes_is_shared_by_those_it_was_called_for(n: int, asked: int) -> None:
     clock = Passing()
     rate = Rate(Costs(Cost({SHALLOW: CURVE})), clock=clock)
     requests = asking(n)
     for _ in range(2):
         budgets = rate.budgets(requests)
         for budget in budgets[:asked]:
-            assert budget.asks("slow", lambda: EMPTY)
+            assert budget.should_call("slow", lambda: EMPTY)
         clock.now += 0.06 * asked  # it takes so long for each
         rate.choose(requests, budgets, [EMPTY] * n)
-    assert rate._worth["slow"].seconds == pytest.approx(0.06)
+    assert rate._gains["slow"].seconds == pytest.approx(0.06)

@@ -7,7 +7,7 @@ what was drawn before it decides is seen.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,12 +18,12 @@ from automaton import Automaton, Blind
 from enumeration import decided_distribution, distance, plain_distribution, separately
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.decode import Clock, Request
+from paceline.core.gain import Gain
 from paceline.core.ports import Budget, Drafter, Session
-from paceline.core.rate import Rate
+from paceline.core.rate import Rate, Track
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.core.verify import INDEPENDENT
-from paceline.core.worth import Worth
 from paceline.drafters.compose import Portfolio
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -75,12 +75,12 @@ def ranked() -> Ranked:
 @dataclass
 class Seen:
     """What was decided on all paths: nodes proposed and kept, drawn and given up, and how often whom was
-    asked."""
+    called."""
 
     proposed: int = 0
     kept: int = 0
     drawn: int = 0
-    asked: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    called: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
 
 class Watched(Rate):
@@ -98,7 +98,7 @@ class Watched(Rate):
             self._seen.proposed += len(draft)
             self._seen.kept += len(kept)
             self._seen.drawn += len(draft) if draft.q is not None else 0
-            self._seen.asked[draft.asked] += 1
+            self._seen.called[draft.called] += 1
         return out
 
 
@@ -171,9 +171,11 @@ def taught(rate: Rate) -> None:
 
 
 def dear(rate: Rate) -> None:
-    """It has learned that the draft model pays where nobody else is sure, and not where somebody is."""
+    """It has learned that the draft model pays where nobody else is sure, and not where somebody is. And the
+    request has gained so much already that the brake is far away."""
     taught(rate)
-    rate._worth["model"] = Worth(gain=[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], seconds=0.3, level=0.1, asked=9)
+    rate._tracks = defaultdict(lambda: Track(lost=-9.0))  # type: ignore[assignment]
+    rate._gains["model"] = Gain([1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], seconds=0.3, level=0.1, calls=9)
 
 
 @pytest.mark.parametrize("experience", [taught, dear])
@@ -224,8 +226,8 @@ def test_some_of_it_was_asked_and_some_was_not() -> None:
     seen = Seen()
     drafter = Portfolio([LookupDrafter(1, 3), model(1.0)])
     decided_distribution(toy(), drafter, [PROMPT], decider(TILE, TREE, seen, dear), TEMPERATURE, 4, tick=0.05)
-    assert seen.asked[("lookup",)] > 0
-    assert seen.asked["lookup", "model"] > 0
+    assert seen.called[("lookup",)] > 0
+    assert seen.called["lookup", "model"] > 0
     seen = Seen()
     decided_distribution(
         toy(), Portfolio([ranked(), model()]), [PROMPT], decider(LINE, TREE, seen), TEMPERATURE, 3

@@ -96,27 +96,36 @@ def test_a_path_over_a_probe_is_refused() -> None:
         tree.check_path([0])
 
 
-SAID = ((("a", 0.5), ("c", 0.4)), (("a", 0.5),), (("b", 0.25),), (("b", 0.125),))
+VOTES = ((("a", 0.5), ("c", 0.4)), (("a", 0.5),), (("b", 0.25),), (("b", 0.125),))
 
 
-def test_what_is_chosen_remembers_what_it_was_chosen_from() -> None:
-    union = DraftTree(FORK.tokens, FORK.parents, FORK.score, FORK.source, asked=("a", "b", "c"), said=SAID)
+def test_what_is_chosen_keeps_its_votes_and_who_was_called() -> None:
+    union = DraftTree(FORK.tokens, FORK.parents, FORK.score, FORK.source, called=("a", "b", "c"), votes=VOTES)
     some = union.chosen([0, 3], [0.9, 0.6, 0.3, 0.1])
     assert (some.tokens, some.parents, some.survival) == ((7, 8), (ROOT, ROOT), (0.9, 0.1))
-    assert (some.asked, some.said) == (union.asked, (SAID[0], SAID[3]))
-    assert some.proposed is union
+    assert (some.called, some.votes) == (union.called, (VOTES[0], VOTES[3]))
     nothing = union.chosen([], [0.9, 0.6, 0.3, 0.1])
     assert len(nothing) == 0
-    assert nothing.proposed is union
-    assert nothing.asked == union.asked
+    assert nothing.called == union.called
     everything = union.chosen([0, 1, 2, 3], [0.9, 0.6, 0.3, 0.1])
     assert everything.tokens == union.tokens
     assert everything.survival == (0.9, 0.6, 0.3, 0.1)
-    assert everything.proposed is everything
     assert everything.children(ROOT) == [0, 3]
     assert some == DraftTree(
-        (7, 8), (ROOT, ROOT), (0.5, 0.125), ("a", "b"), survival=(0.9, 0.1), asked=union.asked
+        (7, 8), (ROOT, ROOT), (0.5, 0.125), ("a", "b"), survival=(0.9, 0.1), called=union.called
     )
+
+
+@given(tree=trees(), tokens=st.lists(st.integers(0, 3), max_size=5))
+def test_a_tree_is_followed_along_given_tokens_as_far_as_it_has_them(
+    tree: DraftTree, tokens: list[int]
+) -> None:
+    path = tree.along(tokens)
+    tree.check_path(path)
+    assert [tree.tokens[node] for node in path] == tokens[: len(path)]
+    if len(path) < len(tokens):
+        last = path[-1] if path else ROOT
+        assert tokens[len(path)] not in [tree.tokens[node] for node in tree.children(last)]
 
 
 @given(tree=trees(), data=st.data())

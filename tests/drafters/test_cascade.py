@@ -314,7 +314,7 @@ def test_where_a_pass_is_not_worth_it_the_copier_drafts_the_later_tokens() -> No
     assert tree.score[1:] == (1 / 2,) * 3
     assert tree.survival[3] == pytest.approx(tree.survival[0] * (0.9 / 2) ** 3)
     assert [asked[2] for asked in budget.questions if asked[0] == LATER] == [2, 3, 4]
-    assert tree.asked == ("model", LATER)
+    assert tree.called == ("model", LATER)
 
 
 def test_where_the_draft_model_is_not_sure_enough_the_copier_may_be() -> None:
@@ -322,7 +322,7 @@ def test_where_the_draft_model_is_not_sure_enough_the_copier_may_be() -> None:
         tree = propose(cascade(Successor(s=0.5)), [3, 5, 4, 1, 3], Budget(3, 3, p_min=p_min))
         assert tree.tokens == tokens
         assert set(tree.source) <= {LATER}
-        assert tree.asked == ("model", LATER)
+        assert tree.called == ("model", LATER)
 
 
 def test_where_the_draft_models_context_is_full_the_copier_goes_on() -> None:
@@ -333,13 +333,13 @@ def test_where_the_draft_models_context_is_full_the_copier_goes_on() -> None:
 
 def test_a_full_draft_asks_the_copier_for_nothing_more() -> None:
     tree = propose(cascade(Successor()), TEXT, Budget(3, 3))
-    assert (tree.tokens, tree.asked) == ((4, 5, 0), ("model",))
+    assert (tree.tokens, tree.called) == ((4, 5, 0), ("model",))
 
 
 def test_a_sampled_chain_is_left_alone() -> None:
     """The policy can leave nothing of it out, so that nobody could say no."""
     tree = propose(cascade(Successor(), temperature=0.1), TEXT, Asked(4, 4, deep=1))
-    assert (tree.tokens, tree.asked) == ((4,), ("model",))
+    assert (tree.tokens, tree.called) == ((4,), ("model",))
     assert tree.q is not None
 
 
@@ -362,7 +362,7 @@ def test_by_the_rate_it_drafts_in_a_portfolio() -> None:
     request = start(target, drafter, [1, 2, 3], max_tokens=100)
     steps = [step for _, step in decode(target, drafter, policy, [request], lambda: 0.0)]
     assert request.stats.steps < 40
-    assert {source for step in steps for source in step.tree.proposed.source} >= {"model"}
+    assert {source for step in steps for source in step.proposal.source} >= {"model"}
 
 
 # The output is the target's.
@@ -574,7 +574,7 @@ def test_it_is_made_with_suffix_as_its_copier_and_told_what_passes_cost() -> Non
         Drafting(drafters=("cascade",)), ToyTarget(V), ToyTarget(V, noise=0.3), costs=costs
     )
     tree = propose(drafter, [1, 2, 3] * 4, Budget(4, 4))
-    assert tree.asked[0] == "model"
+    assert tree.called[0] == "model"
     assert drafter.name == "model,later"
 
 

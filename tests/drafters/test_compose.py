@@ -33,7 +33,7 @@ def test_each_request_is_drafted_for_by_the_first_that_has_something_to_say() ->
     assert set(first.source) == {"lookup"}
     assert set(second.source) == {"model"}
     assert drafter.name == "lookup,model"
-    assert (first.asked, second.asked) == (("lookup",), ("lookup", "model"))
+    assert (first.called, second.called) == (("lookup",), ("lookup", "model"))
 
 
 class Saying:
@@ -80,7 +80,7 @@ def test_the_first_that_has_enough_drafts(
     drafter = ComposedDrafter([Saying(name, n) for name, n in zip("abc", sizes, strict=True)], least)
     (tree,) = drafter.propose([(drafter.open([1], 0), Budget(depth, 8))])
     assert set(tree.source) == ({winner} if winner else set())
-    assert tree.asked == tuple(asked)
+    assert tree.called == tuple(asked)
 
 
 def test_what_is_learned_and_forgotten_reaches_those_that_remember() -> None:
@@ -171,8 +171,8 @@ def united(*drafts: DraftTree) -> DraftTree:
 def test_where_several_say_the_same_it_is_one_node() -> None:
     tree = united(chain([1, 2, 3], "a", [0.9, 0.8, 0.7]), chain([1, 2, 4], "b", [0.5, 0.85, 0.4]))
     assert (tree.tokens, tree.parents) == ((1, 2, 3, 4), (ROOT, 0, 1, 1))
-    assert tree.said[:2] == ((("a", 0.9), ("b", 0.5)), (("a", 0.8), ("b", 0.85)))
-    assert tree.said[2:] == ((("a", 0.7),), (("b", 0.4),))
+    assert tree.votes[:2] == ((("a", 0.9), ("b", 0.5)), (("a", 0.8), ("b", 0.85)))
+    assert tree.votes[2:] == ((("a", 0.7),), (("b", 0.4),))
     assert tree.score == (0.9, 0.85, 0.7, 0.4)  # the surest
     assert tree.source == ("a", "a", "a", "b")  # the first
 
@@ -183,7 +183,7 @@ def test_a_probe_stays_one_until_somebody_guesses_it_and_votes_for_nothing() -> 
     for drafts in ([probing, guess], [guess, probing]):
         tree = united(*drafts)
         assert (tree.tokens, tree.probe) == ((1, 2, 3), frozenset({2}))
-        assert tree.said[1] == (("b", 0.4),)
+        assert tree.votes[1] == (("b", 0.4),)
         assert tree.drafted.count("b") + tree.drafted.count("a") == 2
     assert united(probing, probing).probe == {1, 2}
 
@@ -215,7 +215,7 @@ def test_a_union_holds_every_path_of_every_draft_once_and_nothing_else(
             said.setdefault(tuple(draft.path_tokens(node)), []).append((f"d{at}", draft.score[node]))
         union.add(draft)
         tree = union.tree()
-        assert {tuple(tree.path_tokens(node)): list(tree.said[node]) for node in range(len(tree))} == said
+        assert {tuple(tree.path_tokens(node)): list(tree.votes[node]) for node in range(len(tree))} == said
         assert len(tree) == len(said)
         assert union.tree() is tree  # until something is added
 
@@ -224,13 +224,13 @@ def test_all_are_asked_and_each_is_named() -> None:
     """Together they may say more than the budget holds, which is for the policy to choose from."""
     drafter = Portfolio([Saying("a", 2), Saying("b", 3), Saying("c", 0)])
     (tree,) = drafter.propose([(drafter.open([1], 0), Budget(3, 3))])
-    assert tree.asked == ("a", "b", "c")
+    assert tree.called == ("a", "b", "c")
     assert (tree.tokens, tree.parents) == ((1, 1, 1), (ROOT, 0, 1))
-    assert [len(who) for who in tree.said] == [2, 2, 1]
+    assert [len(who) for who in tree.votes] == [2, 2, 1]
     forked = Portfolio([LookupDrafter(1, 1), Saying("b", 3)])
     (tree,) = forked.propose([(forked.open([4, 5, 4], 0), Budget(2, 2))])
     assert len(tree) == 4
-    assert Fixed(Budget(2, 2)).choose([], [Budget(2, 2)], [tree])[0].asked == ("lookup", "b")
+    assert Fixed(Budget(2, 2)).choose([], [Budget(2, 2)], [tree])[0].called == ("lookup", "b")
 
 
 class Choosy(Budget):
@@ -239,7 +239,7 @@ class Choosy(Budget):
     names: frozenset[str]
     heard: list[tuple[str, tuple[int, ...]]]
 
-    def asks(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
         self.heard.append((drafter, draft().tokens))
         return drafter in self.names
 
@@ -251,11 +251,11 @@ class Choosy(Budget):
         return made
 
 
-def test_the_budget_says_who_is_asked_knowing_what_was_said_before() -> None:
+def test_the_budget_says_who_is_called_knowing_what_was_proposed_before() -> None:
     drafter = Portfolio([Saying("a", 1), Saying("b", 2), Saying("c", 3)])
     some, none = Choosy.of("a", "c"), Choosy.of()
     drafts = drafter.propose([(drafter.open([1], 0), budget) for budget in (some, none, Budget(0, 5))])
-    assert [tree.asked for tree in drafts] == [("a", "c"), (), ()]
+    assert [tree.called for tree in drafts] == [("a", "c"), (), ()]
     assert [len(tree) for tree in drafts] == [3, 0, 0]
     assert some.heard == [("a", ()), ("b", (1,)), ("c", (1,))]
     assert none.heard == [("a", ()), ("b", ()), ("c", ())]
@@ -268,11 +268,11 @@ def test_a_sampled_draft_stands_alone_and_ends_the_asking() -> None:
     (tree,) = drafter.propose([(drafter.open([1, 2], 0), Budget(2, 2))])
     assert set(tree.source) == {"model"}
     assert tree.q is not None
-    assert tree.said == ()
-    assert tree.asked == ("a", "model")
+    assert tree.votes == ()
+    assert tree.called == ("a", "model")
     greedy = Portfolio([Saying("a", 3), ModelDrafter(ToyTarget(V, seed=3), V), Saying("b", 3)])
     (tree,) = greedy.propose([(greedy.open([1, 2], 0), Budget(2, 2))])
-    assert tree.asked == ("a", "model", "b")
+    assert tree.called == ("a", "model", "b")
 
 
 def test_a_draft_model_that_would_not_begin_leaves_the_others_their_word() -> None:
@@ -280,5 +280,5 @@ def test_a_draft_model_that_would_not_begin_leaves_the_others_their_word() -> No
     drafter = Portfolio([Saying("a", 2), sampled, Saying("b", 3)])
     (tree,) = drafter.propose([(drafter.open([1, 2], 0), Budget(3, 3, p_min=0.9))])
     assert tree.q is None
-    assert tree.asked == ("a", "model", "b")
+    assert tree.called == ("a", "model", "b")
     assert len(tree) == 3

@@ -1,13 +1,14 @@
-"""Raw scores to acceptance probabilities, learned online.
+"""Scores to acceptance probabilities, learned online.
 
-A drafter's score says which of its guesses are the likelier ones; how likely they are depends on the target,
-the text and the sampler. One logistic regression a drafter learns it from every guess whose outcome is known:
+A score says which guesses are the likelier ones; how likely they are depends on the target, the text and the
+sampler. One logistic regression learns it from every guess whose outcome is known:
 
-    logit(probability) = slope * logit(score) + trend * recent + bias[position]
+    logit(probability) = slope * x + trend * y + bias[position]
 
-`recent` is how the request's own last guesses fared, from -1 to 1: with it a text that changes its nature is
-followed within a few dozen tokens, while the other weights keep what is true of all texts. It starts by
-believing the score, and the last guesses. The steps are those of a diagonal Newton method that forgets.
+For one drafter x is the logit of its score, and y its recent acceptance in this request, from -1 to 1: so a
+text that changes is followed within a few dozen tokens, while the other weights keep what is true of all
+texts. (What x and y are where several drafters propose is in belief.py.) The steps are those of a diagonal
+Newton method that forgets.
 """
 
 from __future__ import annotations
@@ -18,32 +19,27 @@ from typing import NamedTuple
 
 POSITIONS = 4  # 1, 2, 3, and all that are deeper
 FORGET = 0.99  # a weight rests on about a hundred outcomes
-STEP = 0.7
-PRIOR = 4.0
-TREND = 1.5  # to begin with; where it ends, by drafters and texts, is 0 to 3
+STEP = 0.7  # of a Newton step: single outcomes are noisy
+PRIOR = 4.0  # the starting weights count as so many undecided outcomes
+TREND = 1.5  # to begin with; by drafters and texts it ends at 0 to 3
 LEAST, MOST = 0.01, 0.99  # scores beyond them say no more than these
-SUREST = 6.0  # logits of what is believed: 0.9975
+SUREST = 6.0  # logits of what is predicted: 0.9975
 GRAIN = 1000
 BINS = 10
 
 
-def clipped(score: float) -> float:
-    """What is no number is taken for the least."""
-    return MOST if score > MOST else score if score > LEAST else LEAST
-
-
 def logit_of(score: float) -> float:
-    score = clipped(score)
+    """NaN counts as the smallest score."""
+    score = MOST if score > MOST else score if score > LEAST else LEAST
     return math.log(score / (1.0 - score))
 
 
 # A logarithm takes longer than a look into a table: of a score, LOGITS[int(score * GRAIN)].
 LOGITS = [logit_of(i / GRAIN) for i in range(GRAIN + 1)]
-FARTHEST = LOGITS[-1]
 
 
 def logit_at(score: float) -> float:
-    """By the table; whatever a drafter says, also beyond 0 and 1."""
+    """By the table; also for scores beyond 0 and 1."""
     return LOGITS[int(score * GRAIN)] if 0.0 <= score <= 1.0 else logit_of(score)
 
 
@@ -52,8 +48,8 @@ def sigmoid(z: float) -> float:
 
 
 class Calibration(NamedTuple):
-    """outcomes: that probabilities were held against. error: the expected calibration error. chance: what it
-    would be by chance alone, of so many outcomes, were every probability true."""
+    """outcomes: that probabilities were compared with. error: the expected calibration error. chance: what it
+    would be by chance alone, of so many outcomes, if every probability were true."""
 
     outcomes: int
     error: float
@@ -62,12 +58,12 @@ class Calibration(NamedTuple):
 
 @dataclass
 class Reliability:
-    """What was said beside what happened, in ten bins of what was said."""
+    """What was predicted beside what happened, in ten bins of what was predicted."""
 
     bins: list[list[float]] = field(default_factory=lambda: [[0, 0.0, 0] for _ in range(BINS)])
 
     def add(self, probability: float, accepted: bool) -> None:
-        found = self.bins[int(probability * BINS)]  # how many, the sum of what was said, what happened
+        found = self.bins[int(probability * BINS)]  # how many, the sum of predictions, how many accepted
         found[0] += 1
         found[1] += probability
         found[2] += accepted
@@ -78,52 +74,57 @@ class Reliability:
 
     @property
     def calibration(self) -> Calibration:
-        """How far the bins' means were off. Only where something was told."""
+        """How far the bins' means were off. Only where there were outcomes."""
         n = self.total
-        off = sum(abs(said - happened) for _, said, happened in self.bins)
+        off = sum(abs(predicted - happened) for _, predicted, happened in self.bins)
         # A sum of m outcomes of probability p is off by a normal error's mean size, sqrt(2/pi m p (1 - p)).
         chance = sum(math.sqrt(2 / math.pi * said * (1 - said / m)) for m, said, _ in self.bins if m)
         return Calibration(n, off / n, chance / n)
 
 
 class Calibrator:
-    """One drafter's, over all requests. weights: slope, trend, then a bias a position. As inputs it takes
-    logits (LOGITS), positions from 1 on (right below the root), and `recent`."""
+    """One regression, over all requests. weights: slope, trend, then a bias for each position, which counts
+    from 1 (directly below the root)."""
 
     __slots__ = ("_curvature", "reliability", "weights")
 
-    def __init__(self, trend: float = TREND, reliability: Reliability | None = None) -> None:
-        self.weights = [1.0, trend] + [0.0] * POSITIONS
+    def __init__(self, slope: float = 1.0, trend: float = TREND, bias: float = 0.0) -> None:
+        self.weights = [slope, trend] + [bias] * POSITIONS
         self._curvature = [PRIOR] * len(self.weights)
-        self.reliability = reliability or Reliability()
+        self.reliability = Reliability()
 
-    def logit(self, x: float, depth: int, recent: float) -> float:
+    def logit(self, x: float, depth: int, y: float) -> float:
         """Of the chance that a guess is accepted where its parent is."""
         weights = self.weights
-        return weights[0] * x + weights[1] * recent + weights[1 + (depth if depth < POSITIONS else POSITIONS)]
+        return weights[0] * x + weights[1] * y + weights[1 + (depth if depth < POSITIONS else POSITIONS)]
+
+    def at(self, y: float) -> tuple[float, list[float]]:
+        """For one y, the slope, and what is added by position (from 1)."""
+        weights, trend = self.weights, self.weights[1] * y
+        return weights[0], [0.0, *[bias + trend for bias in weights[2:]]]
 
     def probability(self, score: float, depth: int, recent: float = 0.0) -> float:
         return sigmoid(self.logit(logit_at(score), depth, recent))
 
-    def observe(self, x: float, depth: int, recent: float, accepted: bool) -> float:
-        """The outcome of one guess whose parent was accepted. Returns the logit that was believed before."""
+    def observe(self, x: float, depth: int, y: float, accepted: bool) -> float:
+        """The outcome of one guess whose parent was accepted. Returns the logit that was predicted before."""
         weights, curvature = self.weights, self._curvature
         place = 1 + (depth if depth < POSITIONS else POSITIONS)
-        z = weights[0] * x + weights[1] * recent + weights[place]
+        z = weights[0] * x + weights[1] * y + weights[place]
         p = sigmoid(z)
         self.reliability.add(p, accepted)
         if (z >= SUREST and accepted) or (z <= -SUREST and not accepted):
-            return z  # believed as firmly as can be: weights that grew on would have to be unlearned
+            return z  # as firm as can be: weights that grew on would have to be unlearned
         step, variance = STEP * (accepted - p), p * (1.0 - p)
         # One after the other and not in a loop, which took a third of the time: every guess comes by here.
         if x != 0.0:
             c = FORGET * curvature[0] + variance * x * x
             curvature[0] = c = c if c > 1.0 else 1.0
             weights[0] += step * x / c
-        if recent != 0.0:
-            c = FORGET * curvature[1] + variance * recent * recent
+        if y != 0.0:
+            c = FORGET * curvature[1] + variance * y * y
             curvature[1] = c = c if c > 1.0 else 1.0
-            weights[1] += step * recent / c
+            weights[1] += step * y / c
         c = FORGET * curvature[place] + variance
         curvature[place] = c = c if c > 1.0 else 1.0
         weights[place] += step / c

@@ -54,18 +54,17 @@ def advance(
     if any(unread):
         decoding, reading = divided(requests, unread, min(chunk, target.caps.chunk))
     n = len(decoding)
-    trees, drafting, deciding = draft(
-        target, drafter, policy, decoding, sum(n for _, n in reading), chunk, lap
-    )
+    rows = sum([tokens for _, tokens in reading])
+    trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, rows, chunk, lap)
     batch: list[tuple[Any, DraftTree | int]] = [(r.session, t) for r, t in zip(decoding, trees, strict=True)]
     batch += [(request.session, tokens) for request, tokens in reading]
     outs = target.forward(batch, drafter.wants)
     passing = lap() / len(batch)
     shared = Times(drafting / n, passing, other=deciding / n) if n else Times()
     going, steps = list[Request](), list[Step]()
-    for request, tree, out in zip(decoding, trees, outs, strict=False):
+    for request, tree, proposal, out in zip(decoding, trees, proposals, outs, strict=False):
         try:
-            steps.append(settle(request, tree, out, target, shared, lap))
+            steps.append(settle(request, tree, proposal, out, target, shared, lap))
             going.append(request)
         except Exception as error:  # whatever it is, the others' steps are theirs
             request.error = error
@@ -102,12 +101,12 @@ def draft(
     reading: int,
     chunk: int,
     lap: Callable[[], float],
-) -> tuple[Sequence[DraftTree], float, float]:
-    """What is to be verified for each request, beside a pass's rows of prompts; and the seconds of drafting
-    and of deciding."""
+) -> tuple[Sequence[DraftTree], Sequence[DraftTree], float, float]:
+    """What is to be verified for each request, beside a pass's rows of prompts; what was proposed; and the
+    seconds of drafting and of deciding."""
     n = len(requests)
     if n == 0:
-        return (), 0.0, 0.0
+        return (), (), 0.0, 0.0
     rows = target.caps.rows // n
     given = policy.budgets(requests, reading)
     budgets = [r.cap(b, target.caps, rows, chunk) for r, b in zip(requests, given, strict=True)]
@@ -121,7 +120,7 @@ def draft(
     ]
     trees = policy.choose(requests, budgets, proposals)
     check(drafter, target, trees, budgets)
-    return trees, drafting, deciding + lap()
+    return trees, proposals, drafting, deciding + lap()
 
 
 def read(request: Request, out: Forward, times: Times) -> Step:
@@ -134,9 +133,16 @@ def read(request: Request, out: Forward, times: Times) -> Step:
 
 
 def settle(
-    request: Request, tree: DraftTree, out: Forward, target: Target, shared: Times, lap: Callable[[], float]
+    request: Request,
+    tree: DraftTree,
+    proposal: DraftTree,
+    out: Forward,
+    target: Target,
+    shared: Times,
+    lap: Callable[[], float],
 ) -> Step:
-    """Verify one request's draft and commit what is kept of it. shared: its part of what all took."""
+    """Verify one request's draft and commit what is kept of it. proposal: all that it was chosen from.
+    shared: its part of what all took."""
     if request.guard is not None and request.guard.error is not None:
         raise request.guard.error
     history = request.session.tokens
@@ -157,6 +163,7 @@ def settle(
         sources=sources,
         path=path,
         tree=tree,
+        proposal=proposal,
         drafted=Counter(tree.drafted),
         accepted=Counter(tree.source[node] for node in verdict.path),
         stop_reason=reason,

@@ -60,7 +60,7 @@ class Fixed:
     def choose(
         self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
-        return [fitted(d, b) if d.said else d for d, b in zip(drafts, budgets, strict=True)]
+        return [fitted(d, b) if d.votes else d for d, b in zip(drafts, budgets, strict=True)]
 
     def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
         """Nothing to learn: the numbers are fixed."""
@@ -104,7 +104,5 @@ def fits(draft: DraftTree, budget: Budget) -> bool:
 
 def fitted(draft: DraftTree, budget: Budget) -> DraftTree:
     """What fits of drafts that together are more than each may be: the likeliest of it."""
-    kept = set(fitting(likeliest(draft, draft.survival), draft, budget))
-    if len(kept) == len(draft):
-        return draft
-    return draft.only([node in kept for node in range(len(draft))])
+    kept = fitting(likeliest(draft, draft.survival), draft, budget)
+    return draft if len(kept) == len(draft) else draft.chosen(sorted(kept), draft.survival)

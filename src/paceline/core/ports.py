@@ -200,8 +200,8 @@ class Budget:
         depth, nodes = max(0, min(self.depth, depth)), max(0, min(self.nodes, nodes))
         return replace(self, depth=depth, nodes=nodes, width=min(self.width, width))
 
-    def asks(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
-        """Whether a composition asks one more drafter, known the `draft` of those before it."""
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
+        """Whether a composition calls one more drafter, known the `draft` of those before it."""
         return True
 
     def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:

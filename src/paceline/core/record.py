@@ -46,7 +46,7 @@ class Step:
     """tokens: emitted by this step, cut where the request stopped; none where only a part of the prompt was
         read.
     sources: where each came from, a drafter's name or "target".
-    tree: the draft that was verified.
+    tree: the draft that was verified; proposal: all that it was chosen from.
     path: the accepted nodes to commit; all but the last token. The last token is the new root.
     drafted, accepted: how many tokens were drafted, and how many of them verification accepted before any
     cut, by drafter.
@@ -61,6 +61,7 @@ class Step:
     stop_reason: StopReason | None
     times: Times
     tree: DraftTree = EMPTY
+    proposal: DraftTree = EMPTY
     logprobs: tuple[Logprob, ...] = ()
     rows: int = 1
 
@@ -105,7 +106,7 @@ class Stats:
         self.drafted += drafted
         self.accepted += accepted
         self.rejected += accepted < drafted
-        for name in step.tree.asked:
+        for name in step.tree.called:
             self.by_source.setdefault(name, SourceStats()).tried += 1
         for name, n in step.drafted.items():
             source, kept = self.by_source.setdefault(name, SourceStats()), step.accepted.get(name, 0)

@@ -13,6 +13,7 @@ from paceline.core.arrays import Probabilities
 from paceline.core.errors import ContractError
 
 ROOT = -1
+Votes = tuple[tuple[str, float], ...]  # drafters, each with the score that it gives a node
 CHAINS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # their parents, by the number of nodes
 
 
@@ -28,9 +29,8 @@ class DraftTree:
         it (without replacement: renormalised without them), or None where the choice was deterministic; None
         as a whole where every choice was.
     probe: nodes whose rows are computed but which are never accepted.
-    asked: the drafters that were asked for this draft, in order, whether or not they had anything to say.
-    said: per node the drafters that proposed it, each with its score; () where one drafter speaks for all.
-    whole: the draft that this one was chosen from; None where it is all there was.
+    called: the drafters that were called for this draft, in order, whether or not they proposed anything.
+    votes: per node the drafters that proposed it, each with its score; () where one proposed all of them.
     """
 
     tokens: tuple[int, ...] = ()
@@ -40,9 +40,8 @@ class DraftTree:
     q: tuple[Probabilities | None, ...] | None = None
     probe: frozenset[int] = frozenset()
     survival: tuple[float, ...] = ()
-    asked: tuple[str, ...] = ()
-    said: tuple[tuple[tuple[str, float], ...], ...] = field(default=(), repr=False, compare=False)
-    whole: DraftTree | None = field(default=None, repr=False, compare=False)
+    called: tuple[str, ...] = ()
+    votes: tuple[Votes, ...] = field(default=(), repr=False, compare=False)
     _depths: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
 
@@ -61,11 +60,6 @@ class DraftTree:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    @property
-    def proposed(self) -> DraftTree:
-        """All that was proposed, of which this was chosen."""
-        return self if self.whole is None else self.whole
 
     @property
     def is_chain(self) -> bool:
@@ -130,19 +124,26 @@ class DraftTree:
                 out.append(1 if parent == ROOT else out[parent] + 1)
         return out
 
+    def along(self, tokens: Sequence[int]) -> list[int]:
+        """The path from the root down that carries `tokens`, as far as the tree has them."""
+        path, node = list[int](), ROOT
+        for token in tokens:
+            found = self.child(node, token)
+            if found is None:
+                break
+            path.append(found)
+            node = found
+        return path
+
     def only(self, kept: Sequence[bool]) -> DraftTree:
         """The nodes marked True, in their order; with a node its parent must be kept."""
-        return self._of([node for node, keep in enumerate(kept) if keep], self.survival, self.whole)
+        return self.chosen([node for node, keep in enumerate(kept) if keep], self.survival)
 
     def chosen(self, nodes: Sequence[int], survival: Sequence[float]) -> DraftTree:
-        """Only these nodes (in order, each with its parent), and what is believed of all; `whole` tells what
-        was proposed."""
-        return self._of(nodes, survival, self.whole if len(nodes) == len(self.tokens) else self)
-
-    def _of(self, nodes: Sequence[int], survival: Sequence[float], whole: DraftTree | None) -> DraftTree:
+        """Only these nodes (ascending, each with its parent). survival: what is known by now of all nodes."""
         n = len(nodes)
         if n == 0:
-            return DraftTree(asked=self.asked, whole=whole)
+            return DraftTree(called=self.called)
         if nodes[-1] == n - 1 and self.q is None and not self.probe:
             # The first of them, as a chain's always are.
             return DraftTree(
@@ -151,9 +152,8 @@ class DraftTree:
                 self.score[:n],
                 self.source[:n],
                 survival=tuple(survival[:n]),
-                asked=self.asked,
-                said=self.said[:n],
-                whole=whole,
+                called=self.called,
+                votes=self.votes[:n],
             )
         place = {node: i for i, node in enumerate(nodes)}
         place[ROOT] = ROOT
@@ -165,9 +165,8 @@ class DraftTree:
             q=None if self.q is None else tuple([self.q[i] for i in nodes]),
             probe=frozenset([place[i] for i in self.probe if i in place]) if self.probe else self.probe,
             survival=tuple([survival[i] for i in nodes]),
-            asked=self.asked,
-            said=tuple([self.said[i] for i in nodes]) if self.said else (),
-            whole=whole,
+            called=self.called,
+            votes=tuple([self.votes[i] for i in nodes]) if self.votes else (),
         )
 
     def starts_with(self, other: DraftTree) -> bool:

@@ -92,7 +92,7 @@ class CascadeDrafter:
         room = min(budget.depth, budget.nodes) - len(tree)
         # Of a sampled draft nothing may be left out: nobody could say no to what is added.
         if room < 1 or tree.q is not None:
-            return replace(tree, asked=(MODEL,))
+            return replace(tree, called=(MODEL,))
         guess = self._copier.follow(memory, tree.tokens, Budget(room, room))
         depth, survivals = len(tree), list(tree.survival)
         for likely in guess.score:
@@ -109,7 +109,7 @@ class CascadeDrafter:
             score=tree.score + guess.score[:n],
             source=tree.source + (LATER,) * n,
             survival=tuple(survivals),
-            asked=(MODEL, LATER),
+            called=(MODEL, LATER),
         )
 
     @property

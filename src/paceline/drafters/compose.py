@@ -1,7 +1,7 @@
 """Several drafters as one.
 
-ComposedDrafter   in order: the next is asked only where those before it have too little to say
-Portfolio         whoever is worth asking, their guesses in one tree, from which the policy chooses
+ComposedDrafter   in order: the next is called only where those before it have too little to say
+Portfolio         those that are worth calling, their guesses in one tree, from which the policy chooses
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from operator import or_
 
 from paceline.core.ports import Budget, Drafter, Features, Learner, Memory, Session, Want
 from paceline.core.record import Step
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.core.tree import EMPTY, ROOT, DraftTree, Votes
 
 
 class ComposedMemory:
@@ -65,7 +65,7 @@ class _Several:
 
 
 class ComposedDrafter(_Several):
-    """least: how many tokens are enough for the later ones not to be asked. Where none has so many, the
+    """least: how many tokens are enough for the later ones not to be called. Where none has so many, the
     largest draft is taken, of equals the first. A sampled draft is taken whatever its size: how long it
     became depends on what was drawn, and a choice by that would bias the output."""
 
@@ -75,7 +75,7 @@ class ComposedDrafter(_Several):
 
     def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
         trees = [EMPTY] * len(batch)
-        asked: list[tuple[str, ...]] = [()] * len(batch)
+        called: list[tuple[str, ...]] = [()] * len(batch)
         for i, drafter in enumerate(self.drafters):
             open_ = [
                 at
@@ -86,12 +86,12 @@ class ComposedDrafter(_Several):
                 break
             proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
             for at, tree in zip(open_, proposals, strict=True):
-                asked[at] += tree.asked or (drafter.name,)
+                called[at] += tree.called or (drafter.name,)
                 # Probes alone are worth their rows where nobody has a guess.
                 size, best = (len(tree.drafted), len(tree)), (len(trees[at].drafted), len(trees[at]))
                 if tree.q is not None or size > best:
                     trees[at] = tree
-        return [replace(tree, asked=names) for tree, names in zip(trees, asked, strict=True)]
+        return [replace(tree, called=names) for tree, names in zip(trees, called, strict=True)]
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Union:
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
-    said: list[tuple[tuple[str, float], ...]] = field(default_factory=list)
+    votes: list[Votes] = field(default_factory=list)
     probes: set[int] = field(default_factory=set)
     _places: dict[tuple[int, int], int] = field(default_factory=dict)
     _tree: DraftTree = EMPTY
@@ -117,55 +117,57 @@ class Union:
                 place = self._places[key] = len(self.tokens)
                 self.tokens.append(token)
                 self.parents.append(key[0])
-                self.said.append(((source, score),))
+                self.votes.append(((source, score),))
                 if is_probe:
                     self.probes.add(place)
             elif place in self.probes and not is_probe:
                 self.probes.remove(place)
-                self.said[place] = ((source, score),)
+                self.votes[place] = ((source, score),)
             elif is_probe == (place in self.probes):
-                self.said[place] += ((source, score),)
+                self.votes[place] += ((source, score),)
             places[node] = place
         self._tree = EMPTY
 
     def tree(self) -> DraftTree:
-        if len(self._tree) != len(self.tokens) or self._tree.said != tuple(self.said):
+        if len(self._tree) != len(self.tokens) or self._tree.votes != tuple(self.votes):
             self._tree = DraftTree(
                 tokens=tuple(self.tokens),
                 parents=tuple(self.parents),
-                score=tuple(max(score for _, score in who) for who in self.said),
-                source=tuple(who[0][0] for who in self.said),
-                said=tuple(self.said),
+                score=tuple(max(score for _, score in who) for who in self.votes),
+                source=tuple(who[0][0] for who in self.votes),
+                votes=tuple(self.votes),
                 probe=frozenset(self.probes),
             )
         return self._tree
 
 
 class Portfolio(_Several):
-    """Its drafters in order, whoever the budget asks. Together they may propose more than the budget holds:
-    the policy chooses. A sampled draft stands alone: its nodes may not be chosen from, and whether it was
-    asked for was decided before it was drawn."""
+    """Its drafters in order, those that the budget calls. Together they may propose more than the budget
+    holds: the policy chooses. A sampled draft stands alone: its nodes may not be chosen from, and whether it
+    was called was decided before it was drawn."""
 
     def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
         if not any(budget.depth for _, budget in batch):
             return [EMPTY] * len(batch)
         unions = [Union() for _ in batch]
         alone: list[DraftTree | None] = [None] * len(batch)
-        asked: list[tuple[str, ...]] = [()] * len(batch)
+        called: list[tuple[str, ...]] = [()] * len(batch)
         for i, drafter in enumerate(self.drafters):
             open_ = [
                 at
                 for at, (_, budget) in enumerate(batch)
-                if alone[at] is None and budget.depth > 0 and budget.asks(drafter.name, unions[at].tree)
+                if alone[at] is None
+                and budget.depth > 0
+                and budget.should_call(drafter.name, unions[at].tree)
             ]
             if not open_:
                 continue
             proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
             for at, tree in zip(open_, proposals, strict=True):
-                asked[at] += tree.asked or (drafter.name,)
+                called[at] += tree.called or (drafter.name,)
                 if tree.q is not None:
                     alone[at] = tree
                 else:
                     unions[at].add(tree)
         drafts = [union.tree() if tree is None else tree for union, tree in zip(unions, alone, strict=True)]
-        return [replace(tree, asked=names) for tree, names in zip(drafts, asked, strict=True)]
+        return [replace(tree, called=names) for tree, names in zip(drafts, called, strict=True)]

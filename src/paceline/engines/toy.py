@@ -19,7 +19,7 @@ from paceline.core.answers import Answers
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.ports import Caps, Features, Rollback, Session, Want
 from paceline.core.sampling import top_k
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.core.tree import EMPTY, DraftTree
 from paceline.core.vocab import Vocab
 
 Array = NDArray[np.float64]
@@ -173,15 +173,7 @@ class ToySession:
         if not tokens and not self.tokens:
             raise UsageError("the prompt is empty: give at least one token")
         if self._grown and tokens:
-            path: list[int] = []
-            node = ROOT
-            for token in tokens[:-1]:
-                child = self._tree.child(node, token)
-                if child is None:
-                    break
-                path.append(child)
-                node = child
-            self._commit(path)
+            self._commit(self._tree.along(tokens[:-1]))
         self.tokens += tokens
         self._tree, self._grown = EMPTY, []
 

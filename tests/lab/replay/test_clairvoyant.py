@@ -94,7 +94,7 @@ def test_tokens_of_a_draft_model_take_a_pass_each_and_those_of_others_none() -> 
     assert chances.passes[0] == [0, 0, 0, 3]
     said = ((("model", 0.5),), (("model", 0.5), ("lookup", 0.9)), (("model", 0.5),))
     three = chain([1, 2, 3], "model")
-    chances.add(0, DraftTree(three.tokens, three.parents, three.score, three.source, said=said))
+    chances.add(0, DraftTree(three.tokens, three.parents, three.score, three.source, votes=said))
     assert chances.passes[0] == [0, 0, 0, 2]
 
 
@@ -260,9 +260,7 @@ class Whim(Fixed):
             keep: list[bool] = []
             for parent in tree.parents:
                 keep.append((parent == ROOT or keep[parent]) and self._random.random() < 0.7)
-            chosen = tree.only(keep)
-            object.__setattr__(chosen, "whole", tree)
-            out.append(chosen)
+            out.append(tree.only(keep))
         return out
 
 

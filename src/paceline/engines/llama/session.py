@@ -51,7 +51,7 @@ class LlamaSession:
         if self._slot is None:
             self._begin(list(tokens))
         elif self._rooted and tokens:
-            self._commit(self._matching(tokens))
+            self._commit(self._tree.along(tokens[:-1]))  # the last one is the new root
         else:
             self.rollback()
         self.tokens += tokens
@@ -63,18 +63,6 @@ class LlamaSession:
             shared = 0
         if shared < len(slot.cached):
             self._cache.trim(slot, shared)
-
-    def _matching(self, tokens: Sequence[int]) -> list[int]:
-        """The drafted nodes that the text goes on with, short of its last token, the new root."""
-        path: list[int] = []
-        node = ROOT
-        for token in tokens[:-1]:
-            child = self._tree.child(node, token)
-            if child is None:
-                break
-            path.append(child)
-            node = child
-        return path
 
     def plan_reading(self, n: int, batch: Batch) -> None:
         """Add the next `n` unread tokens to `batch`."""

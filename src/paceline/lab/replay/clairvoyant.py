@@ -83,12 +83,9 @@ class Chances:
 
     def add(self, at: int, tree: DraftTree) -> None:
         """Proposed after the first `at` tokens of the answer."""
-        node, passes = ROOT, 0
-        for n, token in enumerate(self.tokens[at:], 1):
-            below = tree.child(node, token)
-            if below is None:
-                return
-            node, passes = below, passes + self._is_paid(tree, below)
+        passes = 0
+        for n, node in enumerate(tree.along(self.tokens[at:]), 1):
+            passes += self._is_paid(tree, node)
             self._add(at, n, passes)
 
     def _add(self, at: int, n: int, passes: int) -> None:
@@ -100,8 +97,8 @@ class Chances:
 
     def _is_paid(self, tree: DraftTree, node: int) -> bool:
         """Nobody proposed it for free."""
-        said = [name for name, _ in tree.said[node]] if tree.said else []
-        return self.paid.issuperset(said or [tree.source[node]])
+        proposers = [name for name, _ in tree.votes[node]] if tree.votes else [tree.source[node]]
+        return self.paid.issuperset(proposers)
 
     def rank(self, at: int, tree: DraftTree) -> None:
         """The draft model's next token after `at` others, the likeliest first."""

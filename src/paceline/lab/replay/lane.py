@@ -148,7 +148,7 @@ class Lane:
         chances = [Chances(one.tokens, self._paid) for one in recordings]
         for i, step in together(self._target, self._loops, self.policy, recordings, self._clock):
             if self._asked is not None:
-                chances[i].add(each[i].tokens, step.tree.proposed)
+                chances[i].add(each[i].tokens, step.proposal)
             for stats in (self.stats, each[i]):
                 stats.add(step)
             self.positions.add(step)

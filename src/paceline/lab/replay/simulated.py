@@ -121,7 +121,7 @@ class SimulatedDrafter:
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
         trees = self.inner.propose(batch)
-        self._clock.spend(sum(self._seconds.get(name, 0.0) for tree in trees for name in tree.asked))
+        self._clock.spend(sum(self._seconds.get(name, 0.0) for tree in trees for name in tree.called))
         return trees
 
     def close(self) -> None:

@@ -1,0 +1,59 @@
+"""Whether it pays to call a drafter, learned from what calling it has gained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+CERTAINTY = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # how sure the draft was before: steps are told apart by it
+SHARE = 1 / 8  # the weight of the last call in how long the next one is expected to take
+# An expected gain rests on so many outcomes: at first on a token that was never gained, so that a drafter is
+# tried before it is judged; later on the last ones.
+FIRST, LAST = 8, 64
+WELCOME = 4  # so often a drafter is called before it is judged: the first calls tell how long one takes
+PROBING = 0.01  # of all time goes, at most, into calling a drafter that has not paid
+
+
+def certainty(survival: float) -> int:
+    """The kind of step, by the survival of the likeliest guess before the drafter is called."""
+    return sum(survival > edge for edge in CERTAINTY)
+
+
+@dataclass
+class Gain:
+    """One drafter's. tokens: that a call adds to what a step is worth, by the kind of step; outcomes: how
+    many each rests on. seconds: of a call; level: of each level of depth that it computes. credit: seconds that
+    were saved up for a call that is not expected to pay, which shows whether that has changed."""
+
+    tokens: list[float] = field(default_factory=lambda: [1.0] * (len(CERTAINTY) + 1))
+    outcomes: list[int] = field(default_factory=lambda: [FIRST] * (len(CERTAINTY) + 1))
+    seconds: float = 0.0
+    level: float = 0.0
+    calls: int = 0
+    credit: float = 0.0
+
+    def save(self, seconds: float) -> None:
+        """So much time has gone by."""
+        self.credit = min(self.credit + PROBING * seconds, self.seconds)
+
+    def should_call(self, kind: int, rate: float) -> bool:
+        """rate: tokens that a second has to bring."""
+        if self.calls < WELCOME or self.tokens[kind] > rate * self.seconds:
+            return True
+        if self.credit < self.seconds:
+            return False
+        self.credit = 0.0
+        self.outcomes[kind] = min(self.outcomes[kind], FIRST)  # a change is to be seen soon
+        return True
+
+    def observe(self, kind: int, tokens: float, seconds: float, levels: int) -> float:
+        """What came of a call. Returns the seconds that count."""
+        if self.calls:
+            seconds = min(seconds, 4 * self.seconds)  # a hiccup must not keep a drafter out for long
+        share = max(SHARE, 1 / (1 + self.calls))
+        self.seconds += share * (seconds - self.seconds)
+        self.level += share * (seconds / max(1, levels) - self.level)
+        self.calls += 1
+        # Nearly the mean: most calls gain nothing, and a row of those must not keep a drafter out.
+        self.outcomes[kind] += self.outcomes[kind] < LAST
+        self.tokens[kind] += (tokens - self.tokens[kind]) / self.outcomes[kind]
+        return seconds
