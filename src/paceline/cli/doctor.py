@@ -138,17 +138,19 @@ class Examining:
             settings = doctor_machine.settings(self._hardware) if tries else []
             nodes = tuple(self._hardware.cores.nodes)
             attends = self._measure and doctor_machine.may_choose(llm.target)
-            work = {"target": STEPS, thread_trials.TURN: thread_trials.ROUNDS * len(settings)}
-            if attends:
-                work |= {attention.TURN: 2 * attention.ROUNDS}
+            work = {
+                "target": STEPS,
+                thread_trials.STAGE: STEPS * bool(settings),
+                attention.STAGE: STEPS * attends,
+            }
             if llm.draft is not None:
                 work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
             with progress(work, interrupts) as tick:
-                told = in_steps(tick)
-                record = examine(llm, self._effort, to_stderr, told, again=self._again).as_dict()
+                tell = in_steps(tick)
+                record = examine(llm, self._effort, to_stderr, tell, again=self._again).as_dict()
                 record |= {
-                    "trials": doctor_machine.try_threads(llm, settings, nodes, tick) if settings else None,
-                    "attention": doctor_machine.try_attention(llm.target, tick) if attends else None,
+                    "trials": doctor_machine.try_threads(llm, settings, nodes, tell) if settings else None,
+                    "attention": doctor_machine.try_attention(llm.target, tell) if attends else None,
                 }
                 return record | {"diagnosis": doctor_machine.diagnose(llm, self._hardware, record, tick)}
 
