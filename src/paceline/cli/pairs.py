@@ -263,7 +263,7 @@ def _measured(
     """What can be relied on of it."""
     from paceline.cli.progress import progress
     from paceline.costing import NOISY
-    from paceline.lab.advice.passes import measure
+    from paceline.lab.advice.estimate import measure
 
     given = way | {"n_ctx": min(question.n_ctx, target.n_ctx or question.n_ctx)}
     with progress({"measuring": 1 + len(drafts)}, interrupts) as tick:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.core.theory import best_n_draft, break_even, expected_tokens, with_verification_cost
+from paceline.core.theory import (
+    best_n_draft,
+    break_even,
+    distinct_experts,
+    expected_tokens,
+    with_verification_cost,
+)
 from paceline.lab.evidence import Evidence
 from paceline.machine.models.facts import HYBRID, RECURRENT
 
@@ -36,12 +42,6 @@ def diagnose(evidence: Evidence) -> list[Cause]:
     """The gravest first."""
     found = [cause for judge in JUDGES if (cause := judge(evidence)) is not None]
     return sorted(found, key=lambda cause: SEVERITIES.index(cause.severity))
-
-
-def distinct_experts(experts: int, used: int, rows: int) -> float:
-    """Experts that a pass over so many rows is expected to read, over those of one row, were they chosen at
-    random: E (1 - (1 - k/E)^B) / k."""
-    return experts * (1 - (1 - used / experts) ** rows) / used
 
 
 def dear_verification(e: Evidence) -> Cause | None:
@@ -95,7 +95,7 @@ def growing_experts(e: Evidence) -> Cause | None:
     ratio = e.relative(ROWS)
     if not 0 < e.experts_used < e.experts or ratio is None:
         return None
-    grown = distinct_experts(e.experts, e.experts_used, ROWS)
+    grown = distinct_experts(e.experts, e.experts_used, ROWS) / e.experts_used
     if ratio < 1 + (grown - 1) / 3:  # it is not what the pass waits for
         return None
     return Cause(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.core.errors import PacelineError
+from paceline.core.theory import expected_tokens
 from paceline.lab.advice.prior import ANY, LEAST, MOST, Range
 from paceline.lab.advice.speed import SURE, UNSURE
 from paceline.lab.bench.method import parse
@@ -109,7 +110,7 @@ def from_length(length: float, n_draft: int) -> float:
 def _length(a: float, n_draft: int) -> float:
     sure = max(SURE, a)
     share = 1.0 if a >= SURE else max(0.0, (a - UNSURE) / (sure - UNSURE))
-    return 1.0 + share * sure * float(sum(a**i for i in range(n_draft)))
+    return 1.0 + share * sure * expected_tokens(a, n_draft - 1)
 
 
 def _fingerprint(known: Mapping[str, Any], role: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.lab.advice.passes import Passes
+from paceline.lab.advice.estimate import Estimate
 from paceline.lab.advice.past import Past
 from paceline.lab.advice.prior import ANY, Range
 from paceline.machine.models.facts import Facts
@@ -41,10 +41,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the machine. passes: of a model as "target" or "draft". past: what a bench found of a
+    """What is known of the machine. costs: of a model as "target" or "draft". past: what a bench found of a
     drafter, with a draft model or without. available: bytes of memory."""
 
-    passes: Callable[[Facts, str], Passes]
+    costs: Callable[[Facts, str], Estimate]
     past: Callable[[Facts | None, str], Past | None]
     available: int
 

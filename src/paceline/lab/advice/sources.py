@@ -9,8 +9,8 @@ from typing import Any
 
 from paceline.core.cost import Costs
 from paceline.engines.openers import Way
+from paceline.lab.advice.estimate import Estimate, estimated, kept
 from paceline.lab.advice.memory import available
-from paceline.lab.advice.passes import Passes, estimated, kept
 from paceline.lab.advice.past import Past, of_drafters
 from paceline.lab.advice.row import Known, Question
 from paceline.machine.identity import cpu_name, fingerprint
@@ -33,35 +33,31 @@ def known(
     now, by path. Raises HistoryError for a history that cannot be read."""
     runs = _runs(history)
     machine = {"processor": cpu_name(), "threads": way["threads"]}
-    depth = question.depth
     measured_now = now or {}
 
     @cache
     def speed() -> float:
         return bandwidth()
 
-    def passes(facts: Facts, role: str) -> Passes:
-        here = facts.path.is_file()
-        if here and facts.path in measured_now:
-            costs = measured_now[facts.path]
-            if role == "target":
-                return Passes.of(costs.target, depth, costs.step)
-            if costs.draft is not None:
-                return Passes.of(costs.draft, depth)
-        found = kept(Way(facts.path, way), role, depth) if here else None
-        return estimated(facts, speed(), way["threads"]) if found is None else found
+    def costs(facts: Facts, role: str) -> Estimate:
+        if not facts.path.is_file():
+            return estimated(facts, role, speed(), way["threads"])
+        found = measured_now.get(facts.path)
+        if found is not None and role == "target":
+            return Estimate.measured(found.target, found.step)
+        if found is not None and found.draft is not None:
+            return Estimate.measured(found.draft)
+        return kept(Way(facts.path, way), role) or estimated(facts, role, speed(), way["threads"])
 
     def past(facts: Facts | None, drafter: str) -> Past | None:
         if not runs or not target.path.is_file():
             return None
-        if facts is None:
-            return of_drafters(runs, fingerprint(target.path), None, (drafter,), question.task, machine)
         # With a draft model, auto is what `paceline run` does.
-        names = (drafter, "auto")
-        draft = fingerprint(facts.path)
-        return of_drafters(runs, fingerprint(target.path), draft, names, question.task, machine)
+        drafters = (drafter,) if facts is None else (drafter, "auto")
+        draft = None if facts is None else fingerprint(facts.path)
+        return of_drafters(runs, fingerprint(target.path), draft, drafters, question.task, machine)
 
-    return Known(passes, past, available(gpus=bool(way["gpu_layers"])))
+    return Known(costs, past, available(gpus=bool(way["gpu_layers"])))
 
 
 def _runs(path: Path) -> list[Any]:
