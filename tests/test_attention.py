@@ -26,6 +26,7 @@ from paceline.attention import (
 from paceline.core.errors import ModelError
 from paceline.costing import NOISY
 from paceline.engines.llama import LlamaTarget
+from paceline.machine.home import kept_at
 from timed import TimedTarget
 
 CONTEXT = 2048
@@ -188,7 +189,7 @@ def test_a_damaged_choice_is_made_again(
 ) -> None:
     found_to_be(FASTER, monkeypatch)
     attention.settle(target)
-    path = attention.path_of(attention._key(target))
+    path = kept_at("attention", attention._key(target))
     said = json.loads(path.read_text())
     path.write_text(json.dumps(said | {"flash": "no"}) if damage == "flash" else damage)
     assert recall(target) is None
@@ -262,5 +263,5 @@ def test_where_no_other_context_can_be_made_the_model_is_as_it_was(
 
 
 def recall_file(target: LlamaTarget) -> dict[str, Any]:
-    out: dict[str, Any] = json.loads(attention.path_of(attention._key(target)).read_text())
+    out: dict[str, Any] = json.loads(kept_at("attention", attention._key(target)).read_text())
     return out

@@ -6,13 +6,11 @@ half of the time without, or hardly less (docs/log/costs.md)."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -21,10 +19,9 @@ from paceline.core.ports import Target
 from paceline.core.timer import Clock, Progress, Timer, in_rounds, medians, unseen
 from paceline.costing import NOISY, Warn, goes_without_flash, key_of, progress, to_stderr
 from paceline.engines.engine import Engine, FlashAttention, Setup
+from paceline.machine import home
 from paceline.machine.hardware.bandwidth import free_memory
-from paceline.machine.home import kept_at, write_whole
 
-FORMAT = 1
 STAGE = "attention"  # of a progress bar
 ROUNDS = 3
 DEPTH = 512  # tokens of the prompt, that passes come after
@@ -164,14 +161,11 @@ def best(tried: Sequence[Attention]) -> Attention:
 def recall(model: Setup) -> bool | None:
     """Which was kept for a model that is run like this; None where none was, or none that can be used: it is
     tried again in a moment."""
-    key = _key(model)
     try:
-        said = json.loads(path_of(key).read_bytes())
-        good = said["format"] == FORMAT and said["key"] == json.loads(json.dumps(key))
-        flash = said["flash"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        flash = home.recall("attention", _key(model)).get("flash")
+    except (OSError, ValueError):
         return None
-    return flash if good and type(flash) is bool else None
+    return flash if type(flash) is bool else None
 
 
 def keep(model: Setup, found: Sequence[Attention], warn: Warn) -> bool:
@@ -180,19 +174,10 @@ def keep(model: Setup, found: Sequence[Attention], warn: Warn) -> bool:
     if any(one.noise >= NOISY for one in found):
         warn("the machine is too busy to tell whether flash attention is faster: nothing is kept")
         return True
-    key, flash = _key(model), not found or best(found).flash
-    path = path_of(key)
-    said = {"format": FORMAT, "key": key, "flash": flash, "tried": [one.as_dict() for one in found]}
-    try:
-        write_whole(path, json.dumps(said, allow_nan=False))
-    except OSError as error:
-        warn(f"{path}: cannot be written ({error.strerror}); flash attention is tried again next time")
+    flash = not found or best(found).flash
+    kept = {"flash": flash, "tried": [one.as_dict() for one in found]}
+    home.keep("attention", _key(model), kept, warn, "flash attention is tried again next time")
     return flash
-
-
-def path_of(key: Mapping[str, Any]) -> Path:
-    """Where the choice is kept of what `key` tells."""
-    return kept_at("attention", key)
 
 
 def _key(model: Setup) -> dict[str, Any]:

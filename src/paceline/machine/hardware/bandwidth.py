@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import PacelineError
+from paceline.machine import home
 from paceline.machine.hardware.cores import CPU
 from paceline.machine.hardware.files import Files, whole
-from paceline.machine.home import kept_at, write_whole
+from paceline.machine.home import Key, Warn
 from paceline.machine.identity import cpu_name
 
-FORMAT = 1
 SECONDS = 0.4  # for all of it, filling the memory included
 ROUNDS = 5  # of which the fastest counts: other programs only ever take something away
 PIECE = 1 << 20  # bytes read at a time: long beside a call from Python, short beside a round
@@ -25,11 +23,8 @@ LEAST, MOST = 64 << 20, 4 << 30  # bytes that are read
 BEYOND, BARELY = 4, 2  # times the last levels' caches: as is wanted, and as will do
 SPARE = 4  # the share of the free memory that is taken is at most one over this
 
-Warn = Callable[[str], None]
-Key = dict[str, Any]
 
-
-def measured(threads: int | None = None, *, warn: Warn | None = None, again: bool = False) -> float:
+def measured(threads: int | None = None, *, warn: Warn = lambda _: None, again: bool = False) -> float:
     """Bytes a second that so many threads read together (None: as many as decoding uses). From the disk where
     it was measured before; warn: told where it cannot be kept. Raises PacelineError where too little memory
     is free to tell, or the system gives too little of it or of threads."""
@@ -40,7 +35,7 @@ def measured(threads: int | None = None, *, warn: Warn | None = None, again: boo
     if not again and (kept := recall(key)) is not None:
         return kept
     rate = measure(threads, size_for(last_level(Files()), free_memory()))
-    keep(key, rate, warn)
+    home.keep("bandwidth", key, {"bytes_per_second": rate}, warn, "memory is measured again next time")
     return rate
 
 
@@ -173,19 +168,7 @@ class Reading:
 def recall(key: Key) -> float | None:
     """What was kept; None where nothing was, or nothing that can be used: it is measured in a moment."""
     try:
-        said = json.loads(kept_at("bandwidth", key).read_bytes())
-        rate = said["bytes_per_second"]
-        good = said["format"] == FORMAT and said["key"] == key and type(rate) in (int, float)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        rate = home.recall("bandwidth", key).get("bytes_per_second", 0)
+    except (OSError, ValueError):
         return None
-    return float(rate) if good and 1e6 < rate < 1e15 else None
-
-
-def keep(key: Key, rate: float, warn: Warn | None = None) -> None:
-    """Whole or not at all; where the disk refuses, `warn` is told."""
-    path = kept_at("bandwidth", key)
-    try:
-        write_whole(path, json.dumps({"format": FORMAT, "key": key, "bytes_per_second": rate}))
-    except OSError as error:
-        if warn is not None:
-            warn(f"{path}: cannot be written ({error.strerror}); memory is measured again next time")
+    return float(rate) if type(rate) in (int, float) and 1e6 < rate < 1e15 else None
