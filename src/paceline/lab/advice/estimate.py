@@ -100,7 +100,7 @@ def measure(
     done: Callable[[Path], object],
     note: Callable[[str], object],
 ) -> dict[Path, Costs]:
-    """Load the target, and beside it each draft in its turn, and measure what was not measured yet: it is
+    """Load the target, and beside it one draft after the other, and measure what was not measured yet: it is
     kept for whatever loads these models next. given: what `assemble.load` takes besides. done: told the path
     of each. note: told of drafts that cannot be loaded, which end nothing."""
     from paceline.assemble import load

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from paceline.lab.bench.method import parse
 # Tokens of one text resemble each other: so many are worth one that was drawn by itself. Judgement.
 ALIKE = 10
 HALF_OF_95 = 1.96
+FINE = 2**30  # steps of an acceptance that is looked for
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,7 @@ def _acceptance(result: Mapping[str, Any], drafting: Any) -> Range | None:
 def from_length(length: float, n_draft: int) -> float:
     """The acceptance of all tokens at which drafts that begin with a sure one emit `length` tokens a step:
     the inverse of what speed.py expects of them."""
-    low, high = LEAST, MOST
-    for _ in range(30):
-        a = (low + high) / 2
-        low, high = (a, high) if _length(a, n_draft) < length else (low, a)
-    return high
+    return bisect_left(range(FINE), length, key=lambda i: _length(i / FINE, n_draft)) / FINE
 
 
 def _length(a: float, n_draft: int) -> float:

@@ -164,7 +164,7 @@ class _Ranking:
         if past is not None and past.speedup is not None:  # of this very pair, here: no prediction is needed
             speedup, from_ = past.speedup, f"bench {past.run}"
             n_draft = past.n_draft if speedup.likely > 1.0 else 0
-        needed = memory.needed((self._target, *drafts), question.n_ctx, question.cache_type)
+        size, known = memory.needed((self._target, *drafts), question.n_ctx, question.cache_type)
         return Row(
             n_draft=n_draft,
             width=found.width,
@@ -172,9 +172,9 @@ class _Ranking:
             speedup_from=from_,
             token=speed.seconds(costs[0], depth)[1],
             break_even=speed.break_evens(costs[0], depth),
-            memory=needed.total,
-            memory_known=needed.known,
-            fits=needed.total <= self._known.available,
+            memory=size,
+            memory_known=known,
+            fits=size <= self._known.available,
             **more,
         )
 
