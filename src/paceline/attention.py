@@ -55,9 +55,6 @@ class Attention:
         """Seconds of what a request asks for: READ tokens of a prompt, and both passes."""
         return READ / self.prompt + self.token + self.draft
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def settle(target: Engine, *, warn: Warn = to_stderr) -> None:
     """Let an engine that was just loaded go without flash attention where that was left open and is faster
@@ -175,7 +172,7 @@ def keep(model: Setup, found: Sequence[Attention], warn: Warn) -> bool:
         warn("the machine is too busy to tell whether flash attention is faster: nothing is kept")
         return True
     flash = not found or best(found).flash
-    kept = {"flash": flash, "tried": [one.as_dict() for one in found]}
+    kept = {"flash": flash, "tried": [asdict(one) for one in found]}
     home.keep("attention", _key(model), kept, warn, "flash attention is tried again next time")
     return flash
 

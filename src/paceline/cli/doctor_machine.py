@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,6 @@ Tell = Callable[[str, float], None]  # which share of a stage is over
 def look(target: str | None, threads: int | None, again: bool) -> Hardware:
     """What can be read without loading a model; memory is measured with so many threads. target: says which
     engine is meant; None: the embedded one."""
-    from dataclasses import replace
-
     from paceline import zoo
     from paceline.costing import to_stderr
     from paceline.engines.openers import build_of
@@ -140,13 +139,11 @@ def try_attention(target: Engine, tell: Tell) -> dict[str, Any] | None:
         to_stderr(f"flash attention is not tried: {error}")
         return None
     keep(target, found, to_stderr)
-    return {"tried": [one.as_dict() for one in found], "best": found.index(best(found))}
+    return {"tried": [asdict(one) for one in found], "best": found.index(best(found))}
 
 
 def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
     """record: what passes cost and what was tried, as `--json` has it."""
-    from dataclasses import asdict
-
     from paceline.core.cost import Costs
     from paceline.lab import diagnosis, gathering
 

@@ -17,7 +17,6 @@ from paceline.lab.advice.prior import Range, expected, task_of
 from paceline.lab.advice.row import (
     COPIER,
     DOWNLOAD,
-    MAPPABLE,
     MODEL,
     PREDICTED,
     PRIOR,
@@ -27,11 +26,12 @@ from paceline.lab.advice.row import (
     Question,
     Row,
 )
+from paceline.machine.fit.compatibility import COMPATIBLE, MAPPABLE, SAME
 from paceline.machine.fit.known_pairs import KnownPair
 from paceline.machine.models.facts import ATTENTION, Facts
 from paceline.machine.models.family import family_of
 
-USABLE = ("same", "compatible", MAPPABLE)
+USABLE = (SAME, COMPATIBLE, MAPPABLE)
 BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # of a weight, in files not here yet
 CERTAIN = 1.0 - 1e-3  # an acceptance: from there on a draft that only breaks even is no gain
 BETTER = 1.05  # times the best draft here: from there on a download is worth a line

@@ -12,7 +12,6 @@ from paceline.lab.advice.prior import ANY, Range
 from paceline.machine.models.facts import Facts
 
 MODEL, COPIER, DOWNLOAD = "model", "suffix", "download"
-MAPPABLE = "mappable"
 PREDICTED, PRIOR = "predicted", "prior"
 DEPTH = 1024  # tokens of context that costs are compared after; half of the context where that is less
 
