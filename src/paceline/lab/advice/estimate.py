@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -102,22 +103,34 @@ def measure(
 ) -> dict[Path, Costs]:
     """Load the target, and beside it one draft after the other, and measure what was not measured yet: it is
     kept for whatever loads these models next. given: what `assemble.load` takes besides. done: told the path
-    of each. note: told of drafts that cannot be loaded, which end nothing."""
+    of each. note: told of drafts that cannot be loaded, which end nothing, and of costs that cannot be relied
+    on, which are left out."""
     from paceline.assemble import load
-    from paceline.costing import beside, costs_of
+    from paceline.costing import NOISY, beside, costs_of
 
     found = {}
+
+    def add(path: Path, costs: Costs, cost: Cost) -> None:
+        if cost.noise < NOISY:
+            found[path] = costs
+        else:
+            apart = f"lie {cost.noise:.1f}x apart" if isfinite(cost.noise) else "are too few to compare"
+            note(f"{path}: times of one and the same pass {apart}; measure again later")
+        done(path)
+
     with load(target, drafters="none", **given) as large:
-        found[target] = costs_of(large.target, quiet=True)
-        done(target)
+        costs = costs_of(large.target, quiet=True)
+        add(target, costs, costs.target)
         for path in drafts:
             try:
                 settings = beside(given | {"n_ctx": large.target.caps.n_ctx})
                 with load(path, drafters="none", **settings) as small:
-                    found[path] = costs_of(large.target, small.target, quiet=True)
+                    costs = costs_of(large.target, small.target, quiet=True)
             except ModelError as error:
                 note(f"not measured: {error}")
-            done(path)
+                done(path)
+            else:
+                add(path, costs, costs.draft or costs.target)
     return found
 
 
