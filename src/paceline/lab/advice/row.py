@@ -13,6 +13,7 @@ from paceline.machine.models.facts import Facts
 
 MODEL, COPIER, DOWNLOAD = "model", "suffix", "download"
 PREDICTED, PRIOR = "predicted", "prior"
+TARGET = ("name", "family", "parameters", "quantisation", "size")  # what is said of it
 DEPTH = 1024  # tokens of context that costs are compared after; half of the context where that is less
 
 
@@ -99,14 +100,7 @@ class Advice:
     def as_dict(self) -> dict[str, Any]:
         target = self.target
         return {
-            "target": {
-                "path": str(target.path),
-                "name": target.name,
-                "family": target.family,
-                "parameters": target.parameters,
-                "quantisation": target.quantisation,
-                "size": target.size,
-            },
+            "target": {"path": str(target.path)} | {name: getattr(target, name) for name in TARGET},
             **asdict(self.question),
             "costs_from": self.costs_from,
             "two_rows": self.two_rows,
