@@ -20,11 +20,11 @@ from paceline.lab.thread_trials import (
     Affinity,
     Setting,
     Trial,
+    affinity,
     best,
     pinnable,
     settings_for,
     tried,
-    whereabouts,
 )
 from paceline.machine.hardware import containers, cores
 from paceline.machine.hardware.files import Files
@@ -101,7 +101,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[int] | None]:
         finally:
             at.append(None)
 
-    monkeypatch.setattr(thread_trials, "whereabouts", kept)
+    monkeypatch.setattr(thread_trials, "affinity", kept)
     return at
 
 
@@ -173,7 +173,7 @@ def test_a_thread_that_ends_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "sched_getaffinity", gone, raising=False)
     kept: list[tuple[int, set[int]]] = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda *args: kept.append(args), raising=False)
-    with whereabouts():
+    with affinity():
         pass
     assert kept[-1] == (0, {3})
 
@@ -211,7 +211,7 @@ def test_all_threads_are_kept_to_a_place_and_each_is_given_its_own_back() -> Non
     worker = threading.Thread(target=work)
     worker.start()
     ready.wait()
-    with whereabouts() as keep_to:
+    with affinity() as keep_to:
         keep_to(one)
         go.set()
         worker.join()

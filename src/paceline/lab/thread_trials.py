@@ -110,7 +110,7 @@ def tried(
     the same model with its weights on all memory nodes, for settings that ask for it. Leaves the threads
     where they may run as before; what number they are is for the caller to set back."""
     with ExitStack() as stack:
-        keep_to = stack.enter_context(whereabouts())
+        keep_to = stack.enter_context(affinity())
         usual = other = stack.enter_context(closing(Timer(target, clock)))
         half = max(1, target.caps.n_ctx // 2)
         length, passes = min(PROMPT[0], half), min(PASSES[0], half)
@@ -166,7 +166,7 @@ def pinnable() -> bool:
 
 
 @contextmanager
-def whereabouts() -> Iterator[Affinity]:
+def affinity() -> Iterator[Affinity]:
     """Keeps all threads of this process to some processors (where the set is empty, to what was theirs), and
     gives each its own back in the end. An engine's threads are made once and stay where they were made."""
     if not pinnable():
