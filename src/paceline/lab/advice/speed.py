@@ -36,6 +36,7 @@ SURE, UNSURE = 0.95, 0.45
 # less. Judgement.
 SECOND = 0.3
 CLOSE = 1e-9
+EVEN = 16  # the longest draft whose break-even is told
 FINE = 2**20  # steps of an acceptance that is looked for
 
 
@@ -111,13 +112,12 @@ def needed(costs: Costs, depth: int, *, tree: bool = True) -> float | None:
     return bisect_left(range(FINE), True, key=lambda i: pays(i / FINE)) / FINE if pays(1.0) else None
 
 
-def break_evens(costs: Costs, depth: int, longest: int = 16) -> dict[int, float | None]:
+def break_evens(costs: Costs, depth: int) -> dict[int, float | None]:
     """By K, the acceptance at which drafts of just K tokens, at every step, neither gain nor lose."""
     passes, token = seconds(costs, depth)
     plain = float(passes[1]) + costs.step
     return {
-        k: break_even((float(passes[1 + k]) + k * token + costs.step) / plain, k)
-        for k in range(1, longest + 1)
+        k: break_even((float(passes[1 + k]) + k * token + costs.step) / plain, k) for k in range(1, EVEN + 1)
     }
 
 
