@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline.lab.advice.passes import MEASURED, Passes
+from paceline.core.cost import Cost
+from paceline.lab.advice.estimate import MEASURED, Estimate
 from paceline.lab.advice.past import Past
 from paceline.lab.advice.row import Known
 from paceline.machine.models.facts import Facts
@@ -29,14 +30,14 @@ def facts(name: str = "target", family: str = "kin-1", billions: float = 8.0, **
     return Facts(**values | more)
 
 
-def passes(per_row: float = 0.0, one: float = 1.0, source: str = MEASURED) -> Passes:
+def passes(per_row: float = 0.0, one: float = 1.0, source: str = MEASURED) -> Estimate:
     """Seconds of a pass: one, and per_row for each row beyond the first."""
-    curve = (0.0, *(one + per_row * n for n in range(64)))
-    return Passes(curve, curve, curve, source, step=0.0)
+    cost = Cost.flat(one, per_row)
+    return Estimate(cost, cost, cost, source, step=0.0)
 
 
 def known(
-    target: Passes | None = None,
+    target: Estimate | None = None,
     drafts: dict[str, float] | None = None,
     past: dict[str | None, Past] | None = None,
     available: int = 10**12,
@@ -46,8 +47,10 @@ def known(
     target = target or passes()
     costs, found = drafts or {}, past or {}
 
-    def of(model: Facts, role: str) -> Passes:
-        return target if role == "target" else passes(one=costs.get(model.name, target.likely[1] / 100))
+    def of(model: Facts, role: str) -> Estimate:
+        if role == "target":
+            return target
+        return passes(one=costs.get(model.name, target.likely.seconds(1, 0) / 100))
 
     def before(model: Facts | None, drafter: str) -> Past | None:
         return found.get(None if model is None else model.name)

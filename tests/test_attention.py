@@ -1,9 +1,9 @@
-"""Flash attention and none take turns; the faster one is used where the choice was left open, and kept."""
+"""Flash attention and none are tried; the faster one is used where the choice was left open, and kept."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from paceline.attention import (
     ROUNDS,
     ROWS,
     SHORTEST,
-    TURN,
     Attention,
     best,
     recall,
@@ -25,58 +24,37 @@ from paceline.attention import (
     tried,
 )
 from paceline.core.errors import ModelError
-from paceline.core.tree import DraftTree
 from paceline.costing import NOISY
 from paceline.engines.llama import LlamaTarget
-from paceline.engines.llama.cache import common_prefix
-from paceline.engines.toy import ToyTarget
+from paceline.machine.home import kept_at
+from timed import TimedTarget
 
-V, CONTEXT = 6, 2048
+CONTEXT = 2048
 FASTER = [Attention(True, 256, 8, 300.0, 0.04, 0.1), Attention(False, 256, 8, 240.0, 0.03, 0.06)]
 
 
-class Timed:
-    """A toy's passes take what `row` and `pass_` say, and a prompt's tokens `token`; all passes of the test
-    go by one clock."""
+def test_they_are_measured_in_rounds_and_the_medians_are_told() -> None:
+    log: list[bool] = []
+    shares: list[float] = []
 
-    def __init__(self, pass_: float, row: float, log: list[str], name: str, token: float = 0.0) -> None:
-        self._toy = ToyTarget(V, n_ctx=CONTEXT)
-        self._pass, self._row, self._log, self._name = pass_, row, log, name
-        self._token, self._known = token, list[int]()
+    def taking(scale: float, flash: bool) -> TimedTarget:
+        def seconds(n: int, _nth: int) -> float:
+            log.append(flash)
+            return scale * (1.0 + n)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._toy, name)
+        return TimedTarget(seconds, n_ctx=CONTEXT)
 
-    def forward(self, batch: Sequence[tuple[Any, DraftTree]], want: Any) -> Any:
-        tokens = list(batch[0][0].tokens)
-        fresh = len(tokens) - common_prefix(self._known, tokens)
-        self._known = tokens
-        Clock.now += self._pass + self._row * len(batch[0][1]) + self._token * fresh
-        self._log.append(self._name)
-        return self._toy.forward(batch, want)
-
-
-class Clock:
-    now = 0.0
-
-
-def read() -> float:
-    return Clock.now
-
-
-def test_they_take_turns_and_the_medians_are_told() -> None:
-    log: list[str] = []
-    ticks: list[str] = []
-    targets: dict[bool, Any] = {True: Timed(2.0, 1.0, log, "on"), False: Timed(1.0, 0.5, log, "off")}
-    found = tried(targets, ticks.append, read)
+    on, off = taking(1.0, True), taking(0.5, False)
+    found = tried(on, off, shares.append, lambda: on.now + off.now)
     assert [(one.flash, one.depth, one.rows) for one in found] == [(True, DEPTH, ROWS), (False, DEPTH, ROWS)]
-    assert [(one.token, one.draft) for one in found] == [(2.0, 2.0 + ROWS - 1), (1.0, 1.0 + (ROWS - 1) / 2)]
+    assert [(one.token, one.draft) for one in found] == [(2.0, 1.0 + ROWS), (1.0, (1.0 + ROWS) / 2)]
     assert found[0].prompt == pytest.approx(DEPTH / 2.0)
     assert best(found).flash is False
     assert [one.noise for one in found] == [1.0, 1.0]
-    assert ticks == [TURN] * 2 * ROUNDS
-    turns = [log[i] for i in range(0, len(log), 3)]  # of three passes each
-    assert turns == ["on", "off", "off", "on", "on", "off"]
+    assert (len(shares), shares[-1]) == (2 * ROUNDS, 1.0)
+    rounds = [log[i] for i in range(0, len(log), 3)]  # of three passes each
+    assert rounds == [True, False, False, True, True, False]
+    assert (on.forgot, off.forgot) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -87,18 +65,14 @@ def test_in_little_time_a_prompt_is_as_long_as_fits_and_read_once_by_each(
     seconds: float, depth: int, pieces: int
 ) -> None:
     """At 0.01 s a token: 16 are read at first, uncounted, and then 16, 32, ... more."""
-    log: list[str] = []
-    targets: dict[bool, Any] = {
-        True: Timed(1e-6, 0.0, log, "on", 0.01),
-        False: Timed(1e-6, 0.0, log, "off", 0.02),
-    }
-    found = tried(targets, clock=read, seconds=seconds)
+    on, off = (TimedTarget(lambda n, _: 1e-6, fill=fill, n_ctx=CONTEXT) for fill in (0.01, 0.02))
+    found = tried(on, off, clock=lambda: on.now + off.now, seconds=seconds)
     assert [(one.flash, one.depth, round(one.prompt)) for one in found] == [
         (flash, depth, rate) for flash, rate in ((True, 100), (False, 50)) if depth
     ]
     passes = 2 * ROUNDS if depth else 0
-    assert log.count("on") == pieces + bool(depth) + passes
-    assert log.count("off") == bool(depth) + passes
+    assert on.passes.total() == pieces + bool(depth) + passes
+    assert off.passes.total() == bool(depth) + passes
 
 
 @pytest.mark.parametrize(
@@ -136,9 +110,9 @@ def found_to_be(found: list[Attention], monkeypatch: pytest.MonkeyPatch) -> list
     """How often, with how many seconds."""
     asked: list[float] = []
 
-    def trial(targets: Any, tick: Any, *, seconds: float) -> list[Attention]:
+    def trial(on: Any, off: Any, progress: Any, *, seconds: float) -> list[Attention]:
         asked.append(seconds)
-        tick(TURN)
+        progress(1.0)
         return found
 
     monkeypatch.setattr(attention, "tried", trial)
@@ -207,17 +181,14 @@ def test_what_a_model_is_run_like_tells_what_would_be_chosen(
     other.close()
 
 
-@pytest.mark.parametrize(
-    "damage", ["", "{", "[]", '{"format": 1}', '{"format": 0, "key": {}, "flash": false}', "flash"]
-)
+@pytest.mark.parametrize("damage", ["{", '{"flash": "no"}'])
 def test_a_damaged_choice_is_made_again(
     damage: str, target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found_to_be(FASTER, monkeypatch)
     attention.settle(target)
-    path = attention.path_of(attention._key(target))
-    said = json.loads(path.read_text())
-    path.write_text(json.dumps(said | {"flash": "no"}) if damage == "flash" else damage)
+    path = kept_at("attention", attention._key(target))
+    path.write_text("{" if damage == "{" else json.dumps(recall_file(target) | json.loads(damage)))
     assert recall(target) is None
     target.use_flash_attention(None)
     attention.settle(target)
@@ -289,5 +260,5 @@ def test_where_no_other_context_can_be_made_the_model_is_as_it_was(
 
 
 def recall_file(target: LlamaTarget) -> dict[str, Any]:
-    out: dict[str, Any] = json.loads(attention.path_of(attention._key(target)).read_text())
+    out: dict[str, Any] = json.loads(kept_at("attention", attention._key(target)).read_text())
     return out

@@ -84,7 +84,7 @@ def refresh(costs: Costs, draft: Engine | None) -> None:
 
 
 def measured(model: Engine, effort: Effort, tick: Callable[[float], None]) -> Kept:
-    cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, tick=tick)
+    cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, progress=tick)
     return Kept(cost, effort=effort)
 
 

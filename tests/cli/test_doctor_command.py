@@ -15,8 +15,9 @@ from command_line import Done, command, program
 from paceline.cli.replay_input import costs_of
 from paceline.core.cost import Costs
 from paceline.core.errors import MissingExtraError, ModelError
+from paceline.core.timer import Timer
 from paceline.lab import costs as lab
-from paceline.lab.thread_trials import Setting, Trials, pinnable
+from paceline.lab.thread_trials import Setting, pinnable
 from paceline.machine.models.facts import RECURRENT, Facts
 
 Capture = pytest.CaptureFixture[str]
@@ -198,16 +199,16 @@ def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
 def test_ctrl_c_during_the_trials_ends_it_and_gives_the_processors_back(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = []
+    samples = []
 
-    def turn(self: Trials, length: int, passes: int) -> tuple[float, float]:
-        turns.append(length)
-        if len(turns) == 4:  # of the second setting, which is kept to one processor
+    def sample(timer: Timer, length: int, passes: int) -> tuple[float, float]:
+        samples.append(length)
+        if len(samples) == 4:  # of the second setting, which is kept to one processor
             signal.raise_signal(signal.SIGINT)
         return 1.0, 1.0
 
     before = os.sched_getaffinity(0) if pinnable() else None
-    monkeypatch.setattr(Trials, "turn", turn)
+    monkeypatch.setattr("paceline.lab.thread_trials._read_and_decode", sample)
     monkeypatch.setattr(
         "paceline.cli.doctor_machine.settings", lambda hardware: [Setting(1, (0,)), Setting(1, (0,), "again")]
     )
@@ -215,7 +216,7 @@ def test_ctrl_c_during_the_trials_ends_it_and_gives_the_processors_back(
     assert (done.code, done.err) == (130, "")
     assert done.out.startswith("processor  ")
     assert "target, after" not in done.out
-    assert len(turns) < 8
+    assert len(samples) < 8
     assert before is None or os.sched_getaffinity(0) == before
 
 

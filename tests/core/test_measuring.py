@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,65 +12,11 @@ from paceline.core.cost import Cost
 from paceline.core.errors import ContractError
 from paceline.core.measuring import IMPORTANT, ROWS, SAMPLES, measure
 from paceline.core.ports import Session, Want
-from paceline.core.tree import DraftTree
-from paceline.engines.toy import ToyForward, ToySession, ToyTarget
+from paceline.engines.toy import ToyTarget
+from timed import TimedSession, TimedTarget
 
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0, 64: 15.0}
 MS = 1e-3
-
-
-class TimedSession(ToySession):
-    def __init__(self, target: TimedTarget) -> None:
-        super().__init__(target)
-        self._timed = target
-        self._held = 0
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        if self._timed.caps.rollback == "none":
-            assert tokens  # nothing is taken back
-        super().extend(tokens)
-        self._timed.now += self._timed.fill * len(tokens)
-
-    def close(self) -> None:
-        super().close()
-        self._timed.closed += 1
-
-
-class TimedTarget(ToyTarget):
-    """seconds: of a pass, by its rows and how many passes of as many rows there were. fill: of a token of a
-    prompt. Each pass has to compute all of its rows."""
-
-    def __init__(
-        self, seconds: Callable[[int, int], float], fill: float = 0.0, deeper: float = 0.0, **caps: Any
-    ) -> None:
-        super().__init__(16)
-        self.caps = replace(self.caps, **caps)
-        self.seconds, self.fill, self.deeper = seconds, fill, deeper
-        self.now = 0.0
-        self.passes: Counter[int] = Counter()
-        self.longest = self.opened = self.closed = self.forgot = 0
-
-    def open(self, beside: Session | None = None) -> TimedSession:
-        self.opened += 1
-        return TimedSession(self)
-
-    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
-        ((session, tree),) = batch
-        assert isinstance(tree, DraftTree)
-        out = super().forward(batch, want)
-        assert out[0].logits(0) is not None  # ContractError where the root was computed before
-        n = len(tree) + 1
-        self.passes[n] += 1
-        self.longest = max(self.longest, len(session.tokens) + len(tree))
-        self.now += self.seconds(n, self.passes[n]) + self.deeper * len(session.tokens)
-        return out
-
-    def clock(self) -> float:
-        return self.now
-
-    def forget(self) -> None:
-        assert self.closed == self.opened
-        self.forgot += 1
 
 
 def costing(scale: float) -> Callable[[int, int], float]:
@@ -116,7 +60,7 @@ def test_of_a_huge_model_one_row_is_measured_three_times_and_two_once() -> None:
 def test_no_time_at_all_is_time_for_the_first_two(seconds: float) -> None:
     target = TimedTarget(costing(MS))
     shares: list[float] = []
-    assert measured(target, seconds=seconds, tick=shares.append).rows == (1, 2)
+    assert measured(target, seconds=seconds, progress=shares.append).rows == (1, 2)
     assert set(shares) == {1.0}
 
 
@@ -200,7 +144,7 @@ def test_passes_of_which_half_are_slow_are_called_noise() -> None:
 
 def test_a_pass_too_short_for_the_clock_is_repeated() -> None:
     target = TimedTarget(costing(1e-6))
-    coarse = 2e-5  # the clock's tick
+    coarse = 2e-5  # seconds that the clock goes on by
     cost = measure(target, seconds=1.0, depths=(2,), clock=lambda: math.floor(target.now / coarse) * coarse)
     assert cost.seconds(64, 2) == pytest.approx(15e-6, rel=0.4)
     assert target.passes[64] > SAMPLES
@@ -240,14 +184,14 @@ def test_a_target_that_cannot_go_back_is_measured_with_one_row_on_a_text_that_gr
     assert len(cost.depths) == 2
 
 
-def test_what_the_tick_raises_ends_it_and_the_session_is_given_back() -> None:
+def test_what_the_progress_raises_ends_it_and_the_session_is_given_back() -> None:
     target = TimedTarget(costing(MS))
 
     def stop(share: float) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measured(target, tick=stop)
+        measured(target, progress=stop)
     assert (target.closed, target.forgot) == (1, 1)
 
 
@@ -262,10 +206,10 @@ def test_an_engine_that_fails_is_given_its_session_back() -> None:
     assert target.closed == 1
 
 
-def test_the_tick_is_told_a_share_that_grows_to_the_whole() -> None:
+def test_the_progress_is_told_as_a_share_that_grows_to_the_whole() -> None:
     shares: list[float] = []
     target = TimedTarget(costing(5 * MS))
-    measured(target, seconds=2.0, tick=shares.append)
+    measured(target, seconds=2.0, progress=shares.append)
     assert shares == sorted(shares)
     assert 0 < shares[0] < 0.1
     assert 0.9 < shares[-1] <= 1.0

@@ -168,3 +168,10 @@ def test_break_even_is_what_trying_every_acceptance_finds(v: float, k: int) -> N
     assert (a is None) == (not gaining)
     if a is not None:
         assert gaining[0] / 10_000 == pytest.approx(a, abs=1e-4)
+
+
+def test_experts_grow_from_those_of_one_row_to_all_of_them() -> None:
+    assert theory.distinct_experts(64, 8, 1) == pytest.approx(8)
+    assert theory.distinct_experts(64, 8, 10**4) == pytest.approx(64)
+    assert theory.distinct_experts(2, 1, 2) == pytest.approx(1.5)  # of four ways two read one, two read both
+    assert theory.distinct_experts(4, 9, 1) == 4  # by a header that cannot be right

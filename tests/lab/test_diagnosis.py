@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.lab.diagnosis import HIGH, LOW, MEDIUM, SEVERITIES, Cause, diagnose, distinct_experts
+from paceline.lab.diagnosis import HIGH, LOW, MEDIUM, SEVERITIES, Cause, diagnose
 from paceline.lab.evidence import Evidence
 
 # A pair that gains: 8 rows cost little more than one, and 0.8 of what is drafted is kept.
@@ -180,12 +180,6 @@ def test_another_length_is_advised_where_one_pays() -> None:
     assert "--n-draft 1" in cause.remedy
     (cause,) = diagnose(replace(WELL, curve={1: 0.1, 2: 0.3, 4: 0.5, 8: 0.9}))
     assert "--draft none" in cause.remedy
-
-
-def test_experts_grow_from_one_row_to_all_of_them() -> None:
-    assert distinct_experts(64, 8, 1) == pytest.approx(1)
-    assert distinct_experts(64, 8, 10**4) == pytest.approx(8)
-    assert distinct_experts(2, 1, 2) == pytest.approx(1.5)  # of four ways two read one expert, two read both
 
 
 COUNTS = st.integers(0, 10**13)

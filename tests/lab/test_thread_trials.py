@@ -5,32 +5,31 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import machine_trees as trees
 import paceline
-from paceline.engines.toy import ToyTarget
+from paceline.lab import thread_trials
 from paceline.lab.thread_trials import (
     MOST,
-    PASSES,
+    PROMPT,
     ROUNDS,
-    TURN,
     Affinity,
     Setting,
     Trial,
-    Trials,
+    affinity,
     best,
     pinnable,
     settings_for,
     tried,
-    whereabouts,
 )
 from paceline.machine.hardware import containers, cores
 from paceline.machine.hardware.files import Files
 from paceline.machine.hardware.placement import placeable
+from timed import TimedTarget
 
 
 def chosen(root: Path, *, pinning: bool) -> list[Setting]:
@@ -85,96 +84,87 @@ def test_nothing_far_beyond_a_quota_is_tried(tmp_path: Path) -> None:
     assert Setting(4, tuple(range(4)), "node 0") in found
 
 
-class Clock:
-    """Runs on by what a thread is worth whenever it is looked at."""
-
-    def __init__(self) -> None:
-        self.now, self.threads = 0.0, 1
-
-    def __call__(self) -> float:
-        self.now += 1.0 / self.threads
-        return self.now
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_trials, "SECONDS", 0.0)
 
 
-def test_settings_take_turns_there_and_back_and_leave_the_places_as_they_were() -> None:
-    clock = Clock()
-    told: list[int] = []
-    at: list[frozenset[int]] = []
-    ended: list[int] = []
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[int] | None]:
+    """Where the threads were kept to; None: they were given their own back."""
+    at: list[frozenset[int] | None] = []
 
-    def use(threads: int) -> None:
-        clock.threads = threads
-        told.append(threads)
+    @contextmanager
+    def kept() -> Iterator[Affinity]:
+        try:
+            yield at.append
+        finally:
+            at.append(None)
 
-    def affinity() -> Iterator[Affinity]:
-        yield at.append
-        ended.append(len(at))
+    monkeypatch.setattr(thread_trials, "affinity", kept)
+    return at
 
-    ticks: list[str] = []
+
+@pytest.mark.usefixtures("briefly")
+def test_settings_are_tried_in_rounds_and_leave_the_places_as_they_were(
+    places: list[frozenset[int] | None],
+) -> None:
+    told, shares = [1], list[float]()
+    target = TimedTarget(lambda n, _: 1.0 / told[-1])
     settings = [Setting(1), Setting(2, (0, 3), "there"), Setting(4)]
-    found = tried(ToyTarget(), use, settings, seconds=0.0, tick=ticks.append, affinity=affinity, clock=clock)
-    assert told == [1, 2, 4, 4, 2, 2, 4]  # one thread is four times slower than four
-    assert ticks == [TURN] * ROUNDS * 3
-    assert at[2] == frozenset({0, 3})
-    assert ended == [len(at)]
+    found = tried(target, told.append, settings, progress=shares.append, clock=target.clock)
+    assert told[1:] == [1, 2, 4, 4, 2, 2, 4]  # one thread is four times slower than four
+    assert len(shares) == ROUNDS * 3
+    assert places[2] == frozenset({0, 3})
+    assert places.index(None) == len(places) - 1
     assert [trial.decode_ratio for trial in found] == pytest.approx([0.25, 0.5, 1.0])
     assert [trial.prompt_ratio for trial in found] == pytest.approx([0.25, 0.5, 1.0])
-    assert found[1].as_dict() | {"prompt": 0, "decode": 0} == {
+    assert [trial.decode for trial in found] == pytest.approx([1.0, 2.0, 4.0])
+    assert [trial.prompt for trial in found] == pytest.approx([16.0, 32.0, 64.0])
+    assert found[1].as_dict() == {
         "threads": 2,
         "cpus": (0, 3),
         "where": "there",
         "spread": False,
-        "prompt": 0,
-        "decode": 0,
+        "prompt": found[1].prompt,
+        "decode": found[1].decode,
         "prompt_ratio": pytest.approx(0.5),
         "decode_ratio": pytest.approx(0.5),
     }
 
 
-def test_a_tick_that_raises_ends_it_and_gives_the_places_and_the_session_back() -> None:
-    ended: list[bool] = []
-    at: list[frozenset[int]] = []
-    told: list[int] = []
-
-    def affinity() -> Iterator[Affinity]:
-        try:
-            yield at.append
-        finally:
-            ended.append(True)
-
-    def tick(_kind: str) -> None:
+@pytest.mark.usefixtures("briefly")
+def test_progress_that_raises_ends_it_and_gives_the_places_and_the_session_back(
+    places: list[frozenset[int] | None],
+) -> None:
+    def stop(_share: float) -> None:
         raise KeyboardInterrupt
 
-    target = ToyTarget()
+    target = TimedTarget(lambda n, _: 1.0)
     with pytest.raises(KeyboardInterrupt):
-        tried(target, told.append, [Setting(1)], seconds=0.0, tick=tick, affinity=affinity)
-    assert ended == [True]
-    target.open().close()
+        tried(target, lambda _: None, [Setting(1)], progress=stop)
+    assert places[-1] is None
+    assert target.forgot == 1
 
 
-class Counted(ToyTarget):
-    passes = 0
-
-    def forward(self, batch: Any, want: Any) -> Any:
-        self.passes += 1
-        return super().forward(batch, want)
-
-
+@pytest.mark.usefixtures("briefly")
 def test_a_setting_with_memory_spread_runs_the_copy() -> None:
-    target, copy = Counted(), Counted()
+    usual, target, copy = (TimedTarget(lambda n, _: 1.0) for _ in range(3))
     settings = [Setting(1), Setting(1, spread=True)]
-    found = tried(target, lambda _: None, settings, seconds=0.0, spread=copy)
+    found = tried(target, lambda _: None, settings, spread=copy, clock=lambda: target.now + copy.now)
     assert [trial.setting.spread for trial in found] == [False, True]
-    assert target.passes > copy.passes - 1 > ROUNDS  # one to find out how many are worth it
-    usual = Counted()
-    tried(usual, lambda _: None, [Setting(1)], seconds=0.0)
+    tried(usual, lambda _: None, [Setting(1)], clock=usual.clock)
     assert usual.passes == target.passes
+    assert target.passes.total() > copy.passes.total() > 3 * ROUNDS  # target: one more, which tells how many
 
 
-def test_passes_stay_within_the_context() -> None:
-    trials = Trials(ToyTarget(n_ctx=48), lambda: 0.0)
-    assert (trials.longest, trials.passes) == (24, 24)
-    assert Trials(ToyTarget(n_ctx=4096), lambda: 0.0).passes == PASSES[1]
+@pytest.mark.parametrize("n_ctx", [2, 12, 48, 4096])
+@pytest.mark.parametrize("rollback", ["free", "none"])
+def test_passes_stay_within_the_context_and_below_the_most(n_ctx: int, rollback: str) -> None:
+    target = TimedTarget(lambda n, _: 1e-9, n_ctx=n_ctx, rollback=rollback)
+    (trial,) = tried(target, lambda _: None, [Setting(1)], clock=target.clock)
+    assert target.longest <= n_ctx
+    assert trial.prompt == pytest.approx(1e9 * min(PROMPT[1], n_ctx // 2), rel=1e-6)
 
 
 def test_a_thread_that_ends_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +173,8 @@ def test_a_thread_that_ends_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "sched_getaffinity", gone, raising=False)
     kept: list[tuple[int, set[int]]] = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda *args: kept.append(args), raising=False)
-    assert len(list(whereabouts())) == 1
+    with affinity():
+        pass
     assert kept[-1] == (0, {3})
 
 
@@ -220,7 +211,7 @@ def test_all_threads_are_kept_to_a_place_and_each_is_given_its_own_back() -> Non
     worker = threading.Thread(target=work)
     worker.start()
     ready.wait()
-    for keep_to in whereabouts():
+    with affinity() as keep_to:
         keep_to(one)
         go.set()
         worker.join()
@@ -229,28 +220,29 @@ def test_all_threads_are_kept_to_a_place_and_each_is_given_its_own_back() -> Non
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.usefixtures("briefly")
 @pytest.mark.skipif(not placeable(), reason="this system does not let us say where memory lies")
 def test_a_second_copy_lies_on_the_nodes_named_and_is_closed(
     models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from paceline.cli.doctor_machine import try_threads
 
-    monkeypatch.setattr("paceline.lab.thread_trials.SECONDS", 0.0)
     settings = [Setting(1), Setting(1, (), "anywhere, memory spread", spread=True)]
     with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
-        tried = try_threads(llm, settings, [0], lambda _: None)["tried"]
+        tried = try_threads(llm, settings, [0], lambda *_: None)["tried"]
         said = capsys.readouterr().err
         assert [one["spread"] for one in tried] == ([False] if "not tried" in said else [False, True])
         assert llm.target.threads == 1  # type: ignore[attr-defined]
         with monkeypatch.context() as patch:
             patch.setattr(type(llm.target), "memory", property(lambda _: 10**18))
-            assert len(try_threads(llm, settings, [0], lambda _: None)["tried"]) == 1
+            assert len(try_threads(llm, settings, [0], lambda *_: None)["tried"]) == 1
         assert "a second copy takes 1000000000.0 GB" in capsys.readouterr().err
         monkeypatch.setattr("paceline.machine.hardware.bandwidth.free_memory", lambda: 1000)
-        assert len(try_threads(llm, settings, [0], lambda _: None)["tried"]) == 1
+        assert len(try_threads(llm, settings, [0], lambda *_: None)["tried"]) == 1
         assert "a second copy takes" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("briefly")
 def test_a_models_threads_are_changed(models: Path) -> None:
     from paceline.engines.llama import LlamaTarget
     from paceline.engines.llama.binding import llama_cpp
@@ -260,7 +252,7 @@ def test_a_models_threads_are_changed(models: Path) -> None:
         target.use_threads(2)
         assert llama_cpp().llama_n_threads(target._context) == 2
         target.use_threads(1)
-        found = tried(target, target.use_threads, [Setting(1)], seconds=0.0)
+        found = tried(target, target.use_threads, [Setting(1)])
     finally:
         target.close()
     assert found[0].decode > 0

@@ -9,13 +9,16 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline.cli import doctor_machine
 from paceline.cli.groups import models, takes
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, flag, option
 from paceline.core.errors import MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from paceline.machine.hardware.probe import Hardware
 
 MEASURING = "Measuring"
 STEPS = 100  # of a progress bar
@@ -74,8 +77,16 @@ def doctor(
 
     effort = Effort(seconds, depths_of(depths), numbers(rows, "--rows") if rows else ROWS)
     check_plot(plot)
-    examining = Examining(models, effort, again, measure, as_json)
-    record = examining.record()
+    hardware = doctor_machine.look(models["target"], models["threads"], again)
+    record = {"hardware": hardware.as_dict()}
+    try:
+        record |= _examined(models, hardware, effort, again, measure, as_json)
+    except MissingExtraError:  # without an engine the machine can be told of, and nothing else
+        if as_json:
+            _print_json(record)
+        else:
+            doctor_machine.show(hardware)
+        raise
     if as_json:
         _print_json(record)
     else:
@@ -93,64 +104,43 @@ def doctor(
     return 0
 
 
-class Examining:
-    """One look at a machine and the models on it. as_json: nothing is shown before all is known."""
+def _examined(
+    models: dict[str, Any], hardware: Hardware, effort: Any, again: bool, measure: bool, as_json: bool
+) -> dict[str, Any]:
+    """What `--json` prints of the models. as_json: nothing is shown before all is known."""
+    from paceline import attention
+    from paceline.assemble import load
+    from paceline.cli.progress import progress
+    from paceline.costing import to_stderr
+    from paceline.engines.engine import Threads
+    from paceline.lab import gathering, thread_trials
+    from paceline.lab.costs import examine
 
-    def __init__(
-        self, models: dict[str, Any], effort: Any, again: bool, measure: bool, as_json: bool
-    ) -> None:
-        self._models, self._effort = models, effort
-        self._again, self._measure, self._as_json = again, measure, as_json
-        self._hardware = doctor_machine.look(models["target"], models["threads"], again)
-
-    def record(self) -> dict[str, Any]:
-        """What `--json` prints. Without an engine the machine can be told of, and nothing else."""
-        try:
-            return {"hardware": self._hardware.as_dict(), **self._found()}
-        except MissingExtraError:
-            if self._as_json:
-                _print_json({"hardware": self._hardware.as_dict()})
-            else:
-                doctor_machine.show(self._hardware)
-            raise
-
-    def _found(self) -> dict[str, Any]:
-        from paceline import attention
-        from paceline.assemble import load
-        from paceline.cli.progress import progress
-        from paceline.costing import to_stderr
-        from paceline.engines.engine import Threads
-        from paceline.lab import gathering, thread_trials
-        from paceline.lab.costs import examine
-
-        # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
-        # too, and so has a draft of another vocabulary.
-        if doctor_machine.is_stateful(self._models["target"]):
-            self._models |= {"draft": None}
-        alone = self._models["target"] is not None and self._models["draft"] is None
-        drafting: dict[str, Any] = (
-            {"drafters": "none"} if alone else {"drafters": "model", "cross_vocab": "auto"}
-        )
-        with Interrupts() as interrupts, load(**self._models, **drafting) as llm:
-            if not self._as_json:
-                doctor_machine.show(self._hardware)
-            tries = self._measure and isinstance(llm.target, Threads)
-            settings = doctor_machine.settings(self._hardware) if tries else []
-            nodes = tuple(self._hardware.cores.nodes)
-            attends = self._measure and doctor_machine.may_choose(llm.target)
-            work = {"target": STEPS, thread_trials.TURN: thread_trials.ROUNDS * len(settings)}
-            if attends:
-                work |= {attention.TURN: 2 * attention.ROUNDS}
-            if llm.draft is not None:
-                work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
-            with progress(work, interrupts) as tick:
-                told = in_steps(tick)
-                record = examine(llm, self._effort, to_stderr, told, again=self._again).as_dict()
-                record |= {
-                    "trials": doctor_machine.try_threads(llm, settings, nodes, tick) if settings else None,
-                    "attention": doctor_machine.try_attention(llm.target, tick) if attends else None,
-                }
-                return record | {"diagnosis": doctor_machine.diagnose(llm, self._hardware, record, tick)}
+    # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
+    # too, and so has a draft of another vocabulary.
+    if doctor_machine.is_stateful(models["target"]):
+        models |= {"draft": None}
+    alone = models["target"] is not None and models["draft"] is None
+    drafting: dict[str, Any] = {"drafters": "none"} if alone else {"drafters": "model", "cross_vocab": "auto"}
+    with Interrupts() as interrupts, load(**models, **drafting) as llm:
+        if not as_json:
+            doctor_machine.show(hardware)
+        tries = measure and isinstance(llm.target, Threads)
+        settings = doctor_machine.settings(hardware) if tries else []
+        nodes = tuple(hardware.cores.nodes)
+        attends = measure and doctor_machine.may_choose(llm.target)
+        stages = {"target": True, thread_trials.STAGE: bool(settings), attention.STAGE: attends}
+        work = {stage: STEPS for stage, wanted in stages.items() if wanted}
+        if llm.draft is not None:
+            work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}
+        with progress(work, interrupts) as tick:
+            tell = in_steps(tick)
+            record = examine(llm, effort, to_stderr, tell, again=again).as_dict()
+            record |= {
+                "trials": doctor_machine.try_threads(llm, settings, nodes, tell) if settings else None,
+                "attention": doctor_machine.try_attention(llm.target, tell) if attends else None,
+            }
+            return record | {"diagnosis": doctor_machine.diagnose(llm, hardware, record, tick)}
 
 
 def _print_json(record: dict[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import MissingExtraError, PacelineError
@@ -15,13 +17,12 @@ if TYPE_CHECKING:
     from paceline.machine.hardware.probe import Hardware
 
 Tick = Callable[[str], None]
+Tell = Callable[[str, float], None]  # which share of a stage is over
 
 
 def look(target: str | None, threads: int | None, again: bool) -> Hardware:
     """What can be read without loading a model; memory is measured with so many threads. target: says which
     engine is meant; None: the embedded one."""
-    from dataclasses import replace
-
     from paceline import zoo
     from paceline.costing import to_stderr
     from paceline.engines.openers import build_of
@@ -72,11 +73,11 @@ def settings(hardware: Hardware) -> list[Setting]:
     return settings_for(hardware.cores, hardware.limits, pinnable(), placeable())
 
 
-def try_threads(llm: LLM, chosen: list[Setting], nodes: Sequence[int], tick: Tick) -> dict[str, Any]:
+def try_threads(llm: LLM, chosen: list[Setting], nodes: Sequence[int], tell: Tell) -> dict[str, Any]:
     """With the names of `--json`. nodes: of memory."""
     from paceline.costing import to_stderr
     from paceline.engines.engine import Threads
-    from paceline.lab.thread_trials import best, tried
+    from paceline.lab.thread_trials import STAGE, best, tried
 
     target, spread = llm.target, None
     assert isinstance(target, Threads)  # may_choose_threads() was asked
@@ -94,7 +95,7 @@ def try_threads(llm: LLM, chosen: list[Setting], nodes: Sequence[int], tick: Tic
                 one.use_threads(threads)
 
     try:
-        trials = tried(target, use, chosen, spread=spread, tick=tick)
+        trials = tried(target, use, chosen, spread=spread, progress=partial(tell, STAGE))
     finally:
         target.use_threads(before)
         if spread is not None:
@@ -125,26 +126,24 @@ def may_choose(target: Engine) -> bool:
     return goes_without_flash(target.settings["gpu_layers"], target.settings["cache_type"])
 
 
-def try_attention(target: Engine, tick: Tick) -> dict[str, Any] | None:
+def try_attention(target: Engine, tell: Tell) -> dict[str, Any] | None:
     """With the names of `--json`; None where there is no room for it. What is best is kept."""
-    from paceline.attention import best, keep, try_both
+    from paceline.attention import STAGE, best, keep, try_both
     from paceline.costing import to_stderr
     from paceline.engines.engine import FlashAttention
 
     assert isinstance(target, FlashAttention)  # may_choose() was asked
     try:
-        found = try_both(target, tick)
+        found = try_both(target, partial(tell, STAGE))
     except PacelineError as error:
         to_stderr(f"flash attention is not tried: {error}")
         return None
     keep(target, found, to_stderr)
-    return {"tried": [one.as_dict() for one in found], "best": found.index(best(found))}
+    return {"tried": [asdict(one) for one in found], "best": found.index(best(found))}
 
 
 def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
     """record: what passes cost and what was tried, as `--json` has it."""
-    from dataclasses import asdict
-
     from paceline.core.cost import Costs
     from paceline.lab import diagnosis, gathering
 

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +14,11 @@ import typer
 from paceline.cli import options
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, flag, option
-from paceline.core.errors import HistoryError, ModelError, PacelineError, UsageError
+from paceline.core.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from paceline.core.cost import Costs
-    from paceline.lab.advice.row import Advice, Candidate, Question
+    from paceline.lab.advice.row import Advice, Candidate
     from paceline.machine.models.facts import Facts
     from paceline.machine.stores.inventory import Found
 
@@ -212,71 +211,36 @@ def _advise(
     asked: tuple[str, int],
     way: dict[str, Any],
     history: Path | None,
-    measure: bool,
+    measuring: bool,
     note: Note,
     interrupts: Interrupts,
 ) -> Advice:
+    from paceline.cli.progress import progress
+    from paceline.lab.advice.estimate import measure
     from paceline.lab.advice.ranking import advise
     from paceline.lab.advice.row import MODEL, Question
     from paceline.lab.advice.sources import known
     from paceline.lab.bench.history import default_path
     from paceline.machine.fit.known_pairs import for_target
-    from paceline.machine.hardware.bandwidth import measured
 
     question = Question(*asked, way["cache_type"])
 
-    def bandwidth() -> float:
-        try:
-            return measured(way["threads"])
-        except PacelineError as error:
-            note(f"the memory's speed is not known: {error}; 20 GB/s are assumed")
-            return 20e9
-
     def once(now: dict[Path, Costs] | None = None) -> Advice:
-        try:
-            facts = known(
-                target, question, way, bandwidth=bandwidth, history=history or default_path(), now=now
-            )
-        except HistoryError as error:
-            note(str(error))
-            facts = known(target, question, way, bandwidth=bandwidth, history=Path(), now=now)
+        facts = known(target, question, way, history=history or default_path(), note=note, now=now)
         return advise(target, candidates, question, facts, for_target(target))
 
     advice = once()
-    if way["gpu_layers"] and advice.costs_from != "measured" and not measure:
+    if way["gpu_layers"] and advice.costs_from != "measured" and not measuring:
         note("costs are estimated for the processor, not for a GPU: --measure measures them")
-    if measure and not advice.refused:
+    if measuring and not advice.refused:
         by_reference = {one.reference: one.facts.path for one in candidates}
         first = [by_reference[row.reference] for row in advice.rows if row.drafter == MODEL and row.fits]
-        advice = once(_measured(target, first[:MEASURED_DRAFTS], question, way, note, interrupts))
+        best = first[:MEASURED_DRAFTS]
+        given = way | {"n_ctx": min(question.n_ctx, target.n_ctx or question.n_ctx)}
+        with progress({"measuring": 1 + len(best)}, interrupts) as tick:
+            now = measure(target.path, best, given, lambda _path: tick("measuring"), note)
+        advice = once(now)
     return advice
-
-
-def _measured(
-    target: Facts,
-    drafts: Sequence[Path],
-    question: Question,
-    way: dict[str, Any],
-    note: Note,
-    interrupts: Interrupts,
-) -> dict[Path, Costs]:
-    """What can be relied on of it."""
-    from paceline.cli.progress import progress
-    from paceline.costing import NOISY
-    from paceline.lab.advice.passes import measure
-
-    given = way | {"n_ctx": min(question.n_ctx, target.n_ctx or question.n_ctx)}
-    with progress({"measuring": 1 + len(drafts)}, interrupts) as tick:
-        found = measure(target.path, drafts, given, lambda _path: tick("measuring"), note)
-    steady = {}
-    for path, costs in found.items():
-        cost = costs.target if costs.draft is None else costs.draft
-        if cost.noise < NOISY:
-            steady[path] = costs
-        else:
-            apart = f"lie {cost.noise:.1f}x apart" if isfinite(cost.noise) else "are too few to compare"
-            note(f"{path}: times of one and the same pass {apart}; measure again later")
-    return steady
 
 
 def _print(advice: Advice, target: str, notes: Sequence[str], as_json: bool) -> None:

@@ -11,7 +11,10 @@ with the same a, which no text does; how far off that is, measurement has to say
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
+
+FINE = 2**40  # steps from 0 to 1 in which a root is looked for
 
 
 def acceptance(accepted: int, rejected: int) -> float | None:
@@ -79,8 +82,10 @@ def break_even(verify: float, n_draft: int) -> float | None:
     of 1 + a + ... + a^K = v. None where none does, the pass being dearer than K + 1 single ones."""
     if verify > n_draft + 1:
         return None
-    low, high = 0.0, 1.0
-    for _ in range(40):  # halves: more digits than a float has
-        middle = (low + high) / 2
-        low, high = (middle, high) if expected_tokens(middle, n_draft) < verify else (low, middle)
-    return high
+    return bisect_left(range(FINE), verify, key=lambda i: expected_tokens(i / FINE, n_draft)) / FINE
+
+
+def distinct_experts(experts: int, used: int, rows: int) -> float:
+    """Experts of a mixture that a pass over B rows is expected to read, were they chosen at random:
+    E (1 - (1 - k/E)^B)."""
+    return experts * (1.0 - (1.0 - min(1.0, used / experts)) ** rows)

@@ -11,7 +11,8 @@ from paceline.core.cost import Costs
 from paceline.costing import NOISY, as_costs, key_of, measured, roles
 from paceline.lab.provenance import provenance
 from paceline.llm import LLM
-from paceline.machine.costs import Effort, Warn, keep, recall
+from paceline.machine.costs import Effort, keep, recall
+from paceline.machine.home import Warn
 
 FORMAT = 1
 # A draft model's passes are cheap, and hardly any has more rows than a target's step emits tokens.

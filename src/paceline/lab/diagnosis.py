@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from paceline.core.theory import best_n_draft, break_even, expected_tokens, with_verification_cost
+from paceline.core.theory import (
+    best_n_draft,
+    break_even,
+    distinct_experts,
+    expected_tokens,
+    with_verification_cost,
+)
 from paceline.lab.evidence import Evidence
 from paceline.machine.models.facts import HYBRID, RECURRENT
 
@@ -34,31 +40,24 @@ class Cause:
 
 def diagnose(evidence: Evidence) -> list[Cause]:
     """The gravest first."""
-    found = [cause for judge in JUDGES if (cause := judge(evidence)) is not None]
+    found = [cause for judge in JUDGES for cause in judge(evidence)]
     return sorted(found, key=lambda cause: SEVERITIES.index(cause.severity))
 
 
-def distinct_experts(experts: int, used: int, rows: int) -> float:
-    """Experts that a pass over so many rows is expected to read, over those of one row, were they chosen at
-    random: E (1 - (1 - k/E)^B) / k."""
-    return experts * (1 - (1 - used / experts) ** rows) / used
-
-
-def dear_verification(e: Evidence) -> Cause | None:
+def dear_verification(e: Evidence) -> Iterator[Cause]:
     a, ratio = e.acceptance, e.relative(e.length + 1)
     if a is None or ratio is None:
-        return None
+        return
     needed = break_even(ratio, e.length)
-    if needed is not None and a >= needed:
-        return None
-    must = "more than certainty" if needed is None else f"an acceptance of {needed:.2f}"
-    return Cause(
-        "verification too dear",
-        HIGH,
-        f"a pass over {e.length + 1} rows costs {ratio:.2f} of one over a single row, which takes {must} "
-        f"to pay; {a:.2f} was measured",
-        _other_length(e, a),
-    )
+    if needed is None or a < needed:
+        must = "more than certainty" if needed is None else f"an acceptance of {needed:.2f}"
+        yield Cause(
+            "verification too dear",
+            HIGH,
+            f"a pass over {e.length + 1} rows costs {ratio:.2f} of one over a single row, which takes {must} "
+            f"to pay; {a:.2f} was measured",
+            _other_length(e, a),
+        )
 
 
 def _other_length(e: Evidence, a: float) -> str:
@@ -72,208 +71,190 @@ def _other_length(e: Evidence, a: float) -> str:
     return f"drafts of {best} (--n-draft {best}), or --draft auto, which decides by what passes cost"
 
 
-def dear_draft(e: Evidence) -> Cause | None:
+def dear_draft(e: Evidence) -> Iterator[Cause]:
     a, cost, verify = e.acceptance, e.draft_cost, e.relative(e.length + 1)
     total = sum((e.times or {}).values())
     share = (e.times or {}).get("draft", 0.0) / total if total > 0 else 0.0
     if a is None or cost is None or verify is None or share < DEAR_DRAFT:
-        return None
+        return
     free, real = (with_verification_cost(a, e.length, c, verify) for c in (0.0, cost))
     decides = free > 1.0 >= real
-    return Cause(
-        "draft too dear",
-        HIGH if decides else MEDIUM,
-        f"drafting takes {share:.0%} of a step; a token of the draft {cost:.0%} of a row of the target"
-        + (
-            f", and {expected_tokens(a, e.length):.2f} tokens a step do not make up for it" if decides else ""
-        ),
-        "use a smaller draft model, or lookup, which costs nothing (--draft lookup)",
-    )
+    said = f"drafting takes {share:.0%} of a step; a token of the draft {cost:.0%} of a row of the target"
+    if decides:
+        said += f", and {expected_tokens(a, e.length):.2f} tokens a step do not make up for it"
+    remedy = "use a smaller draft model, or lookup, which costs nothing (--draft lookup)"
+    yield Cause("draft too dear", HIGH if decides else MEDIUM, said, remedy)
 
 
-def growing_experts(e: Evidence) -> Cause | None:
+def growing_experts(e: Evidence) -> Iterator[Cause]:
     ratio = e.relative(ROWS)
     if not 0 < e.experts_used < e.experts or ratio is None:
-        return None
-    grown = distinct_experts(e.experts, e.experts_used, ROWS)
-    if ratio < 1 + (grown - 1) / 3:  # it is not what the pass waits for
-        return None
-    return Cause(
-        "expert growth",
-        MEDIUM,
-        f"{e.experts_used} of {e.experts} experts a token: {ROWS} rows read about {grown:.1f} times as many, "
-        f"and a pass over them costs {ratio:.2f} of one over a single row",
-        "keep drafts short and certain (--draft auto, or a higher --p-min)",
-    )
+        return
+    grown = distinct_experts(e.experts, e.experts_used, ROWS) / e.experts_used
+    if ratio >= 1 + (grown - 1) / 3:  # otherwise it is not what the pass waits for
+        yield Cause(
+            "expert growth",
+            MEDIUM,
+            f"{e.experts_used} of {e.experts} experts a token: {ROWS} rows read about {grown:.1f} times as "
+            f"many, and a pass over them costs {ratio:.2f} of one over a single row",
+            "keep drafts short and certain (--draft auto, or a higher --p-min)",
+        )
 
 
-def dear_attention(e: Evidence) -> Cause | None:
+def dear_attention(e: Evidence) -> Iterator[Cause]:
     deeper = {depth: seconds for depth, seconds in (e.deeper or {}).items() if depth <= USUAL}
     if not e.flash or e.target_layers > 0 or len(deeper) < 2:
-        return None
+        return
     low, high = min(deeper), max(deeper)
     grown = deeper[high] / deeper[low]
-    if grown < GROWN:
-        return None
-    return Cause(
-        "attention too dear",
-        MEDIUM,
-        f"a pass over one row costs {grown:.2f} after {high:,} tokens of what it costs after {low:,}",
-        "do without flash attention (-fa off) where that is faster, as it may be on a processor: "
-        "`paceline doctor --measure` tries both after more tokens than loading does",
-    )
+    if grown >= GROWN:
+        yield Cause(
+            "attention too dear",
+            MEDIUM,
+            f"a pass over one row costs {grown:.2f} after {high:,} tokens of what it costs after {low:,}",
+            "do without flash attention (-fa off) where that is faster, as it may be on a processor: "
+            "`paceline doctor --measure` tries both after more tokens than loading does",
+        )
 
 
-def whole_rollback(e: Evidence) -> Cause | None:
-    if e.memory not in (RECURRENT, HYBRID):
-        return None
-    return Cause(
-        "full-checkpoint rollback",
-        HIGH,
-        f"the target is {e.memory}: its state cannot be cut back to the tokens that were accepted, only "
-        "restored as a whole",
-        "decode plainly (--draft none); drafts pay for targets with attention alone",
-    )
+def whole_rollback(e: Evidence) -> Iterator[Cause]:
+    if e.memory in (RECURRENT, HYBRID):
+        yield Cause(
+            "full-checkpoint rollback",
+            HIGH,
+            f"the target is {e.memory}: its state cannot be cut back to the tokens that were accepted, only "
+            "restored as a whole",
+            "decode plainly (--draft none); drafts pay for targets with attention alone",
+        )
 
 
-def wrong_device(e: Evidence) -> Cause | None:
+def wrong_device(e: Evidence) -> Iterator[Cause]:
     if e.gpus == 0:
-        return None
+        return
     if e.offload is False:
-        return Cause(
+        yield Cause(
             "engine without GPU",
             HIGH,
             f"{_counted(e.gpus, 'GPU')} here, and the installed llama-cpp-python cannot use any",
             "install a build with CUDA, ROCm, Vulkan or Metal, and keep layers there (-ngl 99)",
         )
-    if e.offload and e.drafted_for and (e.target_layers > 0) != (e.draft_layers > 0):
+    elif e.offload and e.drafted_for and (e.target_layers > 0) != (e.draft_layers > 0):
         on, off = ("target", "draft") if e.target_layers > 0 else ("draft", "target")
-        return Cause(
+        yield Cause(
             "drafter on the wrong device",
             HIGH,
             f"layers of the {on} are on a GPU and those of the {off} are not",
             "keep both on it, the draft first: it is asked more often (-ngl 99)",
         )
-    if e.offload and e.target_layers == 0:
-        return Cause(
+    elif e.offload and e.target_layers == 0:
+        yield Cause(
             "GPU not used",
             HIGH,
             f"{_counted(e.gpus, 'GPU')} here, an engine that can use it, and no layers on it",
             "keep layers there (-ngl 99)",
         )
-    return None
 
 
-def other_template(e: Evidence) -> Cause | None:
-    if (
-        not e.drafted_for
-        or not e.template
-        or "".join(e.template.split()) == "".join((e.draft_template or "").split())
-    ):
-        return None
-    what = "none" if not e.draft_template else "another one"
-    return Cause(
-        "template differs",
-        LOW,
-        f"the target has a chat template of {len(e.template):,} characters, the draft {what}",
-        "take a draft that was tuned on the same template: it guesses badly at what it never saw",
+def other_template(e: Evidence) -> Iterator[Cause]:
+    ours, its = ("".join((text or "").split()) for text in (e.template, e.draft_template))
+    if e.drafted_for and e.template and ours != its:
+        yield Cause(
+            "template differs",
+            LOW,
+            f"the target has a chat template of {len(e.template):,} characters, the draft "
+            f"{'another one' if e.draft_template else 'none'}",
+            "take a draft that was tuned on the same template: it guesses badly at what it never saw",
+        )
+
+
+def beyond_training(e: Evidence) -> Iterator[Cause]:
+    if 0 < e.trained < e.n_ctx:
+        name, trained, severity = "target", e.trained, MEDIUM
+    elif e.drafted_for and 0 < e.draft_trained < e.n_ctx:
+        name, trained, severity = "draft", e.draft_trained, LOW
+    else:
+        return
+    yield Cause(
+        "context beyond training",
+        severity,
+        f"a context of {e.n_ctx:,} tokens; the {name} was trained on {trained:,}",
+        f"ask for less (-c {trained})",
     )
 
 
-def beyond_training(e: Evidence) -> Cause | None:
-    for name, trained in (("target", e.trained), ("draft", e.draft_trained if e.drafted_for else 0)):
-        if 0 < trained < e.n_ctx:
-            return Cause(
-                "context beyond training",
-                MEDIUM if name == "target" else LOW,
-                f"a context of {e.n_ctx:,} tokens; the {name} was trained on {trained:,}",
-                f"ask for less (-c {trained})",
-            )
-    return None
+def quantised_cache(e: Evidence) -> Iterator[Cause]:
+    if e.cache_type.lower() in QUANTISED:
+        yield Cause(
+            "KV cache quantised",
+            MEDIUM,
+            f"--cache-type {e.cache_type}: rows are taken apart at every pass, and a draft's guesses get "
+            "worse",
+            "leave it at f16, and ask for less context (-c) where memory is short",
+        )
 
 
-def quantised_cache(e: Evidence) -> Cause | None:
-    if e.cache_type.lower() not in QUANTISED:
-        return None
-    return Cause(
-        "KV cache quantised",
-        MEDIUM,
-        f"--cache-type {e.cache_type}: rows are taken apart at every pass, and a draft's guesses get worse",
-        "leave it at f16, and ask for less context (-c) where memory is short",
-    )
-
-
-def many_threads(e: Evidence) -> Cause | None:
+def many_threads(e: Evidence) -> Iterator[Cause]:
     if e.quota is not None and e.threads > max(1.0, e.quota):
-        return Cause(
+        yield Cause(
             "too many threads",
             HIGH,
             f"{e.threads} threads, and the container's quota is {e.quota:g} processors' time",
             f"-t {max(1, int(e.quota))}: threads wait for those that the quota stops",
         )
-    if 0 < e.physical < e.threads:
-        return Cause(
+    elif 0 < e.physical < e.threads:
+        yield Cause(
             "too many threads",
             MEDIUM,
             f"{e.threads} threads on {_counted(e.physical, 'physical core')}",
             f"-t {e.physical}; `paceline doctor --measure` tries them",
         )
-    return None
 
 
-def throttling(e: Evidence) -> Cause | None:
-    if e.throttled is None or e.seconds <= 0 or e.throttled < THROTTLED * e.seconds:
-        return None
-    return Cause(
-        "throttled",
-        HIGH,
-        f"the container's quota stopped it for {e.throttled:.2f} s in a run of {e.seconds:.2f} s"
-        " (of all its threads together)",
-        "fewer threads (-t), or a larger quota",
-    )
-
-
-def swapping(e: Evidence) -> Cause | None:
-    if e.swapped >= SWAPPED or e.faults >= FAULTS:
-        swapped = f"{e.swapped / 1e6:,.0f} MB came back from swap (of all programs)"
-        read = f"{swapped} and {e.faults:,} pages from disk"
-        return Cause(
-            "swapping", HIGH, f"{read} in a run of {e.seconds:.1f} s", "a smaller model or less context (-c)"
+def throttling(e: Evidence) -> Iterator[Cause]:
+    if e.throttled is not None and e.seconds > 0 and e.throttled >= THROTTLED * e.seconds:
+        yield Cause(
+            "throttled",
+            HIGH,
+            f"the container's quota stopped it for {e.throttled:.2f} s in a run of {e.seconds:.2f} s"
+            " (of all its threads together)",
+            "fewer threads (-t), or a larger quota",
         )
-    if e.size and e.usable and e.size > e.usable:
-        return Cause(
+
+
+def swapping(e: Evidence) -> Iterator[Cause]:
+    size = f"the models have {e.size / 1e9:.1f} GB"
+    if e.swapped >= SWAPPED or e.faults >= FAULTS:
+        yield Cause(
             "swapping",
             HIGH,
-            f"the models have {e.size / 1e9:.1f} GB, this machine {e.usable / 1e9:.1f} GB of memory to give",
-            "a smaller model, or one quantised further",
+            f"{e.swapped / 1e6:,.0f} MB came back from swap (of all programs) and {e.faults:,} pages from "
+            f"disk in a run of {e.seconds:.1f} s",
+            "a smaller model or less context (-c)",
         )
-    if e.size and e.available and e.size > e.available:
-        return Cause(
-            "swapping",
-            MEDIUM,
-            f"the models have {e.size / 1e9:.1f} GB, {e.available / 1e9:.1f} GB of memory were free",
-            "close other programs",
-        )
-    return None
+    elif e.size and e.usable and e.size > e.usable:
+        said = f"{size}, this machine {e.usable / 1e9:.1f} GB of memory to give"
+        yield Cause("swapping", HIGH, said, "a smaller model, or one quantised further")
+    elif e.size and e.available and e.size > e.available:
+        said = f"{size}, {e.available / 1e9:.1f} GB of memory were free"
+        yield Cause("swapping", MEDIUM, said, "close other programs")
 
 
-def taken_cores(e: Evidence) -> Cause | None:
-    if e.others is None or not e.logical or e.others + e.threads <= e.logical + TAKEN:
-        return None
-    return Cause(
-        "cores taken by others",
-        HIGH if e.others > 0.5 * e.logical else MEDIUM,
-        f"other programs kept {e.others:.1f} of {_counted(e.logical, 'processor')} busy, beside "
-        f"{_counted(e.threads, 'thread')} of ours",
-        "end them, or leave them cores (-t): threads wait for the slowest among them",
-    )
+def taken_cores(e: Evidence) -> Iterator[Cause]:
+    if e.others is not None and e.logical and e.others + e.threads > e.logical + TAKEN:
+        yield Cause(
+            "cores taken by others",
+            HIGH if e.others > 0.5 * e.logical else MEDIUM,
+            f"other programs kept {e.others:.1f} of {_counted(e.logical, 'processor')} busy, beside "
+            f"{_counted(e.threads, 'thread')} of ours",
+            "end them, or leave them cores (-t): threads wait for the slowest among them",
+        )
 
 
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-JUDGES: tuple[Callable[[Evidence], Cause | None], ...] = (
+JUDGES: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     whole_rollback,
     throttling,
     taken_cores,  # before what was measured beside them

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median_low
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
-from paceline.core.measuring import release
-from paceline.core.ports import Target, Want
-from paceline.core.tree import EMPTY
+from paceline.core.ports import Target
+from paceline.core.timer import Clock, Progress, Timer, in_rounds, medians, unseen
 from paceline.machine.hardware.containers import Limits
 from paceline.machine.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
 from paceline.machine.hardware.threads import advise
 
-TURN = "setting"  # of a progress bar
+STAGE = "setting"  # of a progress bar
 ROUNDS = 3
 SECONDS = 6.0  # about; a large model takes longer
-PROMPT = (16, 256)  # tokens that are read in a turn: at least, at most
+PROMPT = (16, 256)  # tokens of one that is read: at least, at most
 PASSES = (2, 48)  # of one token each, likewise
 DEPTH = 16  # tokens that these come after
 MOST = 12  # settings
@@ -32,7 +27,6 @@ ALIKE = 0.03  # a difference that three rounds cannot tell from none
 FAR = 3.0  # times the fastest one's seconds in the first round, which no other round makes up for
 
 Affinity = Callable[[frozenset[int]], None]
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -108,60 +102,38 @@ def tried(
     use_threads: Callable[[int], None],
     settings: Sequence[Setting],
     *,
-    seconds: float | None = None,
-    tick: Callable[[str], None] = lambda _: None,
+    progress: Progress = unseen,
     spread: Target | None = None,
-    affinity: Callable[[], Iterator[Affinity]] | None = None,
     clock: Clock = perf_counter,
 ) -> list[Trial]:
-    """Each setting in every round, there and back, so that a busy moment hits them alike; of the rounds the
-    median; one far behind the others in the first round has no more. seconds: for all of them, about; None:
-    SECONDS. spread: the same model with its weights on all memory nodes, for settings that ask for it. tick:
-    told after every turn; what it raises ends the trials. Leaves the threads where they may run as before;
-    what number they are is for the caller to set back."""
+    """Of each setting the median of the rounds; one far behind the others in the first has no more. spread:
+    the same model with its weights on all memory nodes, for settings that ask for it. Leaves the threads
+    where they may run as before; what number they are is for the caller to set back."""
     with ExitStack() as stack:
-        keep_to = stack.enter_context(contextmanager(affinity or whereabouts)())
-        usual = other = stack.enter_context(closing(Trials(target, clock)))
+        keep_to = stack.enter_context(affinity())
+        usual = other = stack.enter_context(closing(Timer(target, clock)))
+        half = max(1, target.caps.n_ctx // 2)
+        length, passes = min(PROMPT[0], half), min(PASSES[0], half)
+        _read_and_decode(usual, length, passes)  # weights come into memory
         if spread is not None:
-            other = stack.enter_context(closing(Trials(spread, clock)))
-            other.turn(min(PROMPT[0], other.longest), PASSES[0])  # its weights come into memory, too
-        turns = [other.turn if setting.spread else usual.turn for setting in settings]
-        return _run(
-            turns, usual, use_threads, keep_to, settings, SECONDS if seconds is None else seconds, tick
-        )
-
-
-def _run(
-    turns: Sequence[Callable[[int, int], tuple[float, float]]],
-    usual: Trials,
-    use_threads: Callable[[int], None],
-    keep_to: Affinity,
-    settings: Sequence[Setting],
-    seconds: float,
-    tick: Callable[[str], None],
-) -> list[Trial]:
-    """turns: what times a prompt and some passes, for each setting."""
-    length, passes = min(PROMPT[0], usual.longest), PASSES[0]
-    usual.turn(length, passes)  # weights come into memory
-    a_token, a_pass = usual.turn(length, passes)
-    turn = seconds / (ROUNDS * len(settings)) / 2  # half of it for either
-    length = min(usual.longest, max(length, int(turn / a_token)))
-    passes = min(usual.passes, max(passes, int(turn / a_pass)))
-    taken: list[list[tuple[float, float]]] = [[] for _ in settings]
-    for round_ in range(ROUNDS):
-        order = range(len(settings)) if round_ % 2 == 0 else reversed(range(len(settings)))
-        fastest = min((times[0][1] for times in taken if times), default=0.0)
-        for i in order:
-            if taken[i] and taken[i][0][1] > FAR * fastest:
-                tick(TURN)
+            other = stack.enter_context(closing(Timer(spread, clock)))
+            _read_and_decode(other, length, passes)  # its own, too
+        a_token, a_pass = _read_and_decode(usual, length, passes)
+        share = SECONDS / (ROUNDS * len(settings)) / 2  # of a setting in a round: half of it for either
+        length = min(PROMPT[1], half, max(length, int(share / a_token)))
+        passes = min(PASSES[1], half, max(passes, int(share / a_pass)))
+        taken: list[list[tuple[float, float]]] = [[] for _ in settings]
+        for i in in_rounds(len(settings), ROUNDS, progress):
+            setting, samples = settings[i], taken[i]
+            if samples and samples[0][1] > FAR * min(others[0][1] for others in taken):
                 continue
-            keep_to(frozenset(settings[i].cpus))
-            use_threads(settings[i].threads)
-            turns[i](1, 1)  # threads are made, and go to their places
-            keep_to(frozenset(settings[i].cpus))
-            taken[i].append(turns[i](length, passes))
-            tick(TURN)
-    speeds = [tuple(1 / median_low(times) for times in zip(*some, strict=True)) for some in taken]
+            timer = other if setting.spread else usual
+            keep_to(frozenset(setting.cpus))
+            use_threads(setting.threads)
+            _read_and_decode(timer, 1, 1)  # threads are made, and go to their places
+            keep_to(frozenset(setting.cpus))
+            samples.append(_read_and_decode(timer, length, passes))
+    speeds = [tuple(1 / seconds for seconds in medians(samples)) for samples in taken]
     best = [max(speed[k] for speed in speeds) for k in (0, 1)]
     return [
         Trial(setting, prompt, decode, prompt / best[0], decode / best[1])
@@ -169,45 +141,12 @@ def _run(
     ]
 
 
-class Trials:
-    """Owns one session."""
-
-    def __init__(self, target: Target, clock: Clock) -> None:
-        self._target, self._clock = target, clock
-        self._session = target.open()
-        n_ctx = target.caps.n_ctx
-        self._depth = max(1, min(DEPTH, n_ctx // 4))
-        self.longest = max(1, min(PROMPT[1], n_ctx // 2))
-        self.passes = max(1, min(PASSES[1], n_ctx // 2))
-        length = 2 * self.longest + DEPTH + PASSES[1]
-        self._text: list[int] = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
-        self._at = 0
-
-    def close(self) -> None:
-        release(self._target, self._session)
-
-    def turn(self, length: int, passes: int) -> tuple[float, float]:
-        """Seconds a token of a prompt of so many tokens, and of a pass of one token."""
-        self._at = (self._at + 1) % self.longest  # another first token: nothing is in the cache
-        text = self._text[self._at :]
-        began = self._clock()
-        self._anew(text[:length])
-        read = self._clock() - began
-        self._anew(text[: self._depth])
-        began = self._clock()
-        for i in range(passes):
-            self._forward()
-            self._session.keep((), text[self._depth + i])
-        return max(read / length, 1e-9), max((self._clock() - began) / passes, 1e-9)
-
-    def _anew(self, text: Sequence[int]) -> None:
-        self._session.close()
-        self._session = self._target.open()
-        self._session.extend(text)
-        self._forward()
-
-    def _forward(self) -> None:
-        self._target.forward([(self._session, EMPTY)], Want())
+def _read_and_decode(timer: Timer, length: int, passes: int) -> tuple[float, float]:
+    """Seconds a token of a new prompt of so many tokens, and of a pass over one row after a short one."""
+    timer.renew()
+    a_token = timer.read(length) / length
+    timer.read(min(DEPTH, length))
+    return a_token, sum(timer.rows(1) for _ in range(passes)) / passes
 
 
 def best(trials: Sequence[Trial]) -> Trial:
@@ -226,31 +165,28 @@ def pinnable() -> bool:
     return hasattr(os, "sched_setaffinity") and Path("/proc/self/task").is_dir()
 
 
-def whereabouts() -> Iterator[Affinity]:
+@contextmanager
+def affinity() -> Iterator[Affinity]:
     """Keeps all threads of this process to some processors (where the set is empty, to what was theirs), and
     gives each its own back in the end. An engine's threads are made once and stay where they were made."""
     if not pinnable():
-        yield _nowhere
+        yield lambda _cpus: None  # this system lets nobody choose
         return
     before = {}
     for task in _tasks():
-        with contextlib.suppress(OSError):  # it is over by now
+        with suppress(OSError):  # it is over by now
             before[task] = os.sched_getaffinity(task)
     usual = os.sched_getaffinity(0)
 
     def keep_to(cpus: frozenset[int]) -> None:
         for task in _tasks():
-            with contextlib.suppress(OSError):  # it is over by now, or a container forbids it
+            with suppress(OSError):  # it is over by now, or a container forbids it
                 os.sched_setaffinity(task, cpus or before.get(task, usual))
 
     try:
         yield keep_to
     finally:
         keep_to(frozenset())
-
-
-def _nowhere(_cpus: frozenset[int]) -> None:
-    """This system lets nobody choose."""
 
 
 def _tasks() -> list[int]:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from paceline.core.cost import Cost, Costs
 from paceline.core.errors import UsageError
-from paceline.machine.home import kept_at, write_whole
-
-FORMAT = 1
-
-Warn = Callable[[str], None]
-Key = Mapping[str, Any]
+from paceline.machine import home
+from paceline.machine.home import Key, Warn
 
 
 @dataclass(frozen=True)
@@ -50,43 +43,28 @@ class Kept:
 
 def path_of(key: Key) -> Path:
     """Where the costs are kept of what `key` tells."""
-    return kept_at("costs", key)
+    return home.kept_at("costs", key)
 
 
 def recall(key: Key, warn: Warn) -> Kept | None:
     """What was kept; None where nothing was, or where it cannot be used: then `warn` is told."""
-    path = path_of(key)
     try:
-        said = json.loads(path.read_bytes())
-        if said["format"] != FORMAT or said["key"] != json.loads(json.dumps(key)):
-            raise UsageError("is of another version, or of another model")
+        said = home.recall("costs", key)
         costs = Costs.read({"target": said["cost"], "step": said["step"]})
         seconds, depths, rows = (said["effort"][name] for name in ("seconds", "depths", "rows"))
         effort = Effort(float(seconds), tuple(map(int, depths)), tuple(map(int, rows)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        warn(f"{path}: cannot be read ({error.strerror}); costs are measured again")
+        warn(f"{path_of(key)}: cannot be read ({error.strerror}); costs are measured again")
         return None
-    except (ValueError, TypeError, KeyError, RecursionError, UsageError):
-        warn(f"{path}: holds no costs of this model; they are measured again")
+    except (ValueError, TypeError, KeyError, UsageError):
+        warn(f"{path_of(key)}: holds no costs of this model; they are measured again")
         return None
     return Kept(costs.target, costs.step, effort)
 
 
 def keep(key: Key, kept: Kept, warn: Warn) -> bool:
     """Where the disk refuses, `warn` is told, and it is False."""
-    path = path_of(key)
-    said = {
-        "format": FORMAT,
-        "key": key,
-        "cost": kept.cost.as_dict(),
-        "step": kept.step,
-        "effort": asdict(kept.effort),
-    }
-    try:
-        write_whole(path, json.dumps(said, allow_nan=False))
-    except OSError as error:
-        warn(f"{path}: cannot be written ({error.strerror}); costs are measured again next time")
-        return False
-    return True
+    found = {"cost": kept.cost.as_dict(), "step": kept.step, "effort": asdict(kept.effort)}
+    return home.keep("costs", key, found, warn, "costs are measured again next time")

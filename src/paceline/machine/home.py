@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.system.whole import whole
+
+FORMAT = 1  # of what was measured
+
+Key = Mapping[str, Any]  # all that it depends on, as JSON has it
+Warn = Callable[[str], None]
 
 
 def home() -> Path:
@@ -25,10 +30,35 @@ def home() -> Path:
     return user_data_path("paceline")
 
 
-def kept_at(folder: str, key: Mapping[str, Any]) -> Path:
-    """The file for what was measured of something; key: everything that it depends on, as JSON has it."""
+def kept_at(folder: str, key: Key) -> Path:
+    """The file for what was measured of something."""
     text = json.dumps(key, sort_keys=True)
     return home() / folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def recall(folder: str, key: Key) -> dict[str, Any]:
+    """What `keep` wrote of just that. Raises OSError where there is nothing to read, and ValueError where it
+    is damaged, of another version or of something else."""
+    try:
+        said = json.loads(kept_at(folder, key).read_bytes())
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
+        raise ValueError("of another version")
+    if said.get("key") != json.loads(json.dumps(key)):
+        raise ValueError("of something else")
+    return said
+
+
+def keep(folder: str, key: Key, found: Mapping[str, Any], warn: Warn, otherwise: str) -> bool:
+    """Where the disk refuses, `warn` is told what happens otherwise, and it is False."""
+    path = kept_at(folder, key)
+    try:
+        write_whole(path, json.dumps({"format": FORMAT, "key": key, **found}, allow_nan=False))
+    except OSError as error:
+        warn(f"{path}: cannot be written ({error.strerror}); {otherwise}")
+        return False
+    return True
 
 
 def private_folder(path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench_records import drafted, failed, plain, record
 from paceline.lab.advice.past import Past, _length, from_length, of_drafters
-from paceline.lab.advice.prior import LEAST, MOST
+from paceline.lab.advice.prior import LEAST, MOST, Range
 
 HERE = {"processor": "A processor", "threads": 2}
 OURS, THEIRS = "a" * 64, "b" * 64
@@ -29,35 +29,43 @@ class Run:
 
 def run(number: int, *results: Any, target: str = OURS, draft: str | None = THEIRS, **more: Any) -> Run:
     said = record([plain(), *results])
-    known = said["provenance"] | {"target": {"fingerprint": target}}
-    known["draft"] = None if draft is None else {"fingerprint": draft}
-    return Run(number, known | more.pop("known", {}), tuple(said["results"]), **more)
+    provenance = said["provenance"] | {"target": {"fingerprint": target}}
+    provenance["draft"] = None if draft is None else {"fingerprint": draft}
+    return Run(number, provenance | more.pop("known", {}), tuple(said["results"]), **more)
 
 
 def found(*runs: Run, task: str = "any", drafter: str = "model", draft: str | None = THEIRS) -> Past | None:
     return of_drafters(runs, OURS, draft, tuple(drafter.split("|")), task, HERE)
 
 
-def speed(past: Past | None) -> float:
+def known(past: Past | None) -> Past:
     assert past is not None
-    assert past.speedup is not None
-    return past.speedup.likely
+    return past
+
+
+def speed(past: Past | None) -> float:
+    gain = known(past).speedup
+    assert gain is not None
+    return gain.likely
+
+
+def acceptance(past: Past | None) -> Range:
+    it = known(past).acceptance
+    assert it is not None
+    return it
 
 
 def test_the_speed_of_the_newest_run_of_the_pair() -> None:
     old, new = (run(n, drafted("model", (gain, 0.9, 2.2))) for n, gain in ((1, 1.5), (2, 1.25)))
-    past = found(new, old)
-    assert past is not None
-    assert past.speedup is not None
+    past = known(found(new, old))
     assert (past.run, past.system, past.n_draft) == (2, "model", 7)
-    assert (past.speedup.low, past.speedup.likely, past.speedup.high) == (0.9, 1.25, 2.2)
+    assert past.speedup == Range(0.9, 1.25, 2.2)
 
 
 def test_of_several_settings_the_fastest() -> None:
     settings = [drafted("model", (1.2, 1, 2)), drafted("model:n_draft=12:p_min=0.2", (1.6, 1, 2))]
-    past = found(run(1, *settings))
+    past = known(found(run(1, *settings)))
     assert speed(past) == 1.6
-    assert past is not None
     assert past.n_draft == 12
 
 
@@ -92,41 +100,33 @@ def test_what_copies_is_measured_with_any_draft_or_none() -> None:
     assert speed(found(one, drafter="suffix", draft=None)) == 1.3
 
 
-@pytest.mark.parametrize("known", [{"threads": 4}, {"machine": {"processor": "Another"}}, {"machine": None}])
-def test_a_speed_of_another_machine_is_none_of_this_one_but_acceptance_is(known: dict[str, Any]) -> None:
-    past = found(run(1, drafted(FIXED, (2, 1, 3), acceptance=0.75), known=known))
-    assert past is not None
+@pytest.mark.parametrize("other", [{"threads": 4}, {"machine": {"processor": "Another"}}, {"machine": None}])
+def test_a_speed_of_another_machine_is_none_of_this_one_but_acceptance_is(other: dict[str, Any]) -> None:
+    past = known(found(run(1, drafted(FIXED, (2, 1, 3), acceptance=0.75), known=other)))
     assert past.speedup is None
     assert past.acceptance is not None
-    assert past.acceptance.likely == 0.75
-    assert found(run(1, drafted("auto", (2, 1, 3)), known=known), drafter="auto") is None
+    assert acceptance(past).likely == 0.75
+    assert found(run(1, drafted("auto", (2, 1, 3)), known=other), drafter="auto") is None
 
 
 def test_of_drafts_that_end_early_the_tokens_a_step_tell_the_acceptance() -> None:
     early = found(run(1, drafted("model", (2, 1, 3), acceptance=0.94, acceptance_length=2.61)))
-    assert early is not None
-    assert early.acceptance is not None
-    assert 0.68 < early.acceptance.likely < 0.78  # 0.77 where everything was drafted: docs/log/peers.md
+    assert 0.68 < acceptance(early).likely < 0.78  # 0.77 where everything was drafted: docs/log/peers.md
     by_the_plan = run(1, drafted("model", (2, 1, 3), acceptance=0.8), plan={"drafting": {"p_min": 0.0}})
     whole = found(by_the_plan)
-    assert whole is not None
-    assert whole.acceptance is not None
-    assert whole.acceptance.likely == 0.8
+    assert acceptance(whole).likely == 0.8
 
 
 @pytest.mark.parametrize("counted", [0.0, 1.0])
 def test_an_acceptance_of_none_or_all_is_a_range_in_order(counted: float) -> None:
     past = found(run(1, drafted(FIXED, (2, 1, 3), acceptance=counted)))
-    assert past is not None
-    assert past.acceptance is not None
-    assert LEAST <= past.acceptance.low <= past.acceptance.likely <= past.acceptance.high <= MOST
+    assert LEAST <= acceptance(past).low <= acceptance(past).likely <= acceptance(past).high <= MOST
 
 
 def test_a_loss_counts_where_the_rule_could_have_declined() -> None:
     loss = (0.6, 0.5, 0.7)
-    past = found(run(1, drafted(FIXED, loss, acceptance=0.7)))
-    assert past is not None
-    assert past.acceptance is not None
+    past = known(found(run(1, drafted(FIXED, loss, acceptance=0.7))))
+    assert acceptance(past).likely == 0.7
     assert past.speedup is None
     assert found(run(1, drafted("suffix", loss)), drafter="suffix", draft=None) is None
     assert speed(found(run(1, drafted("model:policy=rate", loss)))) == 0.6
@@ -134,11 +134,9 @@ def test_a_loss_counts_where_the_rule_could_have_declined() -> None:
 
 def test_the_speed_of_what_runs_by_itself_and_the_acceptance_of_what_tells_it() -> None:
     results = (drafted(FIXED, (1.1, 1, 2), acceptance=0.7), drafted("auto", (1.5, 1, 2)))
-    past = found(run(1, *results), drafter="model|auto")
+    past = known(found(run(1, *results), drafter="model|auto"))
     assert speed(past) == 1.5
-    assert past is not None
-    assert past.acceptance is not None
-    assert (past.system, past.acceptance.likely) == ("auto", 0.7)
+    assert (past.system, acceptance(past).likely) == ("auto", 0.7)
 
 
 def test_more_tokens_make_an_acceptance_more_certain() -> None:
@@ -146,9 +144,7 @@ def test_more_tokens_make_an_acceptance_more_certain() -> None:
     for n_tokens in (1_000, 100_000):
         result = replace(drafted(FIXED, (2, 1, 3), acceptance=0.7), n_tokens=n_tokens)
         past = found(run(1, result))
-        assert past is not None
-        assert past.acceptance is not None
-        spreads.append(past.acceptance.high - past.acceptance.low)
+        spreads.append(acceptance(past).high - acceptance(past).low)
     assert spreads[0] == pytest.approx(10 * spreads[1])
 
 

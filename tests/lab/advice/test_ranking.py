@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from advice_facts import facts, known, passes
 from paceline.core.errors import UsageError
-from paceline.lab.advice.passes import ESTIMATED
+from paceline.lab.advice.estimate import ESTIMATED
 from paceline.lab.advice.past import Past
 from paceline.lab.advice.prior import TASKS, Range
 from paceline.lab.advice.ranking import advise

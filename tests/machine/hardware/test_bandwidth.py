@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 import machine_trees as trees
 from paceline.core.errors import PacelineError
 from paceline.machine.hardware import bandwidth
-from paceline.machine.hardware.bandwidth import LEAST, MOST, PIECE, Reading, measured, size_for
+from paceline.machine.hardware.bandwidth import LEAST, MOST, PIECE, measured, size_for
 from paceline.machine.hardware.files import Files
 
 MB = 1 << 20
@@ -42,45 +44,42 @@ def test_little_free_memory_is_refused() -> None:
         size_for(64 * MB, 400_000_000)
 
 
-def test_all_threads_read_in_every_round_and_the_fastest_counts() -> None:
-    ticks = itertools.count()
-    lock = threading.Lock()
-
-    def clock() -> float:  # stands still but for a millisecond a call
-        with lock:
-            return next(ticks) * 1e-3
-
-    reading = Reading(1, 2 * PIECE, clock)
-    reading.work(0)
-    assert len(reading.rates) == bandwidth.ROUNDS
+def test_the_fastest_of_the_rounds_counts() -> None:
+    """The clock goes on by a millisecond a look for one round, and then by three."""
+    clock = itertools.accumulate(itertools.chain(itertools.repeat(1e-3, 60), itertools.repeat(3e-3))).__next__
     # A piece a millisecond, and two looks at the clock around the round.
     pieces = round(bandwidth.SECONDS / 2 / bandwidth.ROUNDS / 1e-3)
-    assert max(reading.rates) == pytest.approx(PIECE / 1e-3, rel=3 / pieces)
+    assert bandwidth.measure(1, 2 * PIECE, clock) == pytest.approx(PIECE / 1e-3, rel=3 / pieces)
 
 
-def test_a_thread_that_runs_out_of_memory_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = itertools.count()
+def test_all_threads_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(3)
 
-    def filled(self: Reading) -> object:
-        if next(calls) == 1:
-            raise MemoryError
-        return ()
+    def read(memory: object, until: float, clock: Callable[[], float]) -> int:
+        together.wait(timeout=60)
+        return PIECE
 
-    monkeypatch.setattr(Reading, "_filled", filled)
-    with pytest.raises(PacelineError, match=r"could not be measured \(out of memory\)"):
-        bandwidth.measure(2, 2 * PIECE)
+    monkeypatch.setattr(bandwidth, "_read", read)
+    ticks = itertools.count()
+    assert bandwidth.measure(3, 3 * PIECE, lambda: float(next(ticks))) == 3 * PIECE
 
 
-def test_a_limit_of_threads_ends_those_that_were_started(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(MemoryError(), "out of memory"), (RuntimeError("can't start new thread"), "can't start")],
+)
+def test_a_limit_of_memory_or_of_threads_ends_all_of_them(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+) -> None:
     start, calls, before = threading.Thread.start, itertools.count(), threading.active_count()
 
     def refused(self: threading.Thread) -> None:
         if next(calls) == 1:
-            raise RuntimeError("can't start new thread")
+            raise error
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    with pytest.raises(PacelineError, match="could not be measured"):
+    with pytest.raises(PacelineError, match=rf"could not be measured \({why}"):
         bandwidth.measure(3, 2 * PIECE)
     assert threading.active_count() == before
 
@@ -88,9 +87,9 @@ def test_a_limit_of_threads_ends_those_that_were_started(monkeypatch: pytest.Mon
 def test_memory_that_is_written_too_slowly_is_not_measured() -> None:
     clock = itertools.count(step=bandwidth.SECONDS / 5).__next__  # room for three pieces
     with pytest.raises(PacelineError, match="3 of 7 MB were written"):
-        Reading(1, 7 * PIECE, clock)._filled()
+        bandwidth.measure(1, 7 * PIECE, clock)
     clock = itertools.count(step=bandwidth.SECONDS / 5).__next__
-    assert len(Reading(1, 6 * PIECE, clock)._filled()) == 3
+    assert len(bandwidth._filled(6 * PIECE, clock)) == 3
 
 
 def test_this_machine_reads_at_a_speed_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,15 +106,17 @@ def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, own_home: Path) ->
     assert len(list((own_home / "bandwidth").iterdir())) == 2
 
 
-@pytest.mark.parametrize(
-    "said", ["", "[]", "{}", '{"format": 1, "key": {}, "bytes_per_second": 1e10}', "[" * 9999]
-)
-def test_a_damaged_file_is_measured_again(monkeypatch: pytest.MonkeyPatch, own_home: Path, said: str) -> None:
+@pytest.mark.parametrize("rate", [None, "fast", 1.0, 1e16])
+def test_a_speed_that_cannot_be_is_measured_again(
+    monkeypatch: pytest.MonkeyPatch, own_home: Path, rate: object
+) -> None:
     monkeypatch.setattr(bandwidth, "measure", lambda threads, size: 2e10)
     measured(2)
     (file,) = (own_home / "bandwidth").iterdir()
-    file.write_text(said)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"bytes_per_second": rate}))
     monkeypatch.setattr(bandwidth, "measure", lambda threads, size: 5e10)
+    assert measured(2) == 5e10
+    file.write_text("")
     assert measured(2) == 5e10
 
 

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from paceline.machine.models.facts import Facts
 
 # Bytes of the cache beside F16; q8_0 has a scale of two bytes for 32 values.
 BY_TYPE = {"f32": 2.0, "f16": 1.0, "bf16": 1.0, "q8_0": 34 / 64}
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes. known: whether the size of the context's part is; without it that part is missing."""
-
-    weights: int
-    context: int
-    known: bool = True
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.context
-
-
-def needed(models: tuple[Facts, ...], n_ctx: int, cache_type: str = "f16") -> Memory:
-    """Of models that are used together, each with the same context. A model without keys and values
-    (recurrent) has none to pay for; one whose size of them is not known makes the sum a lower bound."""
+def needed(models: tuple[Facts, ...], n_ctx: int, cache_type: str = "f16") -> tuple[int, bool]:
+    """Bytes of models that are used together, each with the same context, and whether all of it is known. A
+    model without keys and values (recurrent) has none to pay for; one whose size of them is not known makes
+    the sum a lower bound."""
     scale = BY_TYPE.get(cache_type, 1.0)
-    context = sum(round(model.kv_bytes * scale) * n_ctx for model in models)
-    known = all(model.kv_bytes or model.memory == "recurrent" for model in models)
-    return Memory(sum(model.size for model in models), context, known)
+    total = sum(model.size + round(model.kv_bytes * scale) * n_ctx for model in models)
+    return total, all(model.kv_bytes or model.memory == "recurrent" for model in models)
 
 
 def available(*, gpus: bool = False) -> int:

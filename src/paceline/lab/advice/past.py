@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.core.errors import PacelineError
+from paceline.core.theory import expected_tokens
 from paceline.lab.advice.prior import ANY, LEAST, MOST, Range
 from paceline.lab.advice.speed import SURE, UNSURE
 from paceline.lab.bench.method import parse
@@ -14,6 +16,7 @@ from paceline.lab.bench.method import parse
 # Tokens of one text resemble each other: so many are worth one that was drawn by itself. Judgement.
 ALIKE = 10
 HALF_OF_95 = 1.96
+FINE = 2**30  # steps of an acceptance that is looked for
 
 
 @dataclass(frozen=True)
@@ -99,17 +102,13 @@ def _acceptance(result: Mapping[str, Any], drafting: Any) -> Range | None:
 def from_length(length: float, n_draft: int) -> float:
     """The acceptance of all tokens at which drafts that begin with a sure one emit `length` tokens a step:
     the inverse of what speed.py expects of them."""
-    low, high = LEAST, MOST
-    for _ in range(30):
-        a = (low + high) / 2
-        low, high = (a, high) if _length(a, n_draft) < length else (low, a)
-    return high
+    return bisect_left(range(FINE), length, key=lambda i: _length(i / FINE, n_draft)) / FINE
 
 
 def _length(a: float, n_draft: int) -> float:
     sure = max(SURE, a)
     share = 1.0 if a >= SURE else max(0.0, (a - UNSURE) / (sure - UNSURE))
-    return 1.0 + share * sure * float(sum(a**i for i in range(n_draft)))
+    return 1.0 + share * sure * expected_tokens(a, n_draft - 1)
 
 
 def _fingerprint(known: Mapping[str, Any], role: str) -> str | None:

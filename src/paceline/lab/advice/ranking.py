@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.core.cost import Costs
 from paceline.lab.advice import memory, speed
-from paceline.lab.advice.passes import MEASURED, Passes, token
+from paceline.lab.advice.estimate import ESTIMATED, MEASURED, Estimate
 from paceline.lab.advice.past import Past
 from paceline.lab.advice.prior import Range, expected, task_of
 from paceline.lab.advice.row import (
     COPIER,
     DOWNLOAD,
-    MAPPABLE,
     MODEL,
     PREDICTED,
     PRIOR,
@@ -25,14 +26,14 @@ from paceline.lab.advice.row import (
     Question,
     Row,
 )
-from paceline.lab.advice.speed import Times
+from paceline.machine.fit.compatibility import COMPATIBLE, MAPPABLE, SAME
 from paceline.machine.fit.known_pairs import KnownPair
 from paceline.machine.models.facts import ATTENTION, Facts
 from paceline.machine.models.family import family_of
 
-USABLE = ("same", "compatible", MAPPABLE)
+USABLE = (SAME, COMPATIBLE, MAPPABLE)
 BITS = {"Q8_0": 8.5, "Q4_K_M": 4.9}  # of a weight, in files not here yet
-CERTAIN = 1e-3
+CERTAIN = 1.0 - 1e-3  # an acceptance: from there on a draft that only breaks even is no gain
 BETTER = 1.05  # times the best draft here: from there on a download is worth a line
 
 
@@ -45,7 +46,7 @@ def advise(
 ) -> Advice:
     """Raises UsageError for a task that is not known. pairs: what could be downloaded."""
     task_of(question.task)
-    passes = known.passes(target, "target")
+    ranking = _Ranking(target, question, known)
     refused = ""
     rows: list[Row] = []
     downloads: list[Row] = []
@@ -56,19 +57,13 @@ def advise(
     else:
         # Of drafts, too, the state has to be rolled back.
         able = [one for one in candidates if one.verdict in USABLE and one.facts.memory == ATTENTION]
-        rows = [_model(target, one, question, known, passes) for one in able]
-        rows.append(_copier(target, question, known, passes))
-        rows.sort(key=_order)
-        downloads = _downloads(target, rows, question, known, passes, pairs)
+        rows = sorted([*map(ranking.model, able), ranking.copier()], key=_order)
+        downloads = ranking.downloads(rows, pairs)
+    costs = ranking.costs
+    passes, _ = speed.seconds(Costs(costs.likely), question.depth)
+    two_rows = float(passes[2] / passes[1])
     return Advice(
-        target,
-        question,
-        tuple(rows),
-        tuple(downloads),
-        passes.source,
-        passes.likely[2] / passes.likely[1],
-        known.available,
-        refused,
+        target, question, tuple(rows), tuple(downloads), costs.source, two_rows, known.available, refused
     )
 
 
@@ -84,138 +79,136 @@ def _order(row: Row) -> tuple[Any, ...]:
     )
 
 
-def _model(
-    target: Facts, one: Candidate, question: Question, known: Known, passes: Passes, drafter: str = MODEL
-) -> Row:
-    draft, mappable = one.facts, one.verdict == MAPPABLE
-    small = known.passes(draft, "draft")
-    past = known.past(draft, MODEL) if drafter == MODEL else None
-    acceptance, from_ = expected(question.task, target, draft, mappable=mappable), PRIOR
-    if past is not None and past.acceptance is not None:
-        acceptance, from_ = past.acceptance, f"bench {past.run}"
-    times = Times(passes.likely, token(small)[0], passes.step)
-    tree = not mappable
-    found, speedup = _reached(acceptance, passes, small, tree)
-    together = memory.needed((target, draft), question.n_ctx, question.cache_type)
-    return _measured(
-        Row(
+class _Ranking:
+    """What is asked about one target. costs: of its passes."""
+
+    def __init__(self, target: Facts, question: Question, known: Known) -> None:
+        self._target, self._question, self._known = target, question, known
+        self.costs = known.costs(target, "target")
+
+    def model(self, one: Candidate, drafter: str = MODEL) -> Row:
+        draft, tree = one.facts, one.verdict != MAPPABLE
+        past = self._known.past(draft, MODEL) if drafter == MODEL else None
+        acceptance, from_ = expected(self._question.task, self._target, draft, mappable=not tree), PRIOR
+        if past is not None and past.acceptance is not None:
+            acceptance, from_ = past.acceptance, f"bench {past.run}"
+        small = self._known.costs(draft, "draft")
+        costs = _together(self.costs, small)
+        return self._row(
+            partial(speed.of_a_model, tree=tree),
+            [acceptance],
+            costs,
+            (draft,),
+            past,
             drafter=drafter,
             reference=one.reference,
             verdict=one.verdict,
             size=draft.size,
             parameters=draft.parameters,
             quantisation=draft.quantisation,
-            n_draft=found.n_draft,
-            width=found.width,
             acceptance=acceptance,
             acceptance_from=from_,
             share=None,
-            speedup=speedup,
-            speedup_from=PREDICTED,
-            costs_from=_sources(passes, small),
-            token=times.token,
-            needed=speed.needed(times, tree=tree),
-            break_even=speed.break_evens(times),
-            memory=together.total,
-            memory_known=together.known,
-            fits=together.total <= known.available,
-        ),
-        past,
-    )
+            costs_from=MEASURED if self.costs.source == small.source == MEASURED else ESTIMATED,
+            needed=speed.needed(costs[0], self._question.depth, tree=tree),
+        )
 
-
-def _reached(acceptance: Range, passes: Passes, small: Passes, tree: bool) -> tuple[speed.Best, Range]:
-    """What a draft model does at the likely acceptance, and its speed-up with its range."""
-    likely, cheap, dear = token(small)
-    times = Times(passes.likely, likely, passes.step)
-
-    def at(a: float, times: Times) -> speed.Best:
-        return speed.best(speed.of_a_model(a, tree=tree), times)
-
-    found = at(acceptance.likely, times)
-    by_acceptance = at(acceptance.low, times), at(acceptance.high, times)
-    worst, best = Times(passes.worst, dear, passes.step), Times(passes.best, cheap, passes.step)
-    by_costs = at(acceptance.likely, worst), at(acceptance.likely, best)
-    return found, _spread(found.speedup, by_acceptance, by_costs)
-
-
-def _copier(target: Facts, question: Question, known: Known, passes: Passes) -> Row:
-    task = task_of(question.task)
-    times = Times(passes.likely, 0.0, passes.step)
-    share, right = task.copied, task.copier
-
-    def at(h: float, a: float, curve: Sequence[float] = passes.likely) -> speed.Best:
-        return speed.best(speed.of_a_copier(h, a), Times(curve, 0.0, passes.step))
-
-    found = at(share.likely, right.likely)
-    speedup = _spread(
-        found.speedup,
-        (at(share.low, right.likely), at(share.high, right.likely)),
-        (at(share.likely, right.low), at(share.likely, right.high)),
-        (at(share.likely, right.likely, passes.worst), at(share.likely, right.likely, passes.best)),
-    )
-    alone = memory.needed((target,), question.n_ctx, question.cache_type)
-    return _measured(
-        Row(
+    def copier(self) -> Row:
+        task = task_of(self._question.task)
+        costs = _together(self.costs)
+        least = [a for a in speed.break_evens(costs[0], self._question.depth).values() if a is not None]
+        needed = min(least, default=1.0)
+        return self._row(
+            speed.of_a_copier,
+            [task.copied, task.copier],
+            costs,
+            (),
+            self._known.past(None, "suffix") or self._known.past(None, "lookup"),
             drafter=COPIER,
             reference="suffix, lookup",
             verdict="no model",
             size=0,
             parameters=None,
             quantisation="",
-            n_draft=found.n_draft,
-            width=1,
             acceptance=task.copier,
             acceptance_from=PRIOR,
             share=task.copied,
+            costs_from=self.costs.source,
+            needed=needed if needed < CERTAIN else None,
+        )
+
+    def downloads(self, rows: Sequence[Row], pairs: Sequence[KnownPair]) -> list[Row]:
+        models = [row for row in rows if row.drafter == MODEL]
+        here = max((row.speedup.likely for row in models if row.fits), default=1.0)
+        local = any(row.verdict != MAPPABLE for row in models)
+        out = []
+        for pair in pairs:
+            row = self.model(Candidate(_absent(pair), pair.draft, DOWNLOAD), DOWNLOAD)
+            if not local or row.speedup.likely >= BETTER * here:
+                out.append(replace(row, why=pair.why, caveat=pair.caveat, source=pair.source))
+        return out
+
+    def _row(
+        self,
+        kinds: Callable[..., list[speed.Kind]],
+        ranges: Sequence[Range],
+        costs: tuple[Costs, Costs, Costs],
+        drafts: tuple[Facts, ...],
+        past: Past | None,
+        **more: Any,
+    ) -> Row:
+        """For kinds and ranges see _predicted."""
+        question, depth = self._question, self._question.depth
+        found, speedup = _predicted(kinds, ranges, costs, depth)
+        n_draft, from_ = found.n_draft, PREDICTED
+        if past is not None and past.speedup is not None:  # of this very pair, here: no prediction is needed
+            speedup, from_ = past.speedup, f"bench {past.run}"
+            n_draft = past.n_draft if speedup.likely > 1.0 else 0
+        size, known = memory.needed((self._target, *drafts), question.n_ctx, question.cache_type)
+        return Row(
+            n_draft=n_draft,
+            width=found.width,
             speedup=speedup,
-            speedup_from=PREDICTED,
-            costs_from=passes.source,
-            token=0.0,
-            needed=_least(speed.break_evens(times)),
-            break_even=speed.break_evens(times),
-            memory=alone.total,
-            memory_known=alone.known,
-            fits=alone.total <= known.available,
-        ),
-        known.past(None, "suffix") or known.past(None, "lookup"),
-    )
+            speedup_from=from_,
+            token=speed.seconds(costs[0], depth)[1],
+            break_even=speed.break_evens(costs[0], depth),
+            memory=size,
+            memory_known=known,
+            fits=size <= self._known.available,
+            **more,
+        )
 
 
-def _spread(likely: float, *ends: tuple[speed.Best, speed.Best]) -> Range:
-    """Of independent causes, each with what comes of its low and its high end: they do not all err one way,
-    so that their logarithms add up in squares. Not below plain decoding, to which the policy falls back."""
-    down = math.hypot(*(math.log(likely / low.speedup) for low, _ in ends))
-    up = math.hypot(*(math.log(high.speedup / likely) for _, high in ends))
-    return Range(max(1.0, likely * math.exp(-down)), likely, likely * math.exp(up))
+def _together(target: Estimate, draft: Estimate | None = None) -> tuple[Costs, Costs, Costs]:
+    """Likely, at worst and at best."""
+    drafts = (None, None, None) if draft is None else (draft.likely, draft.worst, draft.best)
+    likely, worst, best = map(Costs, (target.likely, target.worst, target.best), drafts, [target.step] * 3)
+    return likely, worst, best
 
 
-def _measured(row: Row, past: Past | None) -> Row:
-    """What was measured of this very pair, here, needs no prediction."""
-    if past is None or past.speedup is None:
-        return row
-    n_draft = past.n_draft if past.speedup.likely > 1.0 else 0
-    return replace(row, speedup=past.speedup, speedup_from=f"bench {past.run}", n_draft=n_draft)
+def _predicted(
+    kinds: Callable[..., list[speed.Kind]],
+    ranges: Sequence[Range],
+    costs: tuple[Costs, Costs, Costs],
+    depth: int,
+) -> tuple[speed.Best, Range]:
+    """What is best at what is likely, and its speed-up with a range. kinds: of steps, by a value of each of
+    the ranges. Costs and the ranges are independent causes: they do not all err one way, so that their
+    logarithms add up in squares. Not below plain decoding, to which the policy falls back."""
+    likely, worst, best = costs
+    values = [one.likely for one in ranges]
 
+    def logarithm(values: Sequence[float], costs: Costs) -> float:
+        return math.log(speed.best(kinds(*values), costs, depth).speedup)
 
-def _downloads(
-    target: Facts,
-    rows: Sequence[Row],
-    question: Question,
-    known: Known,
-    passes: Passes,
-    pairs: Sequence[KnownPair],
-) -> list[Row]:
-    here = max((row.speedup.likely for row in rows if row.drafter == MODEL and row.fits), default=1.0)
-    local = [row for row in rows if row.drafter == MODEL and row.verdict != MAPPABLE]
-    out = []
-    for pair in pairs:
-        one = Candidate(_absent(pair), pair.draft, DOWNLOAD)
-        row = _model(target, one, question, known, passes, DOWNLOAD)
-        if local and row.speedup.likely < BETTER * here:
-            continue
-        out.append(replace(row, why=pair.why, caveat=pair.caveat, source=pair.source))
-    return out
+    found = speed.best(kinds(*values), likely, depth)
+    lows, highs = [logarithm(values, worst)], [logarithm(values, best)]
+    for i, one in enumerate(ranges):
+        lows.append(logarithm([*values[:i], one.low, *values[i + 1 :]], likely))
+        highs.append(logarithm([*values[:i], one.high, *values[i + 1 :]], likely))
+    log, speedup = math.log(found.speedup), found.speedup
+    down, up = (math.hypot(*(end - log for end in ends)) for ends in (lows, highs))
+    return found, Range(max(1.0, speedup * math.exp(-down)), speedup, speedup * math.exp(up))
 
 
 def _absent(pair: KnownPair) -> Facts:
@@ -233,13 +226,3 @@ def _absent(pair: KnownPair) -> Facts:
         quantisation=kind,
         size=size,
     )
-
-
-def _sources(*passes: Passes) -> str:
-    return MEASURED if all(one.source == MEASURED for one in passes) else "estimated"
-
-
-def _least(values: dict[int, float | None]) -> float | None:
-    """None also where only a draft that is always right would lose nothing."""
-    least = min((value for value in values.values() if value is not None), default=1.0)
-    return least if least < 1.0 - CERTAIN else None

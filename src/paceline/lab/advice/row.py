@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.lab.advice.passes import Passes
+from paceline.lab.advice.estimate import Estimate
 from paceline.lab.advice.past import Past
 from paceline.lab.advice.prior import ANY, Range
 from paceline.machine.models.facts import Facts
 
 MODEL, COPIER, DOWNLOAD = "model", "suffix", "download"
-MAPPABLE = "mappable"
 PREDICTED, PRIOR = "predicted", "prior"
+TARGET = ("name", "family", "parameters", "quantisation", "size")  # what is said of it
 DEPTH = 1024  # tokens of context that costs are compared after; half of the context where that is less
 
 
@@ -41,10 +41,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the machine. passes: of a model as "target" or "draft". past: what a bench found of a
+    """What is known of the machine. costs: of a model as "target" or "draft". past: what a bench found of a
     drafter, with a draft model or without. available: bytes of memory."""
 
-    passes: Callable[[Facts, str], Passes]
+    costs: Callable[[Facts, str], Estimate]
     past: Callable[[Facts | None, str], Past | None]
     available: int
 
@@ -100,14 +100,7 @@ class Advice:
     def as_dict(self) -> dict[str, Any]:
         target = self.target
         return {
-            "target": {
-                "path": str(target.path),
-                "name": target.name,
-                "family": target.family,
-                "parameters": target.parameters,
-                "quantisation": target.quantisation,
-                "size": target.size,
-            },
+            "target": {"path": str(target.path)} | {name: getattr(target, name) for name in TARGET},
             **asdict(self.question),
             "costs_from": self.costs_from,
             "two_rows": self.two_rows,

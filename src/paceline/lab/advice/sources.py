@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.cost import Costs
+from paceline.core.errors import HistoryError, PacelineError
 from paceline.engines.openers import Way
+from paceline.lab.advice.estimate import Estimate, estimated, kept
 from paceline.lab.advice.memory import available
-from paceline.lab.advice.passes import Passes, estimated, kept
 from paceline.lab.advice.past import Past, of_drafters
 from paceline.lab.advice.row import Known, Question
+from paceline.machine.hardware import bandwidth
 from paceline.machine.identity import cpu_name, fingerprint
 from paceline.machine.models.facts import Facts
 
 RUNS = 200  # of the history, the newest
+ASSUMED = 20e9  # bytes/s, where the memory's speed cannot be measured
 
 
 def known(
@@ -24,51 +27,54 @@ def known(
     question: Question,
     way: Mapping[str, Any],
     *,
-    bandwidth: Callable[[], float],
     history: Path,
+    note: Callable[[str], object],
     now: Mapping[Path, Costs] | None = None,
 ) -> Known:
-    """way: how the models are run, the settings of a Way. bandwidth: bytes/s, asked only where
-    something was not measured. history: the benches' file, which need not exist. now: what was measured just
-    now, by path. Raises HistoryError for a history that cannot be read."""
-    runs = _runs(history)
+    """way: how the models are run, the settings of a Way. history: the benches' file, which need not exist.
+    note: told of what cannot be read or measured. now: what was measured just now, by path."""
+    runs = _runs(history, note)
     machine = {"processor": cpu_name(), "threads": way["threads"]}
-    depth = question.depth
     measured_now = now or {}
 
-    @cache
+    @cache  # measured only where passes were not
     def speed() -> float:
-        return bandwidth()
+        try:
+            return bandwidth.measured(way["threads"])
+        except PacelineError as error:
+            note(f"the memory's speed is not known: {error}; {ASSUMED / 1e9:.0f} GB/s are assumed")
+            return ASSUMED
 
-    def passes(facts: Facts, role: str) -> Passes:
-        here = facts.path.is_file()
-        if here and facts.path in measured_now:
-            costs = measured_now[facts.path]
-            if role == "target":
-                return Passes.of(costs.target, depth, costs.step)
-            if costs.draft is not None:
-                return Passes.of(costs.draft, depth)
-        found = kept(Way(facts.path, way), role, depth) if here else None
-        return estimated(facts, speed(), way["threads"]) if found is None else found
+    def costs(facts: Facts, role: str) -> Estimate:
+        if not facts.path.is_file():
+            return estimated(facts, role, speed(), way["threads"])
+        found = measured_now.get(facts.path)
+        if found is not None and role == "target":
+            return Estimate.measured(found.target, found.step)
+        if found is not None and found.draft is not None:
+            return Estimate.measured(found.draft)
+        return kept(Way(facts.path, way), role) or estimated(facts, role, speed(), way["threads"])
 
     def past(facts: Facts | None, drafter: str) -> Past | None:
         if not runs or not target.path.is_file():
             return None
-        if facts is None:
-            return of_drafters(runs, fingerprint(target.path), None, (drafter,), question.task, machine)
         # With a draft model, auto is what `paceline run` does.
-        names = (drafter, "auto")
-        draft = fingerprint(facts.path)
-        return of_drafters(runs, fingerprint(target.path), draft, names, question.task, machine)
+        drafters = (drafter,) if facts is None else (drafter, "auto")
+        draft = None if facts is None else fingerprint(facts.path)
+        return of_drafters(runs, fingerprint(target.path), draft, drafters, question.task, machine)
 
-    return Known(passes, past, available(gpus=bool(way["gpu_layers"])))
+    return Known(costs, past, available(gpus=bool(way["gpu_layers"])))
 
 
-def _runs(path: Path) -> list[Any]:
+def _runs(path: Path, note: Callable[[str], object]) -> list[Any]:
     """Nothing is made where nothing was measured yet."""
     if not path.is_file():
         return []
     from paceline.lab.bench.history import History
 
-    with History(path) as history:
-        return history.runs(RUNS)
+    try:
+        with History(path) as history:
+            return history.runs(RUNS)
+    except HistoryError as error:
+        note(str(error))
+        return []

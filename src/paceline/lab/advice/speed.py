@@ -15,12 +15,14 @@ time, K = 0 being plain decoding."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.cost import Costs
 from paceline.core.theory import break_even
 
 Floats = NDArray[np.float64]
@@ -34,45 +36,32 @@ SURE, UNSURE = 0.95, 0.45
 # less. Judgement.
 SECOND = 0.3
 CLOSE = 1e-9
+EVEN = 16  # the longest draft whose break-even is told
+FINE = 2**20  # steps of an acceptance that is looked for
 
 
 @dataclass(frozen=True)
 class Kind:
     """Of steps: a share of them, and the survival of 1 to LONGEST drafted tokens, and of a second guess
-    beside each. asked: tokens that are drafted before it is known that a step is of this kind."""
+    beside each. drafted: tokens that are drafted before it is known that a step is of this kind."""
 
     share: float
     survival: Floats
     beside: Floats
-    asked: int = 0
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds. passes: of the target's by rows, from 0 rows on, at least LONGEST + 2 of them; token: to draft
-    one; other: a step takes besides, with a draft or without."""
-
-    passes: Sequence[float]
-    token: float = 0.0
-    other: float = 0.0
-
-    @property
-    def plain(self) -> float:
-        return self.passes[1] + self.other
+    drafted: int = 0
 
 
 @dataclass(frozen=True)
 class Best:
     """speedup: over plain decoding, 1 where nothing is drafted. n_draft: the longest draft worth verifying, 0
-    where plain decoding is fastest. width: 2 where second guesses pay. tokens: a step emits."""
+    where plain decoding is fastest. width: 2 where second guesses pay."""
 
     speedup: float
     n_draft: int
     width: int
-    tokens: float
 
 
-PLAIN = Best(1.0, 0, 1, 1.0)
+PLAIN = Best(1.0, 0, 1)
 
 
 def of_a_model(acceptance: float, *, tree: bool = True) -> list[Kind]:
@@ -90,66 +79,73 @@ def of_a_copier(share: float, acceptance: float) -> list[Kind]:
     return [_kind(share, acceptance, acceptance, False, 0), Kind(1.0 - share, nothing, nothing)]
 
 
-def best(kinds: Sequence[Kind], times: Times) -> Best:
-    """The fastest way to use such drafts."""
-    tables = [_table(kind, times) for kind in kinds]
-    rate = 1.0 / times.plain
+def best(kinds: Sequence[Kind], costs: Costs, depth: int) -> Best:
+    """The fastest way to use such drafts after so many tokens."""
+    passes, token = seconds(costs, depth)
+    tables = [_table(kind, passes, token, costs.step) for kind in kinds]
+    plain = float(passes[1]) + costs.step
+    rate = 1.0 / plain
     while True:
-        tokens = seconds = 0.0
+        tokens = took = 0.0
         places = []
-        for kind, (gained, took) in zip(kinds, tables, strict=True):
-            place = np.unravel_index(np.argmax(gained - rate * took), took.shape)
+        for kind, (gained, takes) in zip(kinds, tables, strict=True):
+            place = np.unravel_index(np.argmax(gained - rate * takes), takes.shape)
             places.append(place)
             tokens += kind.share * gained[place]
-            seconds += kind.share * took[place]
-        if tokens / seconds <= rate * (1.0 + CLOSE):
+            took += kind.share * takes[place]
+        if tokens / took <= rate * (1.0 + CLOSE):
             break
-        rate = tokens / seconds
-    speedup = rate * times.plain
+        rate = tokens / took
+    speedup = float(rate * plain)
     longest = max(int(k) for k, _ in places)
     if speedup <= 1.0 + CLOSE or not longest:
         return PLAIN
-    return Best(float(speedup), longest, 2 if any(m for _, m in places) else 1, float(tokens))
+    return Best(speedup, longest, 2 if any(m for _, m in places) else 1)
 
 
-def needed(times: Times, *, tree: bool = True) -> float | None:
+def needed(costs: Costs, depth: int, *, tree: bool = True) -> float | None:
     """The least acceptance at which drafting with a model gains anything; None where none is enough."""
-    low, high = 0.0, 1.0
-    if best(of_a_model(high, tree=tree), times).n_draft == 0:
-        return None
-    for _ in range(20):  # to a millionth
-        middle = (low + high) / 2
-        pays = best(of_a_model(middle, tree=tree), times).n_draft > 0
-        low, high = (low, middle) if pays else (middle, high)
-    return high
+
+    def pays(acceptance: float) -> bool:
+        return best(of_a_model(acceptance, tree=tree), costs, depth).n_draft > 0
+
+    return bisect_left(range(FINE), True, key=lambda i: pays(i / FINE)) / FINE if pays(1.0) else None
 
 
-def break_evens(times: Times, longest: int = 16) -> dict[int, float | None]:
+def break_evens(costs: Costs, depth: int) -> dict[int, float | None]:
     """By K, the acceptance at which drafts of just K tokens, at every step, neither gain nor lose."""
-    ratios = {
-        k: (times.passes[1 + k] + k * times.token + times.other) / times.plain for k in range(1, longest + 1)
+    passes, token = seconds(costs, depth)
+    plain = float(passes[1]) + costs.step
+    return {
+        k: break_even((float(passes[1 + k]) + k * token + costs.step) / plain, k) for k in range(1, EVEN + 1)
     }
-    return {k: break_even(ratio, k) for k, ratio in ratios.items()}
 
 
-def _kind(share: float, first: float, rest: float, tree: bool, asked: int) -> Kind:
+def seconds(costs: Costs, depth: int) -> tuple[Floats, float]:
+    """Of the target's passes by rows, and of a drafted token. A pass over several rows that was faster than
+    one over a single row was measured badly."""
+    passes = np.array(costs.target.curve(2 * LONGEST + 1, depth))
+    passes[1:] = np.maximum(passes[1], passes[1:])
+    return passes, 0.0 if costs.draft is None else costs.draft.seconds(1, depth)
+
+
+def _kind(share: float, first: float, rest: float, tree: bool, drafted: int) -> Kind:
     survival = first * rest ** np.arange(LONGEST, dtype=np.float64)
     reached = np.concatenate(([1.0], survival[:-1]))
     second = SECOND * np.minimum(1.0, np.array([first, *[rest] * (LONGEST - 1)]) / UNSURE)
     beside = second * (reached - survival) if tree else np.zeros(LONGEST)
-    return Kind(share, survival, beside, asked)
+    return Kind(share, survival, beside, drafted)
 
 
-def _table(kind: Kind, times: Times) -> tuple[Floats, Floats]:
+def _table(kind: Kind, passes: Floats, token: float, other: float) -> tuple[Floats, Floats]:
     """Tokens and seconds of the drafts that may be verified, by K and m. Second guesses are the m likeliest,
     beside tokens that are drafted anyway."""
     k = np.arange(LONGEST + 1)[:, None]
     m = np.arange(LONGEST + 1)[None, :]
-    seconds = np.where(np.arange(LONGEST)[None, :] < k, kind.beside[None, :], 0.0)
-    likeliest = np.cumsum(np.sort(seconds, axis=1)[:, ::-1], axis=1)
+    beside = np.where(np.arange(LONGEST)[None, :] < k, kind.beside[None, :], 0.0)
+    likeliest = np.cumsum(np.sort(beside, axis=1)[:, ::-1], axis=1)
     along = np.concatenate(([0.0], np.cumsum(kind.survival)))
     gained = 1.0 + along[:, None] + np.concatenate((np.zeros((LONGEST + 1, 1)), likeliest), axis=1)
-    rows, passes = 1 + k + m, np.array(times.passes)
-    took = passes[np.minimum(rows, len(passes) - 1)] + np.maximum(k, kind.asked) * times.token + times.other
-    possible = (m <= np.count_nonzero(seconds, axis=1)[:, None]) & (rows < len(passes))
+    took = passes[1 + k + m] + np.maximum(k, kind.drafted) * token + other
+    possible = m <= np.count_nonzero(beside, axis=1)[:, None]
     return gained, np.where(possible, took, np.inf)

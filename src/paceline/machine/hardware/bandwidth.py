@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import PacelineError
+from paceline.machine import home
 from paceline.machine.hardware.cores import CPU
 from paceline.machine.hardware.files import Files, whole
-from paceline.machine.home import kept_at, write_whole
+from paceline.machine.home import Key, Warn
 from paceline.machine.identity import cpu_name
 
-FORMAT = 1
 SECONDS = 0.4  # for all of it, filling the memory included
 ROUNDS = 5  # of which the fastest counts: other programs only ever take something away
 PIECE = 1 << 20  # bytes read at a time: long beside a call from Python, short beside a round
 LEAST, MOST = 64 << 20, 4 << 30  # bytes that are read
 BEYOND, BARELY = 4, 2  # times the last levels' caches: as is wanted, and as will do
-SPARE = 4  # the share of the free memory that is taken is at most one over this
-
-Warn = Callable[[str], None]
-Key = dict[str, Any]
+SHARE = 4  # of the free memory at most one over this is taken
 
 
-def measured(threads: int | None = None, *, warn: Warn | None = None, again: bool = False) -> float:
+def measured(threads: int | None = None, *, warn: Warn = lambda _: None, again: bool = False) -> float:
     """Bytes a second that so many threads read together (None: as many as decoding uses). From the disk where
     it was measured before; warn: told where it cannot be kept. Raises PacelineError where too little memory
     is free to tell, or the system gives too little of it or of threads."""
@@ -40,13 +36,13 @@ def measured(threads: int | None = None, *, warn: Warn | None = None, again: boo
     if not again and (kept := recall(key)) is not None:
         return kept
     rate = measure(threads, size_for(last_level(Files()), free_memory()))
-    keep(key, rate, warn)
+    home.keep("bandwidth", key, {"bytes_per_second": rate}, warn, "memory is measured again next time")
     return rate
 
 
 def size_for(cache: int, free: int) -> int:
     """Bytes to read, so that a cache of so many bytes holds little of them."""
-    size = min(MOST, max(LEAST, BEYOND * cache), free // SPARE)
+    size = min(MOST, max(LEAST, BEYOND * cache), free // SHARE)
     if size < max(LEAST, min(MOST, BARELY * cache)):
         raise PacelineError(
             f"{free / 1e6:,.0f} MB of memory are free, too few to measure how fast it is read: "
@@ -87,105 +83,58 @@ def _bytes(text: str) -> int:
 def measure(threads: int, size: int, clock: Callable[[], float] = perf_counter) -> float:
     """Bytes a second. Every thread reads memory of its own, which it has written first: on a machine of
     several nodes it lies near the thread then."""
-    reading = Reading(threads, size // threads, clock)
-    workers = [threading.Thread(target=reading.work, args=(i,), daemon=True) for i in range(threads)]
-    try:
-        for worker in workers:
-            worker.start()
-    except RuntimeError as error:  # a limit of processes
-        reading.stop(error)
-    for worker in workers:
-        if worker.ident is not None:
-            worker.join()
-    if isinstance(why := reading.error, (MemoryError, RuntimeError)):
-        raise PacelineError(f"could not be measured ({str(why) or 'out of memory'})") from why
-    if why is not None:
-        raise why
-    return max(reading.rates)
-
-
-class Reading:
-    """Threads that read at the same time, in rounds."""
-
-    def __init__(self, threads: int, size: int, clock: Callable[[], float]) -> None:
-        self._size, self._clock = size, clock
-        self._seconds = SECONDS / 2 / ROUNDS
-        self._done = [0] * threads
-        self._until = 0.0
-        self._began = 0.0
-        self._start = threading.Barrier(threads, self._begin)
-        self._finish = threading.Barrier(threads, self._end)
-        self.rates: list[float] = []
-        self.error: BaseException | None = None
-
-    def work(self, i: int) -> None:
+    rates = []
+    with ExitStack() as stack:
         try:
-            memory = self._filled()
+            pools = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(threads)]
+            filling = [pool.submit(_filled, size // threads, clock) for pool in pools]
+            memories = [filled.result() for filled in filling]
             for _ in range(ROUNDS):
-                self._start.wait()
-                self._done[i] = self._read(memory)
-                self._finish.wait()
-        except threading.BrokenBarrierError:
-            pass  # another one says why
-        except BaseException as error:
-            self.stop(error)
+                began = clock()
+                until = began + SECONDS / 2 / ROUNDS
+                reading = [
+                    pool.submit(_read, memory, until, clock)
+                    for pool, memory in zip(pools, memories, strict=True)
+                ]
+                read = sum(done.result() for done in reading)
+                rates.append(read / max(1e-9, clock() - began))
+        except (MemoryError, RuntimeError) as error:  # a limit of memory, or of threads
+            raise PacelineError(f"could not be measured ({str(error) or 'out of memory'})") from error
+    return max(rates)
 
-    def stop(self, error: BaseException) -> None:
-        """For all threads; those that wait for each other, too."""
-        self.error = error
-        self._start.abort()
-        self._finish.abort()
 
-    def _begin(self) -> None:
-        self._began = self._clock()
-        self._until = self._began + self._seconds
+def _filled(size: int, clock: Callable[[], float]) -> Sequence[NDArray[np.int64]]:
+    """Written, so that there is memory behind it, until the time for it is over. Raises PacelineError where
+    that is too early: what was written would be read from a cache."""
+    until, pieces = clock() + SECONDS / 2, []
+    wanted = max(1, size // PIECE)
+    for _ in range(wanted):
+        pieces.append(np.ones(PIECE // 8, np.int64))
+        if clock() > until:
+            break
+    if 2 * len(pieces) < wanted:
+        raise PacelineError(
+            f"could not be measured ({len(pieces):,} of {wanted:,} MB were written in the time for it): "
+            "try again when the machine is less busy"
+        )
+    return pieces
 
-    def _end(self) -> None:
-        self.rates.append(sum(self._done) / max(1e-9, self._clock() - self._began))
 
-    def _filled(self) -> Sequence[NDArray[np.int64]]:
-        """Written, so that there is memory behind it, until the time for it is over. Raises PacelineError
-        where that is too early: what was written would be read from a cache."""
-        until, pieces = self._clock() + SECONDS / 2, []
-        wanted = max(1, self._size // PIECE)
-        for _ in range(wanted):
-            pieces.append(np.ones(PIECE // 8, np.int64))
-            if self._clock() > until:
-                break
-        if 2 * len(pieces) < wanted:
-            raise PacelineError(
-                f"could not be measured ({len(pieces):,} of {wanted:,} MB were written in the time for it): "
-                "try again when the machine is less busy"
-            )
-        return pieces
-
-    def _read(self, memory: Sequence[NDArray[np.int64]]) -> int:
-        """Bytes, until the round is over."""
-        read = 0
-        while True:
-            for piece in memory:
-                np.bitwise_or.reduce(piece)  # numpy's fastest way to look at every byte
-                read += PIECE
-                if self._clock() >= self._until:
-                    return read
+def _read(memory: Sequence[NDArray[np.int64]], until: float, clock: Callable[[], float]) -> int:
+    """Bytes, until the round is over."""
+    read = 0
+    while True:
+        for piece in memory:
+            np.bitwise_or.reduce(piece)  # numpy's fastest way to look at every byte
+            read += PIECE
+            if clock() >= until:
+                return read
 
 
 def recall(key: Key) -> float | None:
     """What was kept; None where nothing was, or nothing that can be used: it is measured in a moment."""
     try:
-        said = json.loads(kept_at("bandwidth", key).read_bytes())
-        rate = said["bytes_per_second"]
-        good = said["format"] == FORMAT and said["key"] == key and type(rate) in (int, float)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        rate = home.recall("bandwidth", key).get("bytes_per_second", 0)
+    except (OSError, ValueError):
         return None
-    return float(rate) if good and 1e6 < rate < 1e15 else None
-
-
-def keep(key: Key, rate: float, warn: Warn | None = None) -> None:
-    """Whole or not at all; where the disk refuses, `warn` is told."""
-    path = kept_at("bandwidth", key)
-    try:
-        write_whole(path, json.dumps({"format": FORMAT, "key": key, "bytes_per_second": rate}))
-    except OSError as error:
-        if warn is not None:
-            warn(f"{path}: cannot be written ({error.strerror}); memory is measured again next time")
+    return float(rate) if type(rate) in (int, float) and 1e6 < rate < 1e15 else None

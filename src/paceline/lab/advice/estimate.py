@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.errors import ModelError, PacelineError
+from paceline.core.theory import distinct_experts
 from paceline.engines.openers import Way
 from paceline.lab.advice.prior import bits_of
 from paceline.machine.models.facts import Facts
@@ -40,25 +42,22 @@ EXPERTS = 0.93
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Seconds by rows, from 0 rows on: as they are, at best and at worst, which differ where it is an
-    estimate."""
+class Estimate:
+    """What the passes of one model cost: likely, at best and at worst, all one where it was measured. step:
+    seconds of a target's step besides its pass."""
 
-    likely: tuple[float, ...]
-    best: tuple[float, ...]
-    worst: tuple[float, ...]
+    likely: Cost
+    best: Cost
+    worst: Cost
     source: str
     step: float = STEP
 
     @classmethod
-    def of(cls, cost: Cost, depth: int, step: float = 0.0) -> Passes:
-        """A pass over several rows that was faster than one over a single row was measured badly."""
-        said = cost.curve(ROWS, depth)
-        curve = (0.0, *(max(said[1], seconds) for seconds in said[1:]))
-        return cls(curve, curve, curve, MEASURED, step or STEP)
+    def measured(cls, cost: Cost, step: float = 0.0) -> Estimate:
+        return cls(cost, cost, cost, MEASURED, step or STEP)
 
 
-def kept(way: Way, role: str, depth: int) -> Passes | None:
+def kept(way: Way, role: str) -> Estimate | None:
     """What `paceline doctor`, or use, has measured of a model run this way; None where it has not, or cannot
     be asked. role: target or draft."""
     from paceline.attention import settled
@@ -69,63 +68,69 @@ def kept(way: Way, role: str, depth: int) -> Passes | None:
         if role == "draft":
             way = replace(way, settings=beside(way.settings))
         way = way.but(flash_attention=settled(way))
-        found = recall(key_of(way, role), _silent)
+        found = recall(key_of(way, role), lambda _: None)  # whoever loads the model warns
     except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
         return None
-    return None if found is None else Passes.of(found.cost, depth, found.step)
+    return None if found is None else Estimate.measured(found.cost, found.step)
 
 
-def estimated(facts: Facts, bandwidth: float, threads: int) -> Passes:
-    """bandwidth: bytes/s that so many threads together read."""
+def estimated(facts: Facts, role: str, bandwidth: float, threads: int) -> Estimate:
+    """bandwidth: bytes/s that so many threads together read. role: a target's range is in what rows cost
+    beside one; of a draft, which decodes one by one, in what one costs."""
     once = _touched(facts, 1) / (bandwidth * EFFICIENCY)
     bits = bits_of(facts.quantisation) or 16
     curve = Cost({SHALLOW: CURVES[4 if bits <= 5 else 8 if bits <= 8 else 16]}).curve(ROWS, SHALLOW)
     scale = min(MOST, max(LEAST, bandwidth / threads / THEIRS))
-    best, likely, worst = (
-        (
-            0.0,
-            *(
-                PER_PASS + once * (_growth(facts, n) + scale * by * (curve[n] - 1.0))
-                for n in range(1, ROWS + 1)
-            ),
-        )
-        for by in (BETTER, 1.0, WORSE)
-    )
-    return Passes(likely, best, worst, ESTIMATED)
 
+    def cost(rows: float = 1.0, all_of_it: float = 1.0) -> Cost:
+        def seconds(n: int) -> float:
+            growth = _touched(facts, n) / _touched(facts, 1)
+            return all_of_it * (PER_PASS + once * (growth + scale * rows * (curve[n] - 1.0)))
 
-def token(passes: Passes) -> tuple[float, float, float]:
-    """Seconds of a draft model's token: likely, at best, at worst."""
-    if passes.source == MEASURED:
-        return passes.likely[1], passes.best[1], passes.worst[1]
-    return passes.likely[1], CHEAPER * passes.likely[1], DEARER * passes.likely[1]
+        return Cost({SHALLOW: {n: seconds(n) for n in range(1, ROWS + 1)}})
+
+    if role == "draft":
+        return Estimate(cost(), cost(all_of_it=CHEAPER), cost(all_of_it=DEARER), ESTIMATED)
+    return Estimate(cost(), cost(BETTER), cost(WORSE), ESTIMATED)
 
 
 def measure(
     target: Path,
     drafts: Iterable[Path],
     given: dict[str, Any],
-    tick: Callable[[str], None],
+    done: Callable[[Path], object],
     note: Callable[[str], object],
 ) -> dict[Path, Costs]:
-    """Load the target, and beside it each draft in its turn, and measure what was not measured yet: it is
-    kept for whatever loads these models next. given: what `assemble.load` takes besides. tick: told the path
-    of each. note: told of drafts that cannot be loaded, which end nothing."""
+    """Load the target, and beside it one draft after the other, and measure what was not measured yet: it is
+    kept for whatever loads these models next. given: what `assemble.load` takes besides. done: told the path
+    of each. note: told of drafts that cannot be loaded, which end nothing, and of costs that cannot be relied
+    on, which are left out."""
     from paceline.assemble import load
-    from paceline.costing import beside, costs_of
+    from paceline.costing import NOISY, beside, costs_of
 
     found = {}
+
+    def add(path: Path, costs: Costs, cost: Cost) -> None:
+        if cost.noise < NOISY:
+            found[path] = costs
+        else:
+            apart = f"lie {cost.noise:.1f}x apart" if isfinite(cost.noise) else "are too few to compare"
+            note(f"{path}: times of one and the same pass {apart}; measure again later")
+        done(path)
+
     with load(target, drafters="none", **given) as large:
-        found[target] = costs_of(large.target, quiet=True)
-        tick(str(target))
+        costs = costs_of(large.target, quiet=True)
+        add(target, costs, costs.target)
         for path in drafts:
             try:
                 settings = beside(given | {"n_ctx": large.target.caps.n_ctx})
                 with load(path, drafters="none", **settings) as small:
-                    found[path] = costs_of(large.target, small.target, quiet=True)
+                    costs = costs_of(large.target, small.target, quiet=True)
             except ModelError as error:
                 note(f"not measured: {error}")
-            tick(str(path))
+                done(path)
+            else:
+                add(path, costs, costs.draft or costs.target)
     return found
 
 
@@ -133,18 +138,5 @@ def _touched(facts: Facts, rows: int) -> float:
     """Bytes of weights that a pass reads."""
     if not facts.experts or not facts.experts_used:
         return float(facts.size)
-    share = _distinct(facts.experts, facts.experts_used, rows) / facts.experts
+    share = distinct_experts(facts.experts, facts.experts_used, rows) / facts.experts
     return facts.size * (1.0 - EXPERTS + EXPERTS * share)
-
-
-def _growth(facts: Facts, rows: int) -> float:
-    return _touched(facts, rows) / _touched(facts, 1)
-
-
-def _distinct(experts: int, used: int, rows: int) -> float:
-    """How many experts that many tokens need, were each token's drawn at random: E (1 - (1 - k/E)^B)."""
-    return experts * float(1.0 - (1.0 - min(1.0, used / experts)) ** rows)
-
-
-def _silent(_line: str) -> None:
-    """Whoever loads the model says it."""
