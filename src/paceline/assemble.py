@@ -9,16 +9,17 @@ from typing import Any
 
 from paceline import attention, zoo
 from paceline.core import typed
+from paceline.core.drafters import DRAFT, DRAFTERS, users
 from paceline.core.errors import UsageError
 from paceline.core.ports import Drafter, Learner
-from paceline.core.settings import LEARNERS, WITH_MODEL, Drafting, checked
+from paceline.core.settings import Drafting, checked
 from paceline.core.vocab import Vocab
 from paceline.costing import beside, costs_of, refresh, save, to_stderr
 from paceline.engines.openers import open_engine
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
-from paceline.makers import Corpora, PathLike, make_drafter, make_policy
+from paceline.makers import Corpora, PathLike, check_needs, make_drafter, make_policy
 from paceline.naming import file_of
 
 
@@ -67,24 +68,21 @@ def load(
         for name, value in (("n_ctx", n_ctx), ("gpu_layers", gpu_layers), ("sessions", sessions))
     )
     threads = None if threads is None else typed.whole("threads", threads)
-    known = Corpora.find(corpora).drafters  # what is wrong with a name is said before a model is loaded
+    there = Corpora.find(corpora).there  # what is wrong with a name is said before a model is loaded
     left_open = drafters is None
     target, draft, names = choose(target, draft, drafters, exact_greedy)
     drafting = checked(Drafting, {"drafters": names, **settings})
-    if draft is None and (needy := [name for name in names if name in ("model", "cascade")]):
-        raise UsageError(
-            f"the drafter {needy[0]!r} needs a draft model: give one (-md), or use --draft lookup"
-        )
-    if not WITH_MODEL & set(names) and draft is not None:
+    check_needs(drafting, there + [DRAFT] * (draft is not None))
+    if not users(names, DRAFT) and draft is not None:
         raise UsageError(f"a draft model is given, but --draft {','.join(names)} does not name 'model'")
     if drafting.cross_vocab != "off" and draft is None:
         raise UsageError(f"cross_vocab {drafting.cross_vocab} translates for a draft model: give one (-md)")
-    if remember and not LEARNERS & set(names):
-        raise UsageError(f"nothing learns from what is remembered: name one of {', '.join(sorted(LEARNERS))}")
-    if corpora and names not in (("none",), ("auto",)) and not known & set(names):
-        raise UsageError(
-            f"a corpus is given, but --draft {','.join(names)} does not name {' or '.join(sorted(known))}"
-        )
+    if remember and not any(row.learns for row in drafting.rows):
+        learners = ", ".join(row.name for row in DRAFTERS.values() if row.learns)
+        raise UsageError(f"nothing learns from what is remembered: name one of {learners}")
+    if there and names != ("none",) and not any(users(names, what) for what in there):
+        of_use = " or ".join(name for what in there for name in users(DRAFTERS, what) if name != "auto")
+        raise UsageError(f"a corpus is given, but --draft {','.join(names)} does not name {of_use}")
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
     if exact_greedy and drafting.budget.width > 1:
@@ -149,7 +147,7 @@ def choose(
     target, draft = (None if one is None else file_of(one) for one in (target, draft))
     if target is None:
         target = zoo.target_path()
-        if draft is None and (drafters is None or WITH_MODEL & set(drafters)):
+        if draft is None and (drafters is None or users(drafters, DRAFT)):
             draft = zoo.draft_path()
     if drafters is None:
         # Passes of one shape all cost alike: there is no rate to choose by.

@@ -29,7 +29,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.engines.toy import ToyForward, ToySession, ToyTarget
 from paceline.engines.translated import TranslatedTarget
-from paceline.makers import Parts, make_cascade, make_drafter
+from paceline.makers import make_drafter
 from tongues import speaking, translation
 
 V = 6
@@ -580,15 +580,14 @@ def test_it_is_made_with_suffix_as_its_copier_and_told_what_passes_cost() -> Non
 
 def test_without_a_draft_model_it_is_refused() -> None:
     with pytest.raises(UsageError, match="'cascade' needs a draft model"):
-        make_cascade(Parts(Drafting(drafters=("cascade",)), ToyTarget(V), None))
+        make_drafter(Drafting(drafters=("cascade",)), ToyTarget(V), None)
 
 
 @pytest.mark.parametrize(
     ("drafting", "complaint"),
     [
-        ({"drafters": ("cascade", "model")}, "'cascade' is the draft model already"),
-        ({"drafters": ("stack", "cascade")}, "'cascade' is the draft model already"),
-        ({"drafters": ("cascade",), "cross_vocab": "slem"}, "slem drafts text, which nothing can guess"),
+        ({"drafters": ("cascade", "model")}, "model and cascade draft with the same draft model"),
+        ({"drafters": ("cascade",), "cross_vocab": "slem"}, "'cascade' needs token ids: use cross_vocab tli"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(drafting: dict[str, Any], complaint: str) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from rich.console import Console
 
-from paceline.core.settings import DRAFTERS
+from paceline.core.drafters import DRAFTERS
 from paceline.report.sources import STYLES, Marks
 
 PARTS = (("The", "target"), (" cat\t", "lookup"), ("", "model"), ("sat\r\x07", "lookup"), ("!", "model"))
@@ -41,4 +41,4 @@ def test_the_legend_shows_how_each_source_is_marked() -> None:
 
 
 def test_every_drafter_that_drafts_has_a_style() -> None:
-    assert set(STYLES) == (set(DRAFTERS) | {"later"}) - {"none", "stack", "auto", "cascade"}
+    assert set(STYLES) == (set(DRAFTERS) | {"later"}) - {"none", "auto", "cascade"}

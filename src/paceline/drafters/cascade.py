@@ -24,8 +24,10 @@ from paceline.core.errors import ContractError
 from paceline.core.following import Following
 from paceline.core.ports import Budget, Drafter, Forward, Learner, Memory, Session, Target, Want
 from paceline.core.tree import DraftTree, chain
+from paceline.drafters import suffix
 from paceline.drafters.compose import ComposedMemory
-from paceline.drafters.model import MODEL, NOTHING, ModelDrafter, Warn
+from paceline.drafters.model import MODEL, NOTHING, ModelDrafter
+from paceline.drafters.parts import Parts, Warn
 
 LATER = "later"
 # What rows cost where nobody measured: half a pass for each one more, as a few do on a processor. A GPU would
@@ -293,3 +295,17 @@ def alike(a: Sequence[int], b: Sequence[int]) -> int:
     while n < min(len(a), len(b)) and a[n] == b[n]:
         n += 1
     return n
+
+
+def make(parts: Parts) -> CascadeDrafter:
+    """With the drafter as copier that guesses best for nothing."""
+    assert parts.draft is not None  # makers.py has seen to it
+    return CascadeDrafter(
+        parts.draft,
+        parts.target.vocab.size,
+        suffix.make(parts),
+        temperature=parts.drafting.temperature,
+        top_k=parts.drafting.top_k,
+        cost=None if parts.costs is None else parts.costs.draft,
+        warn=parts.warn,
+    )

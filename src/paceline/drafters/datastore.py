@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.parts import Parts
 from paceline.drafters.suffix_array import Match, Shard, SuffixArray
 
 # A continuation seen once after a match of so many tokens is right about half the time; the doubt falls with
@@ -134,3 +135,7 @@ def _ranked(alive: Alive, depth: int, length: int, most: int) -> list[tuple[int,
     counted.sort(key=lambda entry: (-entry[0], entry[1]))
     doubt = (DOUBT / (length + depth)) ** 2
     return [(token, count / (total + doubt), group) for count, token, group in counted[:most]]
+
+
+def make(parts: Parts) -> DatastoreDrafter:
+    return DatastoreDrafter([SuffixArray(folder) for folder in parts.stores])

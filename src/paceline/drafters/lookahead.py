@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.parts import Parts
 
 # How often the most recent n-gram's token is believed to be right, at the root and below it, and how often an
 # older one's, as if seen so many times.
@@ -201,3 +202,8 @@ class LookaheadDrafter:
 
     def close(self) -> None:
         """Nothing is shared between requests."""
+
+
+def make(parts: Parts) -> LookaheadDrafter:
+    drafting = parts.drafting
+    return LookaheadDrafter(drafting.window, drafting.level, drafting.guesses)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree, chain
+from paceline.drafters.parts import Parts
 
 
 class LookupMemory:
@@ -86,3 +87,7 @@ class LookupDrafter:
 
     def close(self) -> None:
         """Nothing is shared between requests."""
+
+
+def make(parts: Parts) -> LookupDrafter:
+    return LookupDrafter(parts.drafting.ngram_min, parts.drafting.ngram_max)

@@ -12,7 +12,7 @@ Under a grammar both keep to what it allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from operator import itemgetter
@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from paceline.core.arrays import Logits, Probabilities
 from paceline.core.chunks import shares
 from paceline.core.following import Following
-from paceline.core.ports import Budget, Features, Forward, Session, Target, Want
+from paceline.core.ports import Budget, Drafter, Features, Forward, Session, Target, Want
 from paceline.core.record import Step
 from paceline.core.rng import SeededRng
 from paceline.core.sampling import Rng, Sampling, fault, probabilities, top_k
 from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.parts import Parts, Warn
 
 NOTHING = Want()
 MODEL = "model"
-Warn = Callable[[str], None]
 Ids = NDArray[np.int64]
 
 
@@ -275,3 +275,19 @@ def without(q: Probabilities, token: int) -> Probabilities:
     rest[token] = 0.0
     mass = rest.sum()
     return rest / mass if mass > 0.0 else q
+
+
+def make(parts: Parts) -> Drafter:
+    assert parts.draft is not None  # makers.py has seen to it
+    if parts.translation is not None:
+        from paceline.drafters.slem import SlemDrafter
+
+        return SlemDrafter(parts.draft, parts.translation, parts.warn)
+    return ModelDrafter(
+        parts.draft,
+        parts.target.vocab.size,
+        temperature=parts.drafting.temperature,
+        top_k=parts.drafting.top_k,
+        independent=parts.drafting.independent,
+        warn=parts.warn,
+    )

@@ -27,6 +27,7 @@ from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.ngram_cache import STATIC, NgramCache
 from paceline.drafters.ngram_table import NGRAM_MAX
+from paceline.drafters.parts import Parts
 
 # By the length of the n-gram: the fewest times it must have been seen, and the least share in percent that
 # the chosen continuation must have of these.
@@ -214,3 +215,9 @@ class NgramDrafter:
             ranked = heapq.nlargest(width - 1, others, key=lambda i: (weights[i], i))
             chosen += [(tokens[i], counts[i] / total, counts[i] / (total + doubt)) for i in ranked]
         return chosen
+
+
+def make(parts: Parts) -> NgramDrafter:
+    static = [NgramCache.read(path) for path in parts.caches]
+    merged = static[0].merge(*static[1:]) if len(static) > 1 else next(iter(static), None)
+    return NgramDrafter(merged, n_vocab=parts.target.vocab.size)

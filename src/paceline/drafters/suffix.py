@@ -17,6 +17,7 @@ from paceline.core.errors import UsageError
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree
+from paceline.drafters.parts import Parts
 
 if TYPE_CHECKING:
     from paceline.drafters.suffix_history import History
@@ -137,3 +138,7 @@ class SuffixDrafter:
 
     def close(self) -> None:
         self.forget()
+
+
+def make(_: Parts) -> SuffixDrafter:
+    return SuffixDrafter()

@@ -8,18 +8,10 @@ from itertools import groupby
 from rich.console import Console
 from rich.style import Style
 
+from paceline.core.drafters import DRAFTERS
 from paceline.core.record import TARGET
 
-STYLES = {
-    "lookup": Style.parse("green"),
-    "suffix": Style.parse("bright_green"),
-    "ngram": Style.parse("yellow"),
-    "datastore": Style.parse("magenta"),
-    "recycle": Style.parse("blue"),
-    "lookahead": Style.parse("bright_blue"),
-    "model": Style.parse("cyan"),
-    "later": Style.parse("bright_cyan"),
-}
+STYLES = {row.source or row.name: Style.parse(row.colour) for row in DRAFTERS.values() if row.colour}
 
 
 class Marks:
