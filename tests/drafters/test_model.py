@@ -184,6 +184,24 @@ def test_a_draft_fits_the_rows_and_the_branches_that_its_model_takes(temperature
     assert (len(tree), len(tree.children(ROOT))) == (3, 2)
 
 
+def test_requests_that_do_not_draft_leave_their_rows_to_those_that_do() -> None:
+    toy = ToyTarget(V, seed=4)
+    toy.caps = replace(toy.caps, rows=8)
+    drafter = ModelDrafter(toy, V)
+    budgets = [Budget(9, 9), Budget(0, 9), Budget(9, 0), Budget(9, 9)]
+    trees = drafter.propose([(drafter.open(PROMPT, i), budget) for i, budget in enumerate(budgets)])
+    assert [len(tree) for tree in trees] == [3, 0, 0, 3]
+
+
+def test_with_nothing_to_compute_there_is_no_pass() -> None:
+    """A chunk of no tokens reads nothing, and what is not read does not draft."""
+    toy = Counting(V, seed=4)
+    drafter = ModelDrafter(toy, V)
+    memories = [drafter.open(PROMPT, seed) for seed in range(2)]
+    trees = drafter.propose([(memory, Budget(4, 4, chunk=0)) for memory in memories])
+    assert ([len(tree) for tree in trees], toy.passes) == ([0, 0], 0)
+
+
 def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
     """Memory's stream differs from the request's for every seed."""
     for seed in range(5):

@@ -156,7 +156,7 @@ class ModelDrafter:
 
     def propose(self, batch: Sequence[tuple[ModelMemory, Budget]]) -> list[DraftTree]:
         """One forward of the draft a level, for all requests together."""
-        n = len(batch)
+        n = sum(budget.depth > 0 and budget.nodes > 0 for _, budget in batch)
         growths = [_Growth(memory, self._fit(memory, budget, n), self.name) for memory, budget in batch]
         active = [g for g in growths if g.budget.depth > 0 and g.budget.nodes > 0]
         for growth in active:
@@ -175,19 +175,22 @@ class ModelDrafter:
         chunk = min((growth.budget.chunk for growth in growths), default=0)
         if sum(unread) <= chunk:
             return growths
-        reads = shares(unread, chunk)
-        behind = [
-            (g.memory.session, n) for g, n, left in zip(growths, reads, unread, strict=True) if n < left
-        ]
-        self._draft.forward([(session, n) for session, n in behind if n], NOTHING)
-        return [g for g, n, left in zip(growths, reads, unread, strict=True) if n == left]
+        ready, reading = [], []
+        for growth, left, n in zip(growths, unread, shares(unread, chunk), strict=True):
+            if n == left:
+                ready.append(growth)
+            elif n:
+                reading.append((growth.memory.session, n))
+        if reading:
+            self._draft.forward(reading, NOTHING)
+        return ready
 
     def _fit(self, memory: ModelMemory, budget: Budget, n: int) -> Budget:
         """The draft's own context may be shorter than the target's, its trees narrower, and its passes are
-        shared by `n` requests."""
+        shared by `n` requests that draft."""
         caps = self._draft.caps
         room = caps.n_ctx - len(memory.tokens)
-        nodes = 0 if caps.rollback == "none" else min(room, caps.rows // n - 1, caps.nodes)
+        nodes = 0 if caps.rollback == "none" else min(room, caps.rows // max(1, n) - 1, caps.nodes)
         return budget.capped(depth=room, nodes=nodes, width=caps.branch)
 
     def _grow(self, growth: _Growth, out: Forward) -> None:
