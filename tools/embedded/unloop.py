@@ -104,7 +104,7 @@ class Unlooping:
         self.plan, self.total, self.seconds = Plan(minutes), minutes * 60, 0.0
         self.trainer = trainer = Trainer(self.plan, out)
         # those of the checkpoint remember larger steps
-        trainer.optimizers = optimizers_of(self.plan, trainer.target, trainer.draft)
+        trainer.optimizers = optimizers_of(self.plan.rates, trainer.target, trainer.draft)
         self.loss: Any = torch.compile(unlikelihood, dynamic=False)
         seed = corpus.SEED + trainer.steps + 2
         self.starts = Batches(trainer.data, PROMPT - 1, seed)
