@@ -17,14 +17,13 @@ three and half a one four: a share alone says the same of one occurrence and of 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
 
 from paceline.core.errors import UsageError, VocabError
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.core.tree import EMPTY, DraftTree
+from paceline.drafters.best_first import best_first
 from paceline.drafters.ngram_cache import STATIC, NgramCache
 from paceline.drafters.ngram_table import NGRAM_MAX
 from paceline.drafters.parts import Parts
@@ -61,47 +60,6 @@ class NgramMemory:
         self._finish(self.tokens, self._n_prompt)
         self.tokens = []
         self.context.forget()
-
-
-@dataclass
-class _Growth:
-    """A tree in the making. candidates: what may follow some tokens, the choice first.
-    heap: what may be added next, the likeliest path first: (-survival, serial number, parent, depth, the
-    tokens before it, candidate, whether it is its parent's choice)."""
-
-    budget: Budget
-    candidates: Callable[[list[int]], Sequence[Candidate]]
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    score: list[float] = field(default_factory=list)
-    heap: list[tuple[float, int, int, int, list[int], Candidate, bool]] = field(default_factory=list)
-    serial: count[int] = field(default_factory=count)
-
-    def offer(self, parent: int, depth: int, survival: float, tail: list[int]) -> None:
-        for i, found in enumerate(self.candidates(tail)):
-            _, share, score = found
-            # The choice has at least half of all, so it comes off the heap before the others.
-            if share >= (self.budget.p_split if i else self.budget.p_min):
-                entry = (-survival * score, next(self.serial), parent, depth, tail, found, i == 0)
-                heapq.heappush(self.heap, entry)
-            elif i == 0:
-                return
-
-    def grow(self, text: list[int]) -> None:
-        leaves = 1
-        self.offer(ROOT, 1, 1.0, text)
-        while self.heap and len(self.tokens) < self.budget.nodes:
-            minus, _, parent, depth, tail, (token, _, score), choice = heapq.heappop(self.heap)
-            if not choice:
-                if leaves == self.budget.width:
-                    continue
-                leaves += 1
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.score.append(score)
-            if depth < self.budget.depth:
-                tail = [*tail[1 - NGRAM_MAX :], token]
-                self.offer(len(self.tokens) - 1, depth + 1, -minus, tail)
 
 
 class NgramDrafter:
@@ -166,16 +124,16 @@ class NgramDrafter:
     def _draft(self, memory: NgramMemory, budget: Budget) -> DraftTree:
         if len(memory.tokens) < STATIC or min(budget.depth, budget.nodes) < 1:
             return EMPTY
-        growth = _Growth(budget, lambda tail: self._candidates(memory.context, tail, budget.width))
-        growth.grow(memory.tokens[-NGRAM_MAX:])
-        if not growth.tokens:
-            return EMPTY
-        return DraftTree(
-            tokens=tuple(growth.tokens),
-            parents=tuple(growth.parents),
-            score=tuple(growth.score),
-            source=(self.name,) * len(growth.tokens),
-        )
+
+        def follow(tail: list[int], _: int) -> Iterator[tuple[int, float, list[int]]]:
+            for i, (token, share, score) in enumerate(self._candidates(memory.context, tail, budget.width)):
+                # The choice has at least half of all: where even that is too little, the others are, too.
+                if share >= (budget.p_split if i else budget.p_min):
+                    yield token, score, [*tail[1 - NGRAM_MAX :], token]
+                elif i == 0:
+                    return
+
+        return best_first(budget, self.name, memory.tokens[-NGRAM_MAX:], follow)
 
     def _candidates(self, context: NgramCache, tail: list[int], width: int) -> Sequence[Candidate]:
         """What may follow `tail`, best first, at most `width`; from the first level that has an answer."""
