@@ -44,7 +44,7 @@ def load(
     target: a GGUF file, or a name as on the command line ("ollama:llama3.2:3b", "user/repo:Q4_K_M"); the
     embedded model if None. draft: a smaller GGUF with the same vocabulary, or with
     another one and cross_vocab="auto"; beside the embedded target the embedded draft. drafters: names in the
-    order they are asked ("lookup", "model"; "none" decodes plainly); by default "auto", all there is
+    order they are called ("lookup", "model"; "none" decodes plainly); by default "auto", all there is
     something for, each used where it pays by what passes cost on this machine. What they cost is measured
     when a model is loaded for the first time, in a few seconds, and kept.
     n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core, within a
@@ -129,7 +129,7 @@ def load(
 
 def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> Remembered:
     """The project's past outputs, which `drafter` has learned."""
-    assert isinstance(drafter, Learner)  # load() asks for one
+    assert isinstance(drafter, Learner)  # load() has checked it
     folder = project_of(Path.cwd()) if isinstance(project, bool) else Path(project)
     remembered = Remembered.open(vocab, folder, warn=to_stderr)
     for tokens in remembered.outputs():
@@ -143,7 +143,7 @@ def choose(
     drafters: Sequence[str] | None,
     exact_greedy: bool = False,
 ) -> tuple[PathLike, PathLike | None, tuple[str, ...]]:
-    """Fill in what was left open: the embedded models, and who drafts. Names become files."""
+    """Fill in what was left open: the embedded models, and the drafters. Names become files."""
     target, draft = (None if one is None else file_of(one) for one in (target, draft))
     if target is None:
         target = zoo.target_path()

@@ -222,7 +222,7 @@ def drafting(
             "--least",
             panel=DRAFTING,
             metavar="N",
-            help="So many tokens are enough not to ask the next drafter.",
+            help="Call the next drafter only where there are fewer tokens.",
         ),
     ] = 1,
     window: Annotated[

@@ -29,13 +29,13 @@ CROSS_VOCAB = ("off", "tli", "slem", "auto")
 
 @dataclass(frozen=True)
 class Drafting:
-    """drafters: asked in this order. policy: who decides how much of their drafts is verified
+    """drafters: called in this order. policy: who decides how much of their drafts is verified
     (core/policy.py); left open, "rate" for the preset auto and "p_min" for drafters that are named.
     n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
     p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
     its top_k. verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree,
     or token and recursive where rows are long (verify.py).
-    least: how many tokens of one drafter are enough for those after it not to be asked.
+    least: how many tokens of one drafter are enough for those after it not to be called.
     ngram_min, ngram_max: lengths that lookup matches, the longest first.
     window, level, guesses: lookahead's columns, the length of its n-grams and how many of them it tries; they
     set its room, in place of n_draft and width.
@@ -149,7 +149,7 @@ class Drafting:
 
     @property
     def budget(self) -> Budget:
-        # Chosen from, a tree is worth its rows for a branch or two.
+        # Under `rate`, which chooses from the tree, rows pay for a branch or two.
         nodes = self.n_draft * (min(self.width, 2) if self.policy == "rate" else self.width)
         depth, width = self.n_draft, self.width
         if any(row.window for row in self.rows):

@@ -71,7 +71,7 @@ class DatastoreDrafter:
         length = self._match_min
         places: list[tuple[SuffixArray, Shard, Match]] = []
         for store in self._stores:
-            query = store.spelled(context)
+            query = store.encode(context)
             for shard in store.shards:
                 match = shard.find(query)
                 if match.length > length:
@@ -82,7 +82,7 @@ class DatastoreDrafter:
         followed: Alive = []
         for store, shard, match in places:
             most = max(1, round(self._samples * (match.high - match.low) / total))
-            followed += [(store.read(said), n) for said, n in shard.followed(match, most, depth).items()]
+            followed += [(store.decode(data), n) for data, n in shard.followed(match, most, depth).items()]
         return length, followed
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """llama.cpp's n-gram cache: what most often followed the last one to four tokens.
 
-Three levels are asked in turn, for one token after the other: what this request's text says (context), what
-earlier outputs say (dynamic), what a corpus says (static). Context and dynamic take the longest n-gram whose
+For one token after the other three counts are looked up in turn: of this request's text (context), of
+earlier outputs (dynamic), of a corpus (static). Context and dynamic take the longest n-gram whose
 continuation is both frequent and clear, by rules that are lax for the first and strict for the second; static
 has n-grams of two tokens only, and drafts as the last resort. Beyond that it is a judge: a candidate of the
 others is ranked by its count, times 100 times its static count if it has one.

@@ -89,9 +89,9 @@ class SuffixDrafter:
     def propose(self, batch: Sequence[tuple[SuffixMemory, Budget]]) -> list[DraftTree]:
         return [self._draft(memory.text, budget) for memory, budget in batch]
 
-    def follow(self, memory: SuffixMemory, said: Sequence[int], budget: Budget) -> DraftTree:
-        """What would be proposed had the text gone on with `said`. The memory stays as it is."""
-        with memory.text.supposing(said):
+    def follow(self, memory: SuffixMemory, more: Sequence[int], budget: Budget) -> DraftTree:
+        """What it would propose if the text went on with `more`. The memory stays as it is."""
+        with memory.text.supposing(more):
             return self._draft(memory.text, budget)
 
     def _draft(self, text: History, budget: Budget) -> DraftTree:
