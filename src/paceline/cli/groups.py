@@ -179,9 +179,6 @@ def drafting(
             "--draft-temp", panel=DRAFTING, metavar="X", help="Sample the draft model's tokens; 0: greedy."
         ),
     ] = 0.0,
-    draft_top_k: Annotated[
-        int, option("--draft-top-k", panel=DRAFTING, metavar="N", help="Sample them from the N likeliest.")
-    ] = 10,
     exact_greedy: Annotated[
         bool,
         flag(
@@ -236,21 +233,9 @@ def drafting(
     ] = 7,
 ) -> dict[str, Any]:
     """What `load` takes to draft, whoever drafts."""
-    open_ = {"policy": policy, "n_draft": n_draft, "width": width, "p_split": p_split}
-    return {name: value for name, value in open_.items() if value is not None} | {
-        "p_min": p_min,
-        "temperature": draft_temp,
-        "top_k": draft_top_k,
-        "exact_greedy": exact_greedy,
-        "verify": verify,
-        "cross_vocab": cross_vocab,
-        "ngram_min": ngram_min,
-        "ngram_max": ngram_max,
-        "least": least,
-        "window": window,
-        "level": level,
-        "guesses": guesses,
-    }
+    given = dict(locals())  # the options are named as the settings, but for one
+    given["temperature"] = given.pop("draft_temp")
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def memory(
