@@ -63,26 +63,15 @@ def load(
     if isinstance(drafters, str):
         drafters = [name.strip() for name in drafters.split(",")]
     drafters = None if drafters is None else typed.texts("drafters", drafters)
-    n_ctx, gpu_layers, sessions = (
-        typed.whole(name, value)
-        for name, value in (("n_ctx", n_ctx), ("gpu_layers", gpu_layers), ("sessions", sessions))
-    )
+    n_ctx, gpu_layers = typed.whole("n_ctx", n_ctx), typed.whole("gpu_layers", gpu_layers)
+    sessions = typed.whole("sessions", sessions)
     threads = None if threads is None else typed.whole("threads", threads)
-    there = Corpora.find(corpora).there  # what is wrong with a name is said before a model is loaded
+    available = Corpora.find(corpora).available  # what is wrong with a name is said before a model is loaded
     left_open = drafters is None
     target, draft, names = choose(target, draft, drafters, exact_greedy)
     drafting = checked(Drafting, {"drafters": names, **settings})
-    check_needs(drafting, there + [DRAFT] * (draft is not None))
-    if not users(names, DRAFT) and draft is not None:
-        raise UsageError(f"a draft model is given, but --draft {','.join(names)} does not name 'model'")
-    if drafting.cross_vocab != "off" and draft is None:
-        raise UsageError(f"cross_vocab {drafting.cross_vocab} translates for a draft model: give one (-md)")
-    if remember and not any(row.learns for row in drafting.rows):
-        learners = ", ".join(row.name for row in DRAFTERS.values() if row.learns)
-        raise UsageError(f"nothing learns from what is remembered: name one of {learners}")
-    if there and names != ("none",) and not any(users(names, what) for what in there):
-        of_use = " or ".join(name for what in there for name in users(DRAFTERS, what) if name != "auto")
-        raise UsageError(f"a corpus is given, but --draft {','.join(names)} does not name {of_use}")
+    check_needs(drafting, [*available, *([] if draft is None else [DRAFT])])
+    check_uses(drafting, available, draft is not None, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
     if exact_greedy and drafting.budget.width > 1:
@@ -125,6 +114,21 @@ def load(
         refresh(costs, small)
         llm.on_close(lambda: save(engine, small, costs))
     return llm
+
+
+def check_uses(drafting: Drafting, corpora: Sequence[str], draft: bool, remember: bool) -> None:
+    """Raises UsageError for what is given and no drafter uses. corpora: what drafters can use of them."""
+    names = ",".join(drafting.drafters)
+    if draft and not users(drafting.drafters, DRAFT):
+        raise UsageError(f"a draft model is given, but --draft {names} does not name 'model'")
+    if drafting.cross_vocab != "off" and not draft:
+        raise UsageError(f"cross_vocab {drafting.cross_vocab} translates for a draft model: give one (-md)")
+    if remember and not any(row.learns for row in drafting.rows):
+        learners = ", ".join(row.name for row in DRAFTERS.values() if row.learns)
+        raise UsageError(f"nothing learns from what is remembered: name one of {learners}")
+    if corpora and names != "none" and not any(users(drafting.drafters, what) for what in corpora):
+        of_use = " or ".join(name for what in corpora for name in users(DRAFTERS, what) if name != "auto")
+        raise UsageError(f"a corpus is given, but --draft {names} does not name {of_use}")
 
 
 def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> Remembered:

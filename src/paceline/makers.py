@@ -60,9 +60,9 @@ class Corpora:
     stores: tuple[Path, ...] = ()
 
     @property
-    def there(self) -> list[str]:
+    def available(self) -> list[str]:
         """What drafters can use of them."""
-        return [NGRAMS] * bool(self.caches) + [DATASTORE] * bool(self.stores)
+        return [what for what, files in ((NGRAMS, self.caches), (DATASTORE, self.stores)) if files]
 
     @classmethod
     def find(cls, names: Sequence[PathLike], vocab: Vocab | None = None) -> Corpora:
@@ -87,11 +87,11 @@ NEEDED = {
 }
 
 
-def check_needs(drafting: Drafting, there: Collection[str]) -> None:
-    """there: what drafters can use. Raises UsageError for a drafter that cannot do without the rest."""
+def check_needs(drafting: Drafting, available: Collection[str]) -> None:
+    """available: of what drafters use. Raises UsageError for a drafter that needs something else."""
     for row in drafting.rows:
-        if not row.optional and (lacking := row.lacks(there)):
-            raise UsageError(f"the drafter {row.name!r} needs {NEEDED[lacking[0]]}")
+        if not row.optional and (missing := row.missing(available)):
+            raise UsageError(f"the drafter {row.name!r} needs {NEEDED[missing[0]]}")
 
 
 def make(name: str, parts: Parts) -> Drafter:
@@ -121,13 +121,13 @@ def make_drafter(
         drafting, translation = translated(drafting, target, draft)
         if drafting.cross_vocab == "tli" and translation is not None:
             draft, translation = TranslatedTarget(draft, translation), None
-    there = corpora.there + [DRAFT] * (draft is not None)
-    check_needs(drafting, there)
+    available = [*corpora.available, *([] if draft is None else [DRAFT])]
+    check_needs(drafting, available)
     parts = Parts(drafting, target, draft, translation, corpora.caches, corpora.stores, costs, warn)
     if drafting.drafters == ("none",):
         return make("none", parts), drafting
     auto = drafting.drafters == ("auto",)
-    usable = [row for row in DRAFTERS.values() if row.in_auto and not row.lacks(there)]
+    usable = [row for row in DRAFTERS.values() if row.in_auto and not row.missing(available)]
     made = [make(row.name, parts) for row in (usable if auto else drafting.rows)]
     if auto or drafting.policy == "rate":
         return Portfolio(made), drafting

@@ -32,9 +32,9 @@ class Row:
     colour: str = ""
     source: str = ""
 
-    def lacks(self, there: Collection[str]) -> tuple[str, ...]:
-        """What it uses and is not there."""
-        return tuple(what for what in self.uses if what not in there)
+    def missing(self, available: Collection[str]) -> tuple[str, ...]:
+        """What it uses that is not available."""
+        return tuple(what for what in self.uses if what not in available)
 
 
 # What costs least comes first.

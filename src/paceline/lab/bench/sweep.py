@@ -126,7 +126,8 @@ def parse(text: str) -> Sweep:
 def every_drafter(has_draft: bool, has_stores: bool) -> str:
     """The methods of `--sweep drafter`: each drafter that can be made alone, then those of `auto` one after
     the other."""
-    there = [DRAFT] * has_draft + [DATASTORE] * has_stores
-    rows = [row for row in DRAFTERS.values() if row.name != "none" and (row.optional or not row.lacks(there))]
+    available = [what for what, there in ((DRAFT, has_draft), (DATASTORE, has_stores)) if there]
+    drafting = [row for row in DRAFTERS.values() if row.name != "none"]
+    rows = [row for row in drafting if row.optional or not row.missing(available)]
     together = "+".join(row.name for row in rows if row.in_auto)
     return ",".join(["plain", *(row.name for row in rows), together])
