@@ -9,7 +9,6 @@ checkpoint.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import time
@@ -29,7 +28,7 @@ from tools.embedded.export import tensors_of
 from tools.embedded.muon import MATMUL
 from tools.embedded.network import Llama, Shape
 from tools.embedded.restore import tokenizer_of, weights_of
-from tools.embedded.train import LONGEST_STEP, Batches, optimizers_of, prepare, update
+from tools.embedded.train import LONGEST_STEP, Batches, optimizers_of, parser_of, prepare, update
 
 RATES = (1e-3, 2e-3)  # of matrices, and of embeddings and norms
 WARMUP = 0.05
@@ -224,14 +223,10 @@ def distil(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.embedded.distil", description="Train a draft on the training corpus."
-    )
+    parser = parser_of("distil", "Train a draft on the training corpus.", 5.0, "the GGUF file to write")
     parser.add_argument("--draft", type=Path, required=True, help="the GGUF file to begin with")
     parser.add_argument("--target", type=Path, help="learn from this GGUF file of the same vocabulary")
-    parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--run", type=Path, required=True, help="folder of the corpus' tokens; filled if new")
-    parser.add_argument("--out", type=Path, required=True, help="the GGUF file to write")
     args = parser.parse_args()
     try:
         check_types(args.draft)  # before the corpus is read

@@ -241,12 +241,16 @@ class Trainer:
         print(f"done: {self.tokens / 1e6:.2f}M tokens, {self.evaluate()}", flush=True)
 
 
+def parser_of(module: str, what: str, minutes: float, out: str) -> argparse.ArgumentParser:
+    """For a script that trains for so many minutes and writes to `out`."""
+    parser = argparse.ArgumentParser(prog=f"python -m tools.embedded.{module}", description=what)
+    parser.add_argument("--minutes", type=float, default=minutes)
+    parser.add_argument("--out", type=Path, required=True, help=out)
+    return parser
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.embedded.train", description="Train the embedded models."
-    )
-    parser.add_argument("--minutes", type=float, default=95.0)
-    parser.add_argument("--out", type=Path, required=True, help="folder for tokens and checkpoints")
+    parser = parser_of("train", "Train the embedded models.", 95.0, "folder for tokens and checkpoints")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     Trainer(Plan(minutes=args.minutes), args.out).run()
