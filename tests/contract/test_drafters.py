@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 
 from heads import HeadDrafter
 from paceline import makers
+from paceline.core.cost import Cost
 from paceline.core.decode import advance, start
 from paceline.core.drafters import DRAFTERS
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Learner, Want
+from paceline.core.ports import Budget, Drafter, Learner, Target, Want
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
 from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.compose import ComposedDrafter, ComposedMemory, Portfolio
 from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.lookahead import LookaheadDrafter
@@ -59,15 +61,24 @@ def foreign(words: str = "30x51", n_ctx: int = 4096) -> ToyTarget:
     return speaking(ToyTarget(len(words), seed=2, n_ctx=n_ctx), words)
 
 
-def tli(temperature: float = 0.0, **draft: Any) -> ModelDrafter:
+def view(**draft: Any) -> TranslatedTarget:
+    """The same draft, in the tokens that the target has too."""
     theirs = foreign(**draft)
-    view = TranslatedTarget(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
-    return ModelDrafter(view, V, temperature=temperature)
+    return TranslatedTarget(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
+
+
+def tli(temperature: float = 0.0, **draft: Any) -> ModelDrafter:
+    return ModelDrafter(view(**draft), V, temperature=temperature)
 
 
 def slem(**draft: Any) -> SlemDrafter:
     theirs = foreign(**draft)
     return SlemDrafter(theirs, translation(ToyTarget(V).vocab, theirs.vocab))
+
+
+def cascade(draft: Target | None = None, **settings: Any) -> CascadeDrafter:
+    draft = draft or ToyTarget(V, seed=1, noise=0.3)
+    return CascadeDrafter(draft, V, LookupDrafter(1, 3), **settings)
 
 
 def taught(drafter: Any) -> Drafter:
@@ -122,6 +133,10 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "model, fewer experts": lambda: ModelDrafter(ToyTarget(V, experts=4, active=2).view(active=1), V),
     "head": lambda: HeadDrafter(ToyTarget(V)),
     "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
+    "cascade, free rows": lambda: cascade(cost=Cost.flat(1.0, per_row=0.0)),
+    "cascade, sampled": lambda: cascade(temperature=0.9),
+    "cascade, short context": lambda: cascade(ToyTarget(V, seed=1, n_ctx=9)),
+    "cascade, tli": lambda: cascade(view()),
     "model, tli": tli,
     "model, tli, sampled": lambda: tli(0.9),
     "model, tli, short context": lambda: tli(n_ctx=9),
@@ -220,12 +235,15 @@ def test_the_same_request_and_seed_get_the_same_proposal(make: Callable[[], Draf
     assert same(first, propose(make(), prompt, budget, seed=3))
 
 
-def test_a_batch_proposes_what_each_request_alone_would(make: Callable[[], Drafter]) -> None:
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_batch_proposes_what_each_request_alone_would(name: str) -> None:
+    """And the same again, where nothing is drawn."""
     requests = [([1, 2, 3, 1, 2], Budget(4, 4)), ([5], Budget(2, 6, width=3)), ([0, 0, 0], Budget(0, 0))]
-    drafter = make()
+    drafter = MAKERS[name]()
     batch = [(drafter.open(prompt, 7), budget) for prompt, budget in requests]
-    for tree, (prompt, budget) in zip(drafter.propose(batch), requests, strict=True):
-        assert same(tree, propose(make(), prompt, budget, seed=7))
+    for _ in range(1 if "sampled" in name else 2):
+        for tree, (prompt, budget) in zip(drafter.propose(batch), requests, strict=True):
+            assert same(tree, propose(MAKERS[name](), prompt, budget, seed=7))
 
 
 @given(prompt=prompts, seed=st.integers(0, 20), width=st.integers(1, 3))
