@@ -89,12 +89,12 @@ def load(
         undo.callback(engine.close)
         attention.settle(engine)
         if engine.caps.rollback == "none" and left_open:
-            names, draft, drafting = ("none",), None, Drafting(drafters=("none",))
+            draft, drafting = None, Drafting(drafters=("none",))
             if remember:
                 raise UsageError(
                     f"{target}: nothing can be drafted for it, so nothing is remembered: leave out --remember"
                 )
-        if engine.caps.rollback == "none" and names != ("none",):
+        if engine.caps.rollback == "none" and not drafting.plain:
             raise UsageError(
                 f"{target}: a recurrent model's state cannot be rolled back yet, so nothing can be drafted "
                 "for it; use --draft none"
@@ -126,7 +126,7 @@ def check_uses(drafting: Drafting, corpora: Sequence[str], draft: bool, remember
     if remember and not any(row.learns for row in drafting.rows):
         learners = ", ".join(row.name for row in DRAFTERS.values() if row.learns)
         raise UsageError(f"nothing learns from what is remembered: name one of {learners}")
-    if corpora and names != "none" and not any(users(drafting.drafters, what) for what in corpora):
+    if corpora and not drafting.plain and not any(users(drafting.drafters, what) for what in corpora):
         of_use = " or ".join(name for what in corpora for name in users(DRAFTERS, what) if name != "auto")
         raise UsageError(f"a corpus is given, but --draft {names} does not name {of_use}")
 

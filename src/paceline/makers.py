@@ -124,7 +124,7 @@ def make_drafter(
     available = [*corpora.available, *([] if draft is None else [DRAFT])]
     check_needs(drafting, available)
     parts = Parts(drafting, target, draft, translation, corpora.caches, corpora.stores, costs, warn)
-    if drafting.drafters == ("none",):
+    if drafting.plain:
         return make("none", parts), drafting
     auto = drafting.drafters == ("auto",)
     usable = [row for row in DRAFTERS.values() if row.in_auto and not row.missing(available)]
@@ -136,7 +136,7 @@ def make_drafter(
 
 def make_policy(drafting: Drafting, costs: Costs | None, clock: Clock = perf_counter) -> Policy:
     """Who decides. costs: what passes take here, which the policy `rate` needs and keeps up to date."""
-    if drafting.policy != "rate" or drafting.drafters == ("none",):
+    if drafting.policy != "rate" or drafting.plain:
         return Fixed(drafting.budget)
     assert costs is not None  # who wants the rate measures first
     budget = drafting.budget

@@ -143,6 +143,11 @@ class Drafting:
         return tuple(DRAFTERS[name] for name in self.drafters)
 
     @property
+    def plain(self) -> bool:
+        """Whether nothing is drafted."""
+        return self.drafters == ("none",)
+
+    @property
     def independent(self) -> bool:
         """Whether sampled siblings are drawn from one q each time, which the rule needs."""
         return self.verify in INDEPENDENT

@@ -24,7 +24,7 @@ class Method:
 
     @property
     def plain(self) -> bool:
-        return self.drafting.drafters == ("none",)
+        return self.drafting.plain
 
     @property
     def needs_draft(self) -> bool:
