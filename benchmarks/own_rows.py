@@ -1,9 +1,9 @@
 """What the target's own rows are worth as drafts: `python benchmarks/own_rows.py [--target FILE] [-n 8]`.
 
-Token recycling and lookahead decoding, greedily, by suite: tokens a step, rows a step (the root's, those of
-the draft and of the probes), microseconds a proposal, and tokens/s over plain decoding in the same run. Every
-item is decoded in every way before the next, so that a machine that slows down does so for all. Beside them
-prompt lookup, and lookahead without a window, which is left with the n-grams of the text.
+Lookahead decoding, greedily, by suite: tokens a step, rows a step (the root's, those of the draft and of the
+probes), microseconds a proposal, and tokens/s over plain decoding in the same run. Every item is decoded in
+every way before the next, so that a machine that slows down does so for all. Beside it prompt lookup, and
+lookahead without a window, which is left with the n-grams of the text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from paceline.core.ports import Budget, Drafter
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.drafters.recycle import RecycleDrafter
 from paceline.engines.llama import LlamaTarget
 from paceline.lab import workload
 
@@ -31,7 +30,7 @@ class Way:
     """One drafter and its budget, and what came of it."""
 
     name: str
-    make: Callable[[int], Drafter]
+    make: Callable[[], Drafter]
     budget: Budget
     tokens: int = 0
     steps: int = 0
@@ -63,18 +62,14 @@ def lookahead(window: int, level: int, guesses: int) -> Way:
     depth = level - 1 + max(0, window - 2)
     budget = Budget(depth, (window + guesses) * (level - 1), window + guesses)
     return Way(
-        f"lookahead {window},{level},{guesses}", lambda _: LookaheadDrafter(window, level, guesses), budget
+        f"lookahead {window},{level},{guesses}", lambda: LookaheadDrafter(window, level, guesses), budget
     )
 
 
 def ways() -> list[Way]:
     return [
-        Way("plain", lambda _: NoDrafter(), Budget(0, 0)),
-        Way("lookup, 7 tokens", lambda _: LookupDrafter(3, 5), Budget(7, 7)),
-        Way("recycle, a chain of 7", RecycleDrafter, Budget(7, 7)),
-        Way("recycle, 8 nodes", RecycleDrafter, Budget(8, 8, 8)),
-        Way("recycle, 16 nodes", RecycleDrafter, Budget(8, 16, 16)),
-        Way("recycle, 32 nodes", RecycleDrafter, Budget(8, 32, 32)),
+        Way("plain", NoDrafter, Budget(0, 0)),
+        Way("lookup, 7 tokens", lambda: LookupDrafter(3, 5), Budget(7, 7)),
         lookahead(3, 3, 3),
         lookahead(0, 3, 3),
         lookahead(7, 5, 7),
@@ -94,7 +89,7 @@ def main() -> None:
     target = LlamaTarget(args.target, threads=args.threads)
     for suite in args.suites:
         items = workload.sampled(workload.of_size(workload.load(suite), args.size), args.n)
-        tried = [(way, way.make(target.vocab.size)) for way in ways()]
+        tried = [(way, way.make()) for way in ways()]
         for item in items:
             prompt = target.text.encode(item.prompt)
             for way, drafter in tried:

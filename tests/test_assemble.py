@@ -16,19 +16,15 @@ from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Drafter
 from paceline.core.rate import Rate
-from paceline.core.settings import DRAFTERS, Drafting
+from paceline.core.settings import Drafting
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_sort import build
 from paceline.engines.toy import ToyTarget
 from paceline.machine.hardware import threads
 from paceline.machine.hardware.threads import choose_threads
-from paceline.makers import MAKERS, Corpora, make_drafter, make_policy
+from paceline.makers import Corpora, make_drafter, make_policy
 from stage import asking
-
-
-def test_every_drafter_that_can_be_named_can_be_made() -> None:
-    assert (*MAKERS, "none") == DRAFTERS
 
 
 def test_what_is_left_open_is_filled_in_with_what_there_is() -> None:

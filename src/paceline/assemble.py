@@ -9,16 +9,17 @@ from typing import Any
 
 from paceline import attention, zoo
 from paceline.core import typed
+from paceline.core.drafters import DRAFT, DRAFTERS, users
 from paceline.core.errors import UsageError
 from paceline.core.ports import Drafter, Learner
-from paceline.core.settings import LEARNERS, WITH_MODEL, Drafting, checked
+from paceline.core.settings import Drafting, checked
 from paceline.core.vocab import Vocab
 from paceline.costing import beside, costs_of, refresh, save, to_stderr
 from paceline.engines.openers import open_engine
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
-from paceline.makers import Corpora, PathLike, make_drafter, make_policy
+from paceline.makers import Corpora, PathLike, check_needs, make_drafter, make_policy
 from paceline.naming import file_of
 
 
@@ -43,7 +44,7 @@ def load(
     target: a GGUF file, or a name as on the command line ("ollama:llama3.2:3b", "user/repo:Q4_K_M"); the
     embedded model if None. draft: a smaller GGUF with the same vocabulary, or with
     another one and cross_vocab="auto"; beside the embedded target the embedded draft. drafters: names in the
-    order they are asked ("lookup", "model"; "none" decodes plainly); by default "auto", all there is
+    order they are called ("lookup", "model"; "none" decodes plainly); by default "auto", all there is
     something for, each used where it pays by what passes cost on this machine. What they cost is measured
     when a model is loaded for the first time, in a few seconds, and kept.
     n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core, within a
@@ -62,29 +63,15 @@ def load(
     if isinstance(drafters, str):
         drafters = [name.strip() for name in drafters.split(",")]
     drafters = None if drafters is None else typed.texts("drafters", drafters)
-    n_ctx, gpu_layers, sessions = (
-        typed.whole(name, value)
-        for name, value in (("n_ctx", n_ctx), ("gpu_layers", gpu_layers), ("sessions", sessions))
-    )
+    n_ctx, gpu_layers = typed.whole("n_ctx", n_ctx), typed.whole("gpu_layers", gpu_layers)
+    sessions = typed.whole("sessions", sessions)
     threads = None if threads is None else typed.whole("threads", threads)
-    known = Corpora.find(corpora).drafters  # what is wrong with a name is said before a model is loaded
+    available = Corpora.find(corpora).available  # what is wrong with a name is said before a model is loaded
     left_open = drafters is None
     target, draft, names = choose(target, draft, drafters, exact_greedy)
     drafting = checked(Drafting, {"drafters": names, **settings})
-    if draft is None and (needy := [name for name in names if name in ("model", "cascade")]):
-        raise UsageError(
-            f"the drafter {needy[0]!r} needs a draft model: give one (-md), or use --draft lookup"
-        )
-    if not WITH_MODEL & set(names) and draft is not None:
-        raise UsageError(f"a draft model is given, but --draft {','.join(names)} does not name 'model'")
-    if drafting.cross_vocab != "off" and draft is None:
-        raise UsageError(f"cross_vocab {drafting.cross_vocab} translates for a draft model: give one (-md)")
-    if remember and not LEARNERS & set(names):
-        raise UsageError(f"nothing learns from what is remembered: name one of {', '.join(sorted(LEARNERS))}")
-    if corpora and names not in (("none",), ("auto",)) and not known & set(names):
-        raise UsageError(
-            f"a corpus is given, but --draft {','.join(names)} does not name {' or '.join(sorted(known))}"
-        )
+    check_needs(drafting, [*available, *([] if draft is None else [DRAFT])])
+    check_uses(drafting, available, draft is not None, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
     if exact_greedy and drafting.budget.width > 1:
@@ -102,12 +89,12 @@ def load(
         undo.callback(engine.close)
         attention.settle(engine)
         if engine.caps.rollback == "none" and left_open:
-            names, draft, drafting = ("none",), None, Drafting(drafters=("none",))
+            draft, drafting = None, Drafting(drafters=("none",))
             if remember:
                 raise UsageError(
                     f"{target}: nothing can be drafted for it, so nothing is remembered: leave out --remember"
                 )
-        if engine.caps.rollback == "none" and names != ("none",):
+        if engine.caps.rollback == "none" and not drafting.plain:
             raise UsageError(
                 f"{target}: a recurrent model's state cannot be rolled back yet, so nothing can be drafted "
                 "for it; use --draft none"
@@ -129,9 +116,24 @@ def load(
     return llm
 
 
+def check_uses(drafting: Drafting, corpora: Sequence[str], draft: bool, remember: bool) -> None:
+    """Raises UsageError for what is given and no drafter uses. corpora: what drafters can use of them."""
+    names = ",".join(drafting.drafters)
+    if draft and not users(drafting.drafters, DRAFT):
+        raise UsageError(f"a draft model is given, but --draft {names} does not name 'model'")
+    if drafting.cross_vocab != "off" and not draft:
+        raise UsageError(f"cross_vocab {drafting.cross_vocab} translates for a draft model: give one (-md)")
+    if remember and not any(row.learns for row in drafting.rows):
+        learners = ", ".join(row.name for row in DRAFTERS.values() if row.learns)
+        raise UsageError(f"nothing learns from what is remembered: name one of {learners}")
+    if corpora and not drafting.plain and not any(users(drafting.drafters, what) for what in corpora):
+        of_use = " or ".join(name for what in corpora for name in users(DRAFTERS, what) if name != "auto")
+        raise UsageError(f"a corpus is given, but --draft {names} does not name {of_use}")
+
+
 def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> Remembered:
     """The project's past outputs, which `drafter` has learned."""
-    assert isinstance(drafter, Learner)  # load() asks for one
+    assert isinstance(drafter, Learner)  # load() has checked it
     folder = project_of(Path.cwd()) if isinstance(project, bool) else Path(project)
     remembered = Remembered.open(vocab, folder, warn=to_stderr)
     for tokens in remembered.outputs():
@@ -145,11 +147,11 @@ def choose(
     drafters: Sequence[str] | None,
     exact_greedy: bool = False,
 ) -> tuple[PathLike, PathLike | None, tuple[str, ...]]:
-    """Fill in what was left open: the embedded models, and who drafts. Names become files."""
+    """Fill in what was left open: the embedded models, and the drafters. Names become files."""
     target, draft = (None if one is None else file_of(one) for one in (target, draft))
     if target is None:
         target = zoo.target_path()
-        if draft is None and (drafters is None or WITH_MODEL & set(drafters)):
+        if draft is None and (drafters is None or users(drafters, DRAFT)):
             draft = zoo.draft_path()
     if drafters is None:
         # Passes of one shape all cost alike: there is no rate to choose by.

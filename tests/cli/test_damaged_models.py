@@ -24,7 +24,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "plain": ("--draft", "none"),
     "auto": (),
     "lookup": ("--draft", "lookup"),
-    "recycle": ("--draft", "recycle"),
+    "lookahead": ("--draft", "lookahead"),
     "sampled": ("--temp", "0.8"),
     "top-k": ("--temp", "0.8", "--top-k", "5"),
     "all filters": ("--temp", "1", "--top-k", "9", "--typical", "0.9", "--top-p", "0.9", "--min-p", "0.1"),
@@ -79,7 +79,7 @@ DRAFTERS: dict[str, tuple[str, ...]] = {
     "model": ("--draft", "model"),
     "a tree": ("--draft", "model", "--width", "3"),
     "cascade": ("--draft", "cascade"),
-    "stack": ("--draft", "stack"),
+    "stack": ("--draft", "lookup,suffix,model", "--least", "3"),
     "sampled": ("--draft", "model", "--draft-temp", "0.8"),
 }
 

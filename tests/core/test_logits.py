@@ -30,7 +30,6 @@ from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.drafters.recycle import RecycleDrafter
 from paceline.drafters.slem import SlemDrafter
 from paceline.engines.toy import ToyTarget
 from paceline.engines.translated import TranslatedTarget
@@ -52,7 +51,6 @@ SAMPLINGS = {
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "none": NoDrafter,
     "lookup": lambda: LookupDrafter(1, 3),
-    "recycle": lambda: RecycleDrafter(V),
     "lookahead": lambda: LookaheadDrafter(3, 3, 2),
     "model": lambda: ModelDrafter(ToyTarget(V, noise=0.1), V),
 }

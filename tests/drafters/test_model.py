@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from paceline.core.arrays import Mask
+from paceline.core.cost import Cost, Costs
 from paceline.core.decode import advance, decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
+from paceline.core.rate import Rate
 from paceline.core.sampling import Sampling, probabilities
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.drafters.compose import Portfolio
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engines.toy import Array, ToyForward, ToySession, ToyTarget
@@ -184,6 +187,24 @@ def test_a_draft_fits_the_rows_and_the_branches_that_its_model_takes(temperature
     assert (len(tree), len(tree.children(ROOT))) == (3, 2)
 
 
+def test_requests_that_do_not_draft_leave_their_rows_to_those_that_do() -> None:
+    toy = ToyTarget(V, seed=4)
+    toy.caps = replace(toy.caps, rows=8)
+    drafter = ModelDrafter(toy, V)
+    budgets = [Budget(9, 9), Budget(0, 9), Budget(9, 0), Budget(9, 9)]
+    trees = drafter.propose([(drafter.open(PROMPT, i), budget) for i, budget in enumerate(budgets)])
+    assert [len(tree) for tree in trees] == [3, 0, 0, 3]
+
+
+def test_with_nothing_to_compute_there_is_no_pass() -> None:
+    """A chunk of no tokens reads nothing, and what is not read does not draft."""
+    toy = Counting(V, seed=4)
+    drafter = ModelDrafter(toy, V)
+    memories = [drafter.open(PROMPT, seed) for seed in range(2)]
+    trees = drafter.propose([(memory, Budget(4, 4, chunk=0)) for memory in memories])
+    assert ([len(tree) for tree in trees], toy.passes) == ([0, 0], 0)
+
+
 def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
     """Memory's stream differs from the request's for every seed."""
     for seed in range(5):
@@ -297,3 +318,17 @@ def test_whether_a_token_is_drawn_is_decided_by_the_likeliest() -> None:
         assert asked[: len(tree)] == [q.max() for q in tree.q if q is not None]
         unlikely += sum(score < 0.2 for score in tree.score)
     assert unlikely > 0
+
+
+def test_two_draft_models_are_two_names_with_statistics_of_their_own() -> None:
+    target = ToyTarget(V, seed=4)
+    good = ModelDrafter(ToyTarget(V, seed=4, noise=0.1), V, name="model-a")
+    poor = ModelDrafter(ToyTarget(V, seed=4, noise=2.0), V, name="model-b")
+    drafter = Portfolio([good, poor])
+    policy = Rate(Costs(Cost.flat(1.0, 0.001), Cost.flat(0.001)), clock=lambda: 0.0)
+    request = start(target, drafter, PROMPT, max_tokens=600)
+    for _ in decode(target, drafter, policy, [request], lambda: 0.0):
+        pass
+    a, b = (request.stats.by_source[name] for name in ("model-a", "model-b"))
+    assert a.drafted > 0 < b.drafted
+    assert a.accepted / a.drafted > b.accepted / b.drafted

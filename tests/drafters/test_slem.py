@@ -21,7 +21,7 @@ from paceline.core.rng import Noise, SeededRng
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.core.vocab import Vocab
-from paceline.drafters.slem import SlemDrafter, SlemMemory, whole
+from paceline.drafters.slem import SlemDrafter, SlemMemory, complete
 from paceline.engines.toy import ToyTarget
 from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
@@ -369,4 +369,4 @@ def test_closing_closes_the_session_and_the_draft() -> None:
     ("data", "n"), [(b"", 0), (b"a", 1), (b"a\xc3", 1), (b"\xc3\xa4", 2), (b"\xa4a\xe2\x82", 2), (b"\xff", 1)]
 )
 def test_an_unfinished_character_is_left_off(data: bytes, n: int) -> None:
-    assert whole(data) == n
+    assert complete(data) == n

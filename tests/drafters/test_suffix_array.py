@@ -48,14 +48,14 @@ def occurrences(documents: Documents, context: Sequence[int]) -> tuple[int, Coun
 
 def looked_up(store: SuffixArray, context: Sequence[int]) -> tuple[int, Counter[tuple[int, ...]]]:
     """The same by the store, from all shards."""
-    query = store.spelled(context)
+    query = store.encode(context)
     matches = [(shard, shard.find(query)) for shard in store.shards]
     length = max(match.length for _, match in matches)
     found: Counter[tuple[int, ...]] = Counter()
     for shard, match in matches:
         if match.length == length:
-            for spelled, n in shard.followed(match, 10**6, DEPTH).items():
-                found[tuple(token - 1 for token in store.read(spelled))] += n
+            for data, n in shard.followed(match, 10**6, DEPTH).items():
+                found[tuple(token - 1 for token in store.decode(data))] += n
     return length, found
 
 
@@ -161,8 +161,8 @@ def test_places_are_sampled_evenly_from_all_over_the_range(tmp_path: Path) -> No
     """100 places, in the order of the tokens before them, which also follow."""
     store = SuffixArray(made(tmp_path, [[i, 200, i] for i in range(100)], 256))
     (shard,) = store.shards
-    match = shard.find(store.spelled([200]))
+    match = shard.find(store.encode([200]))
     assert (match.length, match.high - match.low) == (1, 100)
-    said = [store.read(spelled)[0] - 1 for spelled in shard.followed(match, 4, DEPTH)]
+    said = [store.decode(data)[0] - 1 for data in shard.followed(match, 4, DEPTH)]
     assert said == [0, 25, 50, 75]
     store.close()

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from rich.console import Console
 
-from paceline.core.settings import DRAFTERS
+from paceline.core.drafters import DRAFTERS
 from paceline.report.sources import STYLES, Marks
 
 PARTS = (("The", "target"), (" cat\t", "lookup"), ("", "model"), ("sat\r\x07", "lookup"), ("!", "model"))
@@ -40,5 +40,11 @@ def test_the_legend_shows_how_each_source_is_marked() -> None:
     assert marks().legend(["none"]) == "sources: target"
 
 
+def test_a_source_without_a_colour_of_its_own_is_bold() -> None:
+    """A second draft model has another name."""
+    assert marks().marked([("cat", "model-b")]) == "\x1b[1mcat\x1b[0m"
+    assert marks().legend(["model-b"]) == "sources: target, \x1b[1mmodel-b\x1b[0m"
+
+
 def test_every_drafter_that_drafts_has_a_style() -> None:
-    assert set(STYLES) == (set(DRAFTERS) | {"later"}) - {"none", "stack", "auto", "cascade"}
+    assert set(STYLES) == (set(DRAFTERS) | {"later"}) - {"none", "auto", "cascade"}

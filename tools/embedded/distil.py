@@ -9,7 +9,6 @@ checkpoint.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import time
@@ -26,12 +25,12 @@ from paceline.core.printable import printable
 from paceline.system.whole import whole
 from tools.embedded.corpus import END
 from tools.embedded.export import tensors_of
-from tools.embedded.muon import MATMUL, Muon
+from tools.embedded.muon import MATMUL
 from tools.embedded.network import Llama, Shape
 from tools.embedded.restore import tokenizer_of, weights_of
-from tools.embedded.train import LONGEST_STEP, Batches, prepare
+from tools.embedded.train import LONGEST_STEP, Batches, optimizers_of, parser_of, prepare, update
 
-MATRIX_LR, OTHER_LR = 1e-3, 2e-3
+RATES = (1e-3, 2e-3)  # of matrices, and of embeddings and norms
 WARMUP = 0.05
 SEQUENCE = 256
 CHECKPOINT_SECONDS = 60.0
@@ -165,11 +164,7 @@ class Run:
         self.source, self.out, self.kept = source, out, out.with_name(f"{out.name}.pt")
         check_types(source)
         self.draft = load(source)
-        named, tables = list(self.draft.named_parameters()), ("token_embd", "output.")
-        matrices = [p for name, p in named if p.ndim == 2 and not name.startswith(tables)]
-        others = [p for name, p in named if p.ndim == 1 or name.startswith(tables)]
-        adam = torch.optim.AdamW(others, OTHER_LR, betas=(0.9, 0.95), weight_decay=0.0)
-        self.optimizers = [Muon(matrices, MATRIX_LR), adam]
+        self.optimizers = optimizers_of(RATES, self.draft)
         self.seconds, self.steps = 0.0, 0
         if self.kept.exists():
             state = torch.load(self.kept)
@@ -189,15 +184,9 @@ class Run:
     def step(self, teacher: Llama | None, ids: Tensor, done: float) -> float:
         """One update; the batch's loss before it."""
         began = time.monotonic()
-        for optimizer, lr in zip(self.optimizers, (MATRIX_LR, OTHER_LR), strict=True):
-            for group in optimizer.param_groups:
-                group["lr"] = lr * rate(done)
         loss = loss_of(self.draft, teacher, ids)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.draft.parameters(), 1.0)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        update(self.optimizers, [lr * rate(done) for lr in RATES], self.draft)
         self.steps += 1
         # a step that took longer was a machine asleep: not the run's time
         self.seconds += min(time.monotonic() - began, LONGEST_STEP)
@@ -234,14 +223,10 @@ def distil(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.embedded.distil", description="Train a draft on the training corpus."
-    )
+    parser = parser_of("distil", "Train a draft on the training corpus.", 5.0, "the GGUF file to write")
     parser.add_argument("--draft", type=Path, required=True, help="the GGUF file to begin with")
     parser.add_argument("--target", type=Path, help="learn from this GGUF file of the same vocabulary")
-    parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--run", type=Path, required=True, help="folder of the corpus' tokens; filled if new")
-    parser.add_argument("--out", type=Path, required=True, help="the GGUF file to write")
     args = parser.parse_args()
     try:
         check_types(args.draft)  # before the corpus is read

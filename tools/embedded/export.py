@@ -71,22 +71,16 @@ def write_gguf(out: Path, tensors: dict[str, Array], shape: Shape, tokenizer: Pa
 
     name, _, description = CARDS[role]
     writer = gguf.GGUFWriter(str(out), "llama")
-    writer.add_name(name)
-    writer.add_description(description)
-    writer.add_license("apache-2.0")
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.width)
-    writer.add_block_count(shape.blocks)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_rope_freq_base(shape.rope_base)
-    writer.add_layer_norm_rms_eps(shape.eps)
-    writer.add_vocab_size(shape.vocab)
-    writer.add_file_type(FTYPES["F32"])
+    fields = {
+        "name": name, "description": description, "license": "apache-2.0", "file_type": FTYPES["F32"],
+        "context_length": shape.context, "embedding_length": shape.width, "block_count": shape.blocks,
+        "feed_forward_length": shape.feed_forward, "head_count": shape.heads, "head_count_kv": shape.kv_heads,
+        "key_length": shape.head_dim, "value_length": shape.head_dim, "vocab_size": shape.vocab,
+        "rope_dimension_count": shape.head_dim, "rope_freq_base": shape.rope_base,
+        "layer_norm_rms_eps": shape.eps,
+    }  # fmt: skip
+    for field, value in fields.items():
+        getattr(writer, f"add_{field}")(value)
     add_tokenizer(writer, tokenizer)
     for key, array in tensors.items():
         writer.add_tensor(key, array)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,7 @@ class Plan:
     long_from: float = 0.85
     warmup: float = 0.015
     decay_from: float = 0.6
-    matrix_lr: float = 2.5e-3
-    other_lr: float = 2.5e-3
+    rates: tuple[float, float] = (2.5e-3, 2.5e-3)  # of matrices, and of embeddings and norms
     distil: float = 0.6
     checkpoint_minutes: float = 10.0
 
@@ -126,13 +125,27 @@ def losses(target: Llama, draft: Llama, ids: Tensor, distil: Tensor) -> tuple[Te
     return big_loss + (1 - distil) * small_loss + distil * soft, big_loss.detach(), small_loss.detach()
 
 
-def optimizers_of(plan: Plan, *networks: Llama) -> list[Any]:
-    """[Muon for the matrices inside the blocks, AdamW for embeddings and norms]."""
-    parameters = [pair for network in networks for pair in network.named_parameters()]
-    matrices = [p for name, p in parameters if p.ndim == 2 and "embd" not in name]
-    others = [p for name, p in parameters if p.ndim == 1 or "embd" in name]
-    adam = torch.optim.AdamW(others, plan.other_lr, betas=(0.9, 0.95), weight_decay=0.0)
-    return [Muon(matrices, plan.matrix_lr), adam]
+def optimizers_of(rates: Sequence[float], *networks: Llama) -> list[Any]:
+    """[Muon for the matrices inside the blocks, AdamW for embeddings and norms]; rates: of both."""
+    matrices: list[Any] = []
+    others: list[Any] = []
+    for network in networks:
+        for name, p in network.named_parameters():
+            table = name.startswith(("token_embd", "output."))
+            (matrices if p.ndim == 2 and not table else others).append(p)
+    adam = torch.optim.AdamW(others, rates[1], betas=(0.9, 0.95), weight_decay=0.0)
+    return [Muon(matrices, rates[0]), adam]
+
+
+def update(optimizers: Sequence[Any], rates: Sequence[float], *networks: Llama) -> None:
+    """One step of each optimiser at its learning rate, by the gradients that the networks have."""
+    for network in networks:
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+    for optimizer, rate in zip(optimizers, rates, strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
 
 class Trainer:
@@ -143,7 +156,7 @@ class Trainer:
         torch.manual_seed(corpus.SEED)
         self.data = prepare(out)
         self.target, self.draft = Llama(TARGET), Llama(DRAFT)
-        self.optimizers = optimizers_of(plan, self.target, self.draft)
+        self.optimizers = optimizers_of(plan.rates, self.target, self.draft)
         self.seconds, self.tokens, self.steps = 0.0, 0, 0
         self.step_loss: Any = torch.compile(losses, dynamic=False)
         if (out / "checkpoint.pt").exists():
@@ -175,18 +188,11 @@ class Trainer:
 
         `rate` multiplies the learning rates; `distil` is the target's share of what the draft learns from.
         """
-        for optimizer, lr in zip(self.optimizers, (self.plan.matrix_lr, self.plan.other_lr), strict=True):
-            for group in optimizer.param_groups:
-                group["lr"] = lr * rate
         loss, big, small = self.step_loss(self.target, self.draft, ids, torch.tensor(distil))
         loss.backward()
         if more:
             more().backward()
-        for model in (self.target, self.draft):
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        update(self.optimizers, [lr * rate for lr in self.plan.rates], self.target, self.draft)
         self.steps, self.tokens = self.steps + 1, self.tokens + ids[:, 1:].numel()
         return float(big), float(small)
 
@@ -235,12 +241,16 @@ class Trainer:
         print(f"done: {self.tokens / 1e6:.2f}M tokens, {self.evaluate()}", flush=True)
 
 
+def parser_of(module: str, what: str, minutes: float, out: str) -> argparse.ArgumentParser:
+    """For a script that trains for so many minutes and writes to `out`."""
+    parser = argparse.ArgumentParser(prog=f"python -m tools.embedded.{module}", description=what)
+    parser.add_argument("--minutes", type=float, default=minutes)
+    parser.add_argument("--out", type=Path, required=True, help=out)
+    return parser
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.embedded.train", description="Train the embedded models."
-    )
-    parser.add_argument("--minutes", type=float, default=95.0)
-    parser.add_argument("--out", type=Path, required=True, help="folder for tokens and checkpoints")
+    parser = parser_of("train", "Train the embedded models.", 95.0, "folder for tokens and checkpoints")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     Trainer(Plan(minutes=args.minutes), args.out).run()

@@ -10,7 +10,6 @@ Nothing is replaced before the end.
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from torch import Tensor
 from tools.embedded import corpus
 from tools.embedded.muon import MATMUL
 from tools.embedded.network import Llama, Past
-from tools.embedded.train import Batches, Plan, Trainer, optimizers_of
+from tools.embedded.train import Batches, Plan, Trainer, optimizers_of, parser_of
 
 PROMPT, WRITTEN, ROWS = 384, 128, 64  # tokens, tokens, texts written at once
 ROWS_A_STEP = 8
@@ -104,7 +103,7 @@ class Unlooping:
         self.plan, self.total, self.seconds = Plan(minutes), minutes * 60, 0.0
         self.trainer = trainer = Trainer(self.plan, out)
         # those of the checkpoint remember larger steps
-        trainer.optimizers = optimizers_of(self.plan, trainer.target, trainer.draft)
+        trainer.optimizers = optimizers_of(self.plan.rates, trainer.target, trainer.draft)
         self.loss: Any = torch.compile(unlikelihood, dynamic=False)
         seed = corpus.SEED + trainer.steps + 2
         self.starts = Batches(trainer.data, PROMPT - 1, seed)
@@ -145,12 +144,8 @@ class Unlooping:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.embedded.unloop", description="Out of the loops of greedy text."
-    )
-    parser.add_argument("--minutes", type=float, default=25.0)
-    parser.add_argument("--out", type=Path, required=True, help="the folder of a run that was trained")
-    args = parser.parse_args()
+    about, out = "Out of the loops of greedy text.", "the folder of a run that was trained"
+    args = parser_of("unloop", about, 25.0, out).parse_args()
     if not (args.out / "checkpoint.pt").exists():
         raise SystemExit(f"{args.out}: no run there: train one, or restore one, first")
     Unlooping(args.minutes, args.out).run()

@@ -53,7 +53,7 @@ def bench(
             "--methods",
             panel=WHAT,
             metavar="NAMES",
-            help="plain,lookup,suffix,stack,lookup+model; settings follow a colon: model:n_draft=12:p_min=0. "
+            help="plain,lookup,suffix,lookup+model; settings follow a colon: model:n_draft=12:p_min=0. "
             "Default: those, ngram and model, as the models allow.",
         ),
     ] = None,
@@ -194,7 +194,7 @@ def check_plot(plot: Path | None) -> None:
 
 def default_methods(models: Mapping[str, Any]) -> str:
     drafted = models["draft"] is not None or models["target"] is None
-    return "plain,auto,lookup,suffix,ngram,stack" + ",model,lookup+model" * drafted
+    return "plain,auto,lookup,suffix,ngram" + ",model,lookup+model" * drafted
 
 
 def chosen_format(asked: Mapping[str, bool]) -> str:

@@ -38,6 +38,11 @@ def takes(*groups: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callabl
     return decorate
 
 
+def setting(panel: str, name: str, metavar: str, help: str) -> Any:  # noqa: A002
+    """An option of one name."""
+    return option(name, panel=panel, metavar=metavar, help=help)
+
+
 def models(
     model: options.Model = None,
     model_draft: options.DraftModel = None,
@@ -60,66 +65,35 @@ def models(
 
 
 def sampling(
-    temp: Annotated[
-        float, option("--temp", panel=SAMPLING, metavar="X", help="Temperature; 0: the likeliest token.")
-    ] = 0.0,
-    top_k: Annotated[
-        int, option("--top-k", panel=SAMPLING, metavar="N", help="Only the N likeliest; 0: off.")
-    ] = 0,
+    temp: Annotated[float, setting(SAMPLING, "--temp", "X", "Temperature; 0: the likeliest token.")] = 0.0,
+    top_k: Annotated[int, setting(SAMPLING, "--top-k", "N", "Only the N likeliest; 0: off.")] = 0,
     typical_p: Annotated[
-        float,
-        option("--typical", panel=SAMPLING, metavar="X", help="As surprising as the average, to X; 1: off."),
+        float, setting(SAMPLING, "--typical", "X", "As surprising as the average, to X; 1: off.")
     ] = 1.0,
-    top_p: Annotated[
-        float,
-        option("--top-p", panel=SAMPLING, metavar="X", help="The likeliest that sum to X; 1: off."),
-    ] = 1.0,
-    min_p: Annotated[
-        float,
-        option("--min-p", panel=SAMPLING, metavar="X", help="Above X times the likeliest; 0: off."),
-    ] = 0.0,
+    top_p: Annotated[float, setting(SAMPLING, "--top-p", "X", "The likeliest that sum to X; 1: off.")] = 1.0,
+    min_p: Annotated[float, setting(SAMPLING, "--min-p", "X", "Above X times the likeliest; 0: off.")] = 0.0,
     xtc_probability: Annotated[
-        float,
-        option(
-            "--xtc-probability",
-            panel=SAMPLING,
-            metavar="X",
-            help="How often XTC drops the likeliest; 0: off.",
-        ),
+        float, setting(SAMPLING, "--xtc-probability", "X", "How often XTC drops the likeliest; 0: off.")
     ] = 0.0,
     xtc_threshold: Annotated[
-        float,
-        option(
-            "--xtc-threshold", panel=SAMPLING, metavar="X", help="It keeps one of those at least this likely."
-        ),
+        float, setting(SAMPLING, "--xtc-threshold", "X", "It keeps one of those at least this likely.")
     ] = 0.1,
     repeat_penalty: Annotated[
-        float,
-        option("--repeat-penalty", panel=SAMPLING, metavar="X", help="Divide recent logits by X; 1: off."),
+        float, setting(SAMPLING, "--repeat-penalty", "X", "Divide recent logits by X; 1: off.")
     ] = 1.0,
     repeat_last_n: Annotated[
-        int,
-        option("--repeat-last-n", panel=SAMPLING, metavar="N", help="Tokens the penalties look at; 0: none."),
+        int, setting(SAMPLING, "--repeat-last-n", "N", "Tokens the penalties look at; 0: none.")
     ] = 64,
     presence_penalty: Annotated[
-        float,
-        option(
-            "--presence-penalty", panel=SAMPLING, metavar="X", help="Subtract X from recent tokens; 0: off."
-        ),
+        float, setting(SAMPLING, "--presence-penalty", "X", "Subtract X from recent tokens; 0: off.")
     ] = 0.0,
     frequency_penalty: Annotated[
-        float,
-        option(
-            "--frequency-penalty", panel=SAMPLING, metavar="X", help="Subtract X for each occurrence; 0: off."
-        ),
+        float, setting(SAMPLING, "--frequency-penalty", "X", "Subtract X for each occurrence; 0: off.")
     ] = 0.0,
     logit_bias: Annotated[
         list[str] | None,
-        option(
-            "--logit-bias",
-            panel=SAMPLING,
-            metavar="ID=X",
-            help="Add X to a token's logit (13=-2.5, 13=-inf); may be repeated.",
+        setting(
+            SAMPLING, "--logit-bias", "ID=X", "Add X to a token's logit (13=-2.5, 13=-inf); may be repeated."
         ),
     ] = None,
 ) -> Any:
@@ -145,43 +119,29 @@ def sampling(
 def drafting(
     policy: Annotated[
         str | None,
-        option(
+        setting(
+            DRAFTING,
             "--policy",
-            panel=DRAFTING,
-            metavar="RULE",
-            help="How much is drafted: rate (what pays, as measured), p_min or fixed.",
+            "RULE",
+            "How much is drafted: rate (what pays, as measured), p_min or fixed.",
         ),
     ] = None,
     n_draft: Annotated[
-        int | None,
-        option("--n-draft", panel=DRAFTING, metavar="N", help="Most tokens to draft ahead; 7, by rate 31."),
+        int | None, setting(DRAFTING, "--n-draft", "N", "Most tokens to draft ahead; 7, by rate 31.")
     ] = None,
     width: Annotated[
-        int | None,
-        option("--width", panel=DRAFTING, metavar="N", help="Most branches of a draft; 1, by rate 4."),
+        int | None, setting(DRAFTING, "--width", "N", "Most branches of a draft; 1, by rate 4.")
     ] = None,
     p_min: Annotated[
-        float,
-        option("--p-min", panel=DRAFTING, metavar="X", help="Draft on while the draft model is this sure."),
+        float, setting(DRAFTING, "--p-min", "X", "Draft on while the draft model is this sure.")
     ] = 0.5,
     p_split: Annotated[
         float | None,
-        option(
-            "--p-split",
-            panel=DRAFTING,
-            metavar="X",
-            help="Branch where an alternative is this likely; 0.1, by rate 0.3.",
-        ),
+        setting(DRAFTING, "--p-split", "X", "Branch where an alternative is this likely; 0.1, by rate 0.3."),
     ] = None,
     draft_temp: Annotated[
-        float,
-        option(
-            "--draft-temp", panel=DRAFTING, metavar="X", help="Sample the draft model's tokens; 0: greedy."
-        ),
+        float, setting(DRAFTING, "--draft-temp", "X", "Sample the draft model's tokens; 0: greedy.")
     ] = 0.0,
-    draft_top_k: Annotated[
-        int, option("--draft-top-k", panel=DRAFTING, metavar="N", help="Sample them from the N likeliest.")
-    ] = 10,
     exact_greedy: Annotated[
         bool,
         flag(
@@ -192,65 +152,39 @@ def drafting(
     ] = False,
     verify: Annotated[
         str,
-        option(
+        setting(
+            DRAFTING,
             "--verify",
-            panel=DRAFTING,
-            metavar="RULE",
-            help="How sampled drafts are verified: token, block, recursive, specinfer, kseq or traversal.",
+            "RULE",
+            "How sampled drafts are verified: token, block, recursive, specinfer, kseq or traversal.",
         ),
     ] = "auto",
     cross_vocab: Annotated[
         str,
-        option(
+        setting(
+            DRAFTING,
             "--cross-vocab",
-            panel=DRAFTING,
-            metavar="MODE",
-            help="A draft model of another vocabulary: off, tli (shared tokens), slem (text) or auto.",
+            "MODE",
+            "A draft model of another vocabulary: off, tli (shared tokens), slem (text) or auto.",
         ),
     ] = "off",
     ngram_min: Annotated[
-        int,
-        option("--ngram-min", panel=DRAFTING, metavar="N", help="Shortest text lookup matches, in tokens."),
+        int, setting(DRAFTING, "--ngram-min", "N", "Shortest text lookup matches, in tokens.")
     ] = 3,
     ngram_max: Annotated[
-        int,
-        option("--ngram-max", panel=DRAFTING, metavar="N", help="Longest text lookup matches, in tokens."),
+        int, setting(DRAFTING, "--ngram-max", "N", "Longest text lookup matches, in tokens.")
     ] = 5,
     least: Annotated[
-        int,
-        option(
-            "--least",
-            panel=DRAFTING,
-            metavar="N",
-            help="So many tokens are enough not to ask the next drafter.",
-        ),
+        int, setting(DRAFTING, "--least", "N", "Call the next drafter only where there are fewer tokens.")
     ] = 1,
-    window: Annotated[
-        int, option("--window", panel=DRAFTING, metavar="N", help="Columns of lookahead's window.")
-    ] = 7,
-    level: Annotated[
-        int, option("--level", panel=DRAFTING, metavar="N", help="Length of lookahead's n-grams.")
-    ] = 5,
-    guesses: Annotated[
-        int, option("--guesses", panel=DRAFTING, metavar="N", help="How many of them it tries.")
-    ] = 7,
+    window: Annotated[int, setting(DRAFTING, "--window", "N", "Columns of lookahead's window.")] = 7,
+    level: Annotated[int, setting(DRAFTING, "--level", "N", "Length of lookahead's n-grams.")] = 5,
+    guesses: Annotated[int, setting(DRAFTING, "--guesses", "N", "How many of them it tries.")] = 7,
 ) -> dict[str, Any]:
     """What `load` takes to draft, whoever drafts."""
-    open_ = {"policy": policy, "n_draft": n_draft, "width": width, "p_split": p_split}
-    return {name: value for name, value in open_.items() if value is not None} | {
-        "p_min": p_min,
-        "temperature": draft_temp,
-        "top_k": draft_top_k,
-        "exact_greedy": exact_greedy,
-        "verify": verify,
-        "cross_vocab": cross_vocab,
-        "ngram_min": ngram_min,
-        "ngram_max": ngram_max,
-        "least": least,
-        "window": window,
-        "level": level,
-        "guesses": guesses,
-    }
+    given = dict(locals())  # the options are named as the settings, but for one
+    given["temperature"] = given.pop("draft_temp")
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def memory(

@@ -13,6 +13,7 @@ import typer
 
 from paceline.cli.references import model_option
 from paceline.core import typed
+from paceline.core.drafters import DRAFTERS
 from paceline.core.errors import UsageError
 
 EPILOG = (
@@ -157,8 +158,9 @@ Drafters = Annotated[
         "--draft",
         panel=DRAFTING,
         metavar="NAMES",
-        help="auto (the default): all there is something for, where it pays. Or names, in the order they are "
-        "asked: lookup, suffix, ngram, datastore, recycle, lookahead, model, cascade, stack, none.",
+        help=f"auto (the default): {DRAFTERS['auto'].about}. Or names, in the order they are called: "
+        + ", ".join(f"{row.name} ({row.about})" for row in DRAFTERS.values() if row.name != "auto")
+        + ".",
     ),
 ]
 Corpora = Annotated[

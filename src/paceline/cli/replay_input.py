@@ -74,7 +74,7 @@ def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | 
 
 def proposal_times(said: list[str]) -> dict[str, float]:
     """Seconds, by drafter."""
-    from paceline.core.settings import DRAFTERS
+    from paceline.core.drafters import DRAFTERS
 
     out = {}
     for one in said:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from paceline.core.drafters import DRAFT, DRAFTERS, Row, users
 from paceline.core.errors import UsageError
 from paceline.core.ports import Budget
 from paceline.core.sampling import LARGEST
@@ -13,22 +14,6 @@ from paceline.core.typed import refusal, settle
 from paceline.core.verify import CHAINS, INDEPENDENT, RULES
 
 T = TypeVar("T")
-DRAFTERS = (
-    "lookup",
-    "suffix",
-    "datastore",
-    "ngram",
-    "recycle",
-    "lookahead",
-    "model",
-    "cascade",
-    "stack",
-    "auto",
-    "none",
-)
-# That take a draft model, presets where there is one; and that remember across requests.
-WITH_MODEL = frozenset({"model", "cascade", "stack", "auto"})
-LEARNERS = frozenset({"suffix", "ngram", "recycle", "cascade", "stack", "auto"})
 POLICIES = ("fixed", "p_min", "rate")
 UNSET = -(1 << 31)  # a number that was left to the policy
 MOST = 4096  # of whatever is counted in tokens: far beyond what a pass can take
@@ -44,13 +29,13 @@ CROSS_VOCAB = ("off", "tli", "slem", "auto")
 
 @dataclass(frozen=True)
 class Drafting:
-    """drafters: asked in this order. policy: who decides how much of their drafts is verified
+    """drafters: called in this order. policy: who decides how much of their drafts is verified
     (core/policy.py); left open, "rate" for the preset auto and "p_min" for drafters that are named.
     n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
     p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
     its top_k. verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree,
     or token and recursive where rows are long (verify.py).
-    least: how many tokens of one drafter are enough for those after it not to be asked.
+    least: how many tokens of one drafter are enough for those after it not to be called.
     ngram_min, ngram_max: lengths that lookup matches, the longest first.
     window, level, guesses: lookahead's columns, the length of its n-grams and how many of them it tries; they
     set its room, in place of n_draft and width.
@@ -86,8 +71,6 @@ class Drafting:
         for name, value in (("n_draft", n_draft), ("width", width), ("p_split", p_split)):
             if getattr(self, name) == UNSET:
                 object.__setattr__(self, name, value)
-        if "lookahead" in self.drafters and len(self.drafters) > 1:
-            raise UsageError("'lookahead' needs its window in every pass: name it without other drafters")
         lows = {"n_draft": 1, "width": 1, "top_k": 1, "least": 1, "window": 0, "level": 2, "guesses": 1}
         for name, low in lows.items():
             value = getattr(self, name)
@@ -122,27 +105,25 @@ class Drafting:
                 raise UsageError(f"unknown drafter {name!r}: choose from {known}")
         if len(set(self.drafters)) != len(self.drafters):
             raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
-        if "none" in self.drafters and len(self.drafters) > 1:
-            raise UsageError("'none' means plain decoding; it cannot be combined with other drafters")
-        if "stack" in self.drafters and {"lookup", "suffix", "model"} & set(self.drafters):
-            raise UsageError("'stack' is lookup, suffix and model already: name it without them")
-        if "auto" in self.drafters and len(self.drafters) > 1:
-            raise UsageError("'auto' is all drafters there is something for: name it without others")
-        if "cascade" in self.drafters and {"model", "stack"} & set(self.drafters):
-            raise UsageError("'cascade' is the draft model already: name it without 'model' and 'stack'")
+        for row in self.rows:
+            if row.alone and len(self.drafters) > 1:
+                raise UsageError(f"{row.name!r} {row.alone}: name it without other drafters")
+        if len(models := users(self.drafters, DRAFT)) > 1:
+            raise UsageError(f"{' and '.join(models)} draft with the same draft model: name one of them")
 
     def _check_policy(self) -> None:
         if self.policy not in POLICIES:
             raise UsageError(f"unknown policy {self.policy!r}: choose from {', '.join(POLICIES)}")
-        if "lookahead" in self.drafters and self.policy == "rate":
-            raise UsageError("'lookahead' needs its window in every pass: use policy fixed or p_min")
+        for row in self.rows:
+            if row.window and self.policy == "rate":
+                raise UsageError(f"{row.name!r} {row.alone}: use policy fixed or p_min")
 
     def _check_cross_vocab(self) -> None:
         if self.cross_vocab not in CROSS_VOCAB:
             raise UsageError(
                 f"unknown cross_vocab {self.cross_vocab!r}: choose from {', '.join(CROSS_VOCAB)}"
             )
-        if self.cross_vocab != "off" and not WITH_MODEL & set(self.drafters):
+        if self.cross_vocab != "off" and not users(self.drafters, DRAFT):
             raise UsageError(
                 f"cross_vocab {self.cross_vocab} translates for a draft model: give one (-md), "
                 "with 'model' among the drafters"
@@ -151,11 +132,20 @@ class Drafting:
             raise UsageError(
                 "slem drafts greedily, one chain of text: use cross_vocab tli for sampled drafts and trees"
             )
+        for row in self.rows:
+            if row.token_ids and self.cross_vocab == "slem":
+                raise UsageError(
+                    f"slem drafts text, and {row.name!r} needs token ids: use cross_vocab tli, or 'model'"
+                )
 
-        if self.cross_vocab == "slem" and "cascade" in self.drafters:
-            raise UsageError(
-                "slem drafts text, which nothing can guess for it: use cross_vocab tli, or 'model'"
-            )
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(DRAFTERS[name] for name in self.drafters)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is drafted."""
+        return self.drafters == ("none",)
 
     @property
     def independent(self) -> bool:
@@ -164,10 +154,10 @@ class Drafting:
 
     @property
     def budget(self) -> Budget:
-        # Chosen from, a tree is worth its rows for a branch or two.
+        # Under `rate`, which chooses from the tree, rows pay for a branch or two.
         nodes = self.n_draft * (min(self.width, 2) if self.policy == "rate" else self.width)
         depth, width = self.n_draft, self.width
-        if "lookahead" in self.drafters:
+        if any(row.window for row in self.rows):
             # The window's columns and the guesses, each of level - 1 nodes; the last column begins deepest.
             depth = self.level - 1 + max(0, self.window - 2)
             nodes, width = (self.window + self.guesses) * (self.level - 1), self.window + self.guesses

@@ -1,13 +1,13 @@
 """Drafters for the drafter (cascade speculative drafting: Chen et al., arXiv:2312.11462).
 
-vertical     a copier guesses how the draft model's own chain goes on, and one pass of the draft model tells
-             how far that is right. The chain is the one it would have drafted token by token (where rows do
-             not depend on the shape of a pass: to the last bit), in fewer passes.
+vertical     a copier guesses how the draft model's own chain goes on, and one pass of the draft model
+             verifies it. The chain is the one it would have drafted token by token (to the last bit where
+             rows do not depend on the shape of a pass), in fewer passes.
 horizontal   where the draft model ends, since another pass is not worth it or it is not sure enough, the
              copier drafts the later tokens.
 
-Chains only. They are the draft model's however they came about, and have its name as their source; what is
-guessed behind them has LATER, so that it is calibrated for itself.
+Chains only. The source of the draft model's tokens is its name; the copier's later ones have LATER, so that
+they are calibrated by themselves.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from paceline.core.errors import ContractError
 from paceline.core.following import Following
 from paceline.core.ports import Budget, Drafter, Forward, Learner, Memory, Session, Target, Want
 from paceline.core.tree import DraftTree, chain
-from paceline.drafters.compose import ComposedMemory
-from paceline.drafters.model import MODEL, NOTHING, ModelDrafter, Warn
+from paceline.drafters import suffix
+from paceline.drafters.compose import ComposedDrafter, ComposedMemory
+from paceline.drafters.model import MODEL, NOTHING, ModelDrafter
+from paceline.drafters.parts import Parts, Warn
 
 LATER = "later"
 # What rows cost where nobody measured: half a pass for each one more, as a few do on a processor. A GPU would
@@ -36,13 +38,13 @@ UNKNOWN = Cost.flat(1.0, per_row=0.5)
 class Copier(Drafter, Protocol):
     """A drafter that costs next to nothing beside a pass of a model."""
 
-    def follow(self, memory: Any, said: Sequence[int], budget: Budget) -> DraftTree:
-        """What would be proposed had the text gone on with `said`. The memory stays as it is."""
+    def follow(self, memory: Any, more: Sequence[int], budget: Budget) -> DraftTree:
+        """What it would propose if the text went on with `more`. The memory stays as it is."""
 
 
 class CascadeDrafter:
     """n_vocab: the target's vocabulary size. temperature, top_k, warn: see ModelDrafter; a sampled chain is
-    drawn from the draft model, whatever was guessed. cost: of the draft model's passes, where it is known."""
+    drawn from the draft model, whatever the copier guesses. cost: of the draft model's passes, if known."""
 
     name = f"{MODEL},{LATER}"
     wants = NOTHING
@@ -59,24 +61,15 @@ class CascadeDrafter:
         warn: Warn = lambda _: None,
     ) -> None:
         self._copier = copier
-        self._ahead = ReadAhead(draft, copier, cost or UNKNOWN)
-        self._model = ModelDrafter(self._ahead, n_vocab, temperature=temperature, top_k=top_k, warn=warn)
+        ahead = ReadAhead(draft, copier, cost or UNKNOWN)
+        self._model = ModelDrafter(ahead, n_vocab, temperature=temperature, top_k=top_k, warn=warn)
+        self._both = ComposedDrafter([self._model, copier])
 
     def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ComposedMemory:
-        memory = ComposedMemory([])
-        try:
-            memory.parts.append(self._model.open(prompt, seed, session))
-            memory.parts.append(self._copier.open(prompt, seed))
-        except BaseException:
-            memory.close()
-            raise
-        return memory
+        return self._both.open(prompt, seed, session)
 
     def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
-        parts: list[tuple[Any, Any, Budget]] = []
-        for memory, budget in batch:
-            model, copier = memory.parts
-            parts.append((model, copier, budget))
+        parts: list[Any] = [(*memory.parts, budget) for memory, budget in batch]
         for model, copier, budget in parts:
             model.session.expect(copier, min(budget.depth, budget.nodes))
         trees = self._model.propose([(model, budget) for model, _, budget in parts])
@@ -90,7 +83,7 @@ class CascadeDrafter:
         """`tree` and what the copier adds, by its own score: a draft model that is unsure says little about a
         copy (docs/drafters.md)."""
         room = min(budget.depth, budget.nodes) - len(tree)
-        # Of a sampled draft nothing may be left out: nobody could say no to what is added.
+        # Of a sampled draft nothing may be left out, so that a policy could not leave out what is added.
         if room < 1 or tree.q is not None:
             return replace(tree, called=(MODEL,))
         guess = self._copier.follow(memory, tree.tokens, Budget(room, room))
@@ -114,31 +107,28 @@ class CascadeDrafter:
 
     @property
     def learners(self) -> list[Learner]:
-        return [self._copier] if isinstance(self._copier, Learner) else []
+        return self._both.learners
 
     def learn(self, tokens: Sequence[int]) -> None:
-        for copier in self.learners:
-            copier.learn(tokens)
+        self._both.learn(tokens)
 
     def forget(self) -> None:
-        for copier in self.learners:
-            copier.forget()
+        self._both.forget()
 
     def close(self) -> None:
-        self._model.close()
-        self._copier.close()
+        self._both.close()
 
 
 class ReadAhead:
-    """`draft` as a target that is asked about a chain token by token: a pass reads on in what the copier
-    guesses will be asked next, and where that comes true the answers are known.
+    """`draft` as a target for a chain that grows token by token. A pass also computes the tokens that the
+    copier expects next; where they come, their rows are known already.
 
-    The copier guesses as far as that is worth: a right guess saves a pass, each costs a row of one."""
+    It computes as many of them as pay: a right guess saves a pass, and each costs a row."""
 
     def __init__(self, draft: Target, copier: Copier, cost: Cost) -> None:
         self.draft, self.copier, self.cost = draft, copier, cost
         self.vocab, self.caps, self.origin = draft.vocab, replace(draft.caps, branch=1), draft.origin
-        self.calibrator = Calibrator(trend=0.0)  # of the guesses, by what the draft model said then
+        self.calibrator = Calibrator(trend=0.0)  # of the guesses, by which tokens the draft model chose
 
     def open(self, beside: Session | None = None) -> AheadSession:
         return AheadSession(self, Following(self.draft, beside))
@@ -161,8 +151,8 @@ class ReadAhead:
         if unknown:
             for session, tree in batch:
                 if session.has_read(tree.tokens):
-                    session.save()  # the pass ends what the answers of the last one are valid for
-            trees = [session.plan(said) for session, said in unknown]
+                    session.save()  # the rows of its last pass are not valid after this one
+            trees = [session.plan(path) for session, path in unknown]  # which may change `inner`
             work = [(session.inner, tree) for (session, _), tree in zip(unknown, trees, strict=True)]
             for (session, _), out in zip(unknown, self.draft.forward(work, want), strict=True):
                 session.out = out
@@ -170,10 +160,10 @@ class ReadAhead:
 
 
 class AheadSession:
-    """Owns the draft's session, which goes along the chain, and beyond it as far as the copier's guesses.
+    """Owns the draft model's session, which has read the chain and some of the copier's guesses behind it.
 
-    kept: tokens of the chain that are committed there, the last one as its root. read: what the last pass
-    read after them."""
+    kept: tokens of the chain that are committed there, the last one as its root. read: the tokens after them
+    that the last pass computed."""
 
     def __init__(self, target: ReadAhead, reader: Following) -> None:
         self._target, self._reader = target, reader
@@ -206,48 +196,48 @@ class AheadSession:
         self._reader.become(self.tokens)
 
     def keep(self, path: Sequence[int], root: int) -> None:
-        said = (*self._kept, *self._read)
-        self.extend([*(said[node] for node in path), root])
+        chain_ = (*self._kept, *self._read)
+        self.extend([*(chain_[node] for node in path), root])
 
-    def has_read(self, said: tuple[int, ...]) -> bool:
-        """Whether it is known what follows the chain."""
-        beyond = len(said) - len(self._kept)
-        return self.out is not None and beyond >= 0 and said == self._kept + self._read[:beyond]
+    def has_read(self, path: tuple[int, ...]) -> bool:
+        """Whether the row below the chain `path` is known."""
+        beyond = len(path) - len(self._kept)
+        return self.out is not None and beyond >= 0 and path == self._kept + self._read[:beyond]
 
     def save(self) -> None:
-        """The answers of the last pass are copied."""
+        """Copy the rows of the last pass."""
         if not self._saved and self.out is not None:
             self._saved = [self.out.logits(row).copy() for row in range(len(self._read) + 1)]
 
     def row(self, n: int) -> AheadRow:
-        assert self.out is not None  # it has been read
+        assert self.out is not None  # `has_read`
         row = n - len(self._kept)
         return AheadRow(n, self._saved[row] if self._saved else self.out.logits(row), self.out.computed)
 
-    def plan(self, said: tuple[int, ...]) -> DraftTree:
-        """What a pass has to compute for the row below the chain: the tokens that were not read yet, and
-        guesses."""
-        if self.out is not None and said[: len(self._kept)] != self._kept:
+    def plan(self, path: tuple[int, ...]) -> DraftTree:
+        """What a pass has to compute for the row below the chain `path`: the tokens of it that were not read
+        yet, and guesses."""
+        if self.out is not None and path[: len(self._kept)] != self._kept:
             self.extend(())
         elif self.out is not None:
-            right = alike(self._read, said[len(self._kept) :])
-            root = said[len(self._kept) + right]
+            right = alike(self._read, path[len(self._kept) :])
+            root = path[len(self._kept) + right]
             self.inner.keep(range(right), root)
-            self._kept = said[: len(self._kept) + right + 1]
+            self._kept = path[: len(self._kept) + right + 1]
         self.out = None
         self._saved = []
-        self._read = said[len(self._kept) :]
-        self._read += self._guess(said)
+        self._read = path[len(self._kept) :]
+        self._read += self._guess(path)
         return chain(self._read, "draft")
 
-    def _guess(self, said: tuple[int, ...]) -> tuple[int, ...]:
+    def _guess(self, path: tuple[int, ...]) -> tuple[int, ...]:
         caps, rows = self._target.caps, 1 + len(self._read)
-        room = min(self._depth, caps.n_ctx - len(self.tokens)) - len(said) - 1
+        room = min(self._depth, caps.n_ctx - len(self.tokens)) - len(path) - 1
         room = min(room, caps.rows - rows)
         if room < 1:
             return ()
-        guess = self._target.copier.follow(self._copied, said, Budget(room, room))
-        self._guessed.append((len(said), guess))
+        guess = self._target.copier.follow(self._copied, path, Budget(room, room))
+        self._guessed.append((len(path), guess))
         curve = self._target.cost.curve(rows + len(guess), len(self.tokens))
         best, most, saved, survival = 0, 0.0, 0.0, 1.0
         for n, (token, score) in enumerate(zip(guess.tokens, guess.score, strict=True), 1):
@@ -255,15 +245,15 @@ class AheadSession:
                 break
             survival *= self._target.calibrator.probability(score, n)
             saved += survival * curve[1]
-            worth = saved - (curve[rows + n] - curve[rows])
-            if worth > most:
-                best, most = n, worth
+            gain = saved - (curve[rows + n] - curve[rows])
+            if gain > most:
+                best, most = n, gain
         return guess.tokens[:best]
 
-    def learn(self, said: tuple[int, ...]) -> None:
-        """The whole chain is known, and so is how far each guess was right, read or not."""
+    def learn(self, path: tuple[int, ...]) -> None:
+        """The whole chain is known, and with it how far each guess was right, read or not."""
         for start, guess in self._guessed:
-            for n, (token, guessed) in enumerate(zip(said[start:], guess.tokens, strict=False), 1):
+            for n, (token, guessed) in enumerate(zip(path[start:], guess.tokens, strict=False), 1):
                 x = logit_at(guess.score[n - 1])
                 self._target.calibrator.observe(x, n, 0.0, token == guessed)
                 if token != guessed:
@@ -275,7 +265,7 @@ class AheadSession:
 
 
 class AheadRow(Answers):
-    """What follows a chain of `row` tokens. computed: of the pass that told it."""
+    """The row below a chain of `row` tokens. computed: of the pass that computed it."""
 
     def __init__(self, row: int, logits: Logits, computed: int) -> None:
         super().__init__(computed)
@@ -283,7 +273,7 @@ class AheadRow(Answers):
 
     def logits(self, row: int) -> Logits:
         if row != self._row:
-            raise ContractError(f"row {row} is not the one that was asked for, {self._row}")
+            raise ContractError(f"row {row} is not the one that was computed, {self._row}")
         return self._logits
 
 
@@ -293,3 +283,17 @@ def alike(a: Sequence[int], b: Sequence[int]) -> int:
     while n < min(len(a), len(b)) and a[n] == b[n]:
         n += 1
     return n
+
+
+def make(parts: Parts) -> CascadeDrafter:
+    """With the drafter as copier that guesses best for nothing."""
+    assert parts.draft is not None  # makers.py has seen to it
+    return CascadeDrafter(
+        parts.draft,
+        parts.target.vocab.size,
+        suffix.make(parts),
+        temperature=parts.drafting.temperature,
+        top_k=parts.drafting.top_k,
+        cost=None if parts.costs is None else parts.costs.draft,
+        warn=parts.warn,
+    )

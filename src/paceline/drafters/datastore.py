@@ -7,13 +7,14 @@ corpus is shared by requests and never changes: of a request only its last few t
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.core.tree import EMPTY, DraftTree
+from paceline.drafters.best_first import best_first
+from paceline.drafters.parts import Parts
 from paceline.drafters.suffix_array import Match, Shard, SuffixArray
 
 # A continuation seen once after a match of so many tokens is right about half the time; the doubt falls with
@@ -61,14 +62,16 @@ class DatastoreDrafter:
         if depth < 1 or len(memory.tokens) < self._match_min:
             return EMPTY
         length, followed = self.look_up(memory.tokens, depth)
-        return _tree(followed, length, budget, self.name)
+        return best_first(
+            budget, self.name, followed, lambda alive, depth: _follow(alive, depth, length, budget)
+        )
 
     def look_up(self, context: Sequence[int], depth: int) -> tuple[int, Alive]:
         """How many tokens of the context's end matched, and what followed (up to depth tokens)."""
         length = self._match_min
         places: list[tuple[SuffixArray, Shard, Match]] = []
         for store in self._stores:
-            query = store.spelled(context)
+            query = store.encode(context)
             for shard in store.shards:
                 match = shard.find(query)
                 if match.length > length:
@@ -79,7 +82,7 @@ class DatastoreDrafter:
         followed: Alive = []
         for store, shard, match in places:
             most = max(1, round(self._samples * (match.high - match.low) / total))
-            followed += [(store.read(said), n) for said, n in shard.followed(match, most, depth).items()]
+            followed += [(store.decode(data), n) for data, n in shard.followed(match, most, depth).items()]
         return length, followed
 
     def close(self) -> None:
@@ -87,44 +90,9 @@ class DatastoreDrafter:
             store.close()
 
 
-def _tree(followed: Alive, length: int, budget: Budget, source: str) -> DraftTree:
-    """Best first by survival. A node's score is its share of what followed its parent, less where that was
-    seen rarely and after a short match."""
-    tokens: list[int] = []
-    parents: list[int] = []
-    scores: list[float] = []
-    leaves = 1
-    # survival (negative), order of arrival, parent, rank among its siblings, depth, token, score, what agrees
-    waiting: list[tuple[float, int, int, int, int, int, float, Alive]] = []
-    arrived = 0
-
-    def grow(parent: int, depth: int, survival: float, alive: Alive) -> None:
-        nonlocal arrived
-        for rank, (token, score, agreeing) in enumerate(_ranked(alive, depth, length, budget.width)):
-            if score < budget.p_split and rank > 0:
-                break
-            item = (-survival * score, arrived, parent, rank, depth, token, score, agreeing)
-            heapq.heappush(waiting, item)
-            arrived += 1
-
-    grow(ROOT, 0, 1.0, followed)
-    while waiting and len(tokens) < budget.nodes:
-        survival, _, parent, rank, depth, token, score, alive = heapq.heappop(waiting)
-        if (rank > 0 and leaves >= budget.width) or not budget.goes_on(score, len(tokens), depth):
-            continue
-        leaves += rank > 0
-        tokens.append(token - 1)
-        parents.append(parent)
-        scores.append(score)
-        if depth + 1 < budget.depth:
-            grow(len(tokens) - 1, depth + 1, -survival, alive)
-    if not tokens:
-        return EMPTY
-    return DraftTree(tuple(tokens), tuple(parents), tuple(scores), (source,) * len(tokens))
-
-
-def _ranked(alive: Alive, depth: int, length: int, most: int) -> list[tuple[int, float, Alive]]:
-    """The tokens at `depth` of what is alive, the most frequent first, with scores and what goes on so."""
+def _follow(alive: Alive, depth: int, length: int, budget: Budget) -> Iterator[tuple[int, float, Alive]]:
+    """The tokens at `depth` of what is alive, the most frequent first, with scores and what agrees with them.
+    A score is the share of what followed, less where that was seen rarely and after a short match."""
     total = sum(n for _, n in alive)
     groups: dict[int, Alive] = {}
     for one in alive:
@@ -133,4 +101,12 @@ def _ranked(alive: Alive, depth: int, length: int, most: int) -> list[tuple[int,
     counted = [(sum(n for _, n in group), token, group) for token, group in groups.items()]
     counted.sort(key=lambda entry: (-entry[0], entry[1]))
     doubt = (DOUBT / (length + depth)) ** 2
-    return [(token, count / (total + doubt), group) for count, token, group in counted[:most]]
+    for rank, (count, token, group) in enumerate(counted[: budget.width]):
+        score = count / (total + doubt)
+        if score < budget.p_min or (rank > 0 and score < budget.p_split):
+            return
+        yield token - 1, score, group
+
+
+def make(parts: Parts) -> DatastoreDrafter:
+    return DatastoreDrafter([SuffixArray(folder) for folder in parts.stores])

@@ -9,7 +9,7 @@ last token are the draft.
      |     |   |   |
      y     y   y   y      newer ones below their column, each one place further than the one above it
      |     |   |   |
-     z     z   z   z      what the rows of the last ones say will be the newest, and y what x is now
+     z     z   z   z      the newest; then their rows' likeliest tokens are, and y stands where x did
 
 This tree is the paper's attention mask: a token sees the text, the oldest guesses before its column, and its
 own column. `window` columns have window * (level - 1) - 1 probes, and as many leaves as columns.
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.parts import Parts
 
 # How often the most recent n-gram's token is believed to be right, at the root and below it, and how often an
 # older one's, as if seen so many times.
@@ -143,15 +144,15 @@ class LookaheadMemory:
         self._extend(step.tokens)
 
     def _advance(self, top: NDArray[np.int64]) -> None:
-        """What the rows of the columns' ends say is the newest row; the oldest one has served."""
-        said = [int(top[end + 1, 0]) for end in self._ends]
+        """The likeliest tokens at the columns' ends are the newest row; the oldest one is done."""
+        newest = [int(top[end + 1, 0]) for end in self._ends]
         if len(self._rows) == self._level - 1:
-            for column, token in enumerate(said):
+            for column, token in enumerate(newest):
                 above = () if self._ends[column] == ROOT else self._laid.path_tokens(self._ends[column])
                 self._remember((self._text[-1], *above, token)[column:])
-            self._rows = [*self._rows[1:], said]
+            self._rows = [*self._rows[1:], newest]
         else:  # not all are there yet: none makes room by going, so each moves by itself
-            self._rows = [*(row[1:] for row in self._rows), said[1:]]
+            self._rows = [*(row[1:] for row in self._rows), newest[1:]]
 
     def _remember(self, gram: Gram) -> None:
         grams = self._pool.setdefault(gram[0], {})
@@ -201,3 +202,8 @@ class LookaheadDrafter:
 
     def close(self) -> None:
         """Nothing is shared between requests."""
+
+
+def make(parts: Parts) -> LookaheadDrafter:
+    drafting = parts.drafting
+    return LookaheadDrafter(drafting.window, drafting.level, drafting.guesses)

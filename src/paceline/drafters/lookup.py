@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree, chain
+from paceline.drafters.parts import Parts
 
 
 class LookupMemory:
@@ -31,16 +32,16 @@ class LookupMemory:
                     self._followed[tuple(self.tokens[-n:])] = len(self.tokens)
             self.tokens.append(token)
 
-    def match(self, said: Sequence[int] = ()) -> tuple[int, int]:
+    def match(self, more: Sequence[int] = ()) -> tuple[int, int]:
         """Where the continuation begins and the length of the n-gram before it; (0, 0) without a match.
-        said: what the text is supposed to go on with."""
+        more: what the text is supposed to go on with."""
         end = self.tokens[-self._lengths.start :]
         known, before = len(end), len(self.tokens) - len(end)
-        end += said
+        end += more
         for n in self._lengths:
             if len(end) < n:
                 continue
-            # What was said is not in the index. It is short, and more recent than all that is.
+            # These tokens are not in the index. They are few, and more recent than all that are.
             for at in range(len(end) - 1, max(known, n) - 1, -1):
                 if end[at - 1] == end[-1] and end[at - n : at] == end[-n:]:
                     return before + at, n
@@ -70,15 +71,15 @@ class LookupDrafter:
     def propose(self, batch: Sequence[tuple[LookupMemory, Budget]]) -> list[DraftTree]:
         return [self.follow(memory, (), budget) for memory, budget in batch]
 
-    def follow(self, memory: LookupMemory, said: Sequence[int], budget: Budget) -> DraftTree:
-        """What would be proposed had the text gone on with `said`. The memory stays as it is."""
+    def follow(self, memory: LookupMemory, more: Sequence[int], budget: Budget) -> DraftTree:
+        """What it would propose if the text went on with `more`. The memory stays as it is."""
         length = min(budget.depth, budget.nodes)
-        start, n = memory.match(said)
+        start, n = memory.match(more)
         if n == 0 or length < 1:
             return EMPTY
         copied = memory.tokens[start : start + length]
         beyond = start - len(memory.tokens)
-        copied += said[max(0, beyond) : max(0, beyond + length)]
+        copied += more[max(0, beyond) : max(0, beyond + length)]
         while len(copied) < length:
             copied += copied[: length - len(copied)]
         # The longer the context that matched, the likelier it goes on alike.
@@ -86,3 +87,7 @@ class LookupDrafter:
 
     def close(self) -> None:
         """Nothing is shared between requests."""
+
+
+def make(parts: Parts) -> LookupDrafter:
+    return LookupDrafter(parts.drafting.ngram_min, parts.drafting.ngram_max)

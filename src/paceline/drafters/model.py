@@ -12,7 +12,7 @@ Under a grammar both keep to what it allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from operator import itemgetter
@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from paceline.core.arrays import Logits, Probabilities
 from paceline.core.chunks import shares
 from paceline.core.following import Following
-from paceline.core.ports import Budget, Features, Forward, Session, Target, Want
+from paceline.core.ports import Budget, Drafter, Features, Forward, Session, Target, Want
 from paceline.core.record import Step
 from paceline.core.rng import SeededRng
 from paceline.core.sampling import Rng, Sampling, fault, probabilities, top_k
 from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.parts import Parts, Warn
 
 NOTHING = Want()
 MODEL = "model"
-Warn = Callable[[str], None]
 Ids = NDArray[np.int64]
 
 
@@ -156,7 +156,7 @@ class ModelDrafter:
 
     def propose(self, batch: Sequence[tuple[ModelMemory, Budget]]) -> list[DraftTree]:
         """One forward of the draft a level, for all requests together."""
-        n = len(batch)
+        n = sum(budget.depth > 0 and budget.nodes > 0 for _, budget in batch)
         growths = [_Growth(memory, self._fit(memory, budget, n), self.name) for memory, budget in batch]
         active = [g for g in growths if g.budget.depth > 0 and g.budget.nodes > 0]
         for growth in active:
@@ -175,19 +175,22 @@ class ModelDrafter:
         chunk = min((growth.budget.chunk for growth in growths), default=0)
         if sum(unread) <= chunk:
             return growths
-        reads = shares(unread, chunk)
-        behind = [
-            (g.memory.session, n) for g, n, left in zip(growths, reads, unread, strict=True) if n < left
-        ]
-        self._draft.forward([(session, n) for session, n in behind if n], NOTHING)
-        return [g for g, n, left in zip(growths, reads, unread, strict=True) if n == left]
+        ready, reading = [], []
+        for growth, left, n in zip(growths, unread, shares(unread, chunk), strict=True):
+            if n == left:
+                ready.append(growth)
+            elif n:
+                reading.append((growth.memory.session, n))
+        if reading:
+            self._draft.forward(reading, NOTHING)
+        return ready
 
     def _fit(self, memory: ModelMemory, budget: Budget, n: int) -> Budget:
         """The draft's own context may be shorter than the target's, its trees narrower, and its passes are
-        shared by `n` requests."""
+        shared by `n` requests that draft."""
         caps = self._draft.caps
         room = caps.n_ctx - len(memory.tokens)
-        nodes = 0 if caps.rollback == "none" else min(room, caps.rows // n - 1, caps.nodes)
+        nodes = 0 if caps.rollback == "none" else min(room, caps.rows // max(1, n) - 1, caps.nodes)
         return budget.capped(depth=room, nodes=nodes, width=caps.branch)
 
     def _grow(self, growth: _Growth, out: Forward) -> None:
@@ -275,3 +278,19 @@ def without(q: Probabilities, token: int) -> Probabilities:
     rest[token] = 0.0
     mass = rest.sum()
     return rest / mass if mass > 0.0 else q
+
+
+def make(parts: Parts) -> Drafter:
+    assert parts.draft is not None  # makers.py has seen to it
+    if parts.translation is not None:
+        from paceline.drafters.slem import SlemDrafter
+
+        return SlemDrafter(parts.draft, parts.translation, parts.warn)
+    return ModelDrafter(
+        parts.draft,
+        parts.target.vocab.size,
+        temperature=parts.drafting.temperature,
+        top_k=parts.drafting.top_k,
+        independent=parts.drafting.independent,
+        warn=parts.warn,
+    )

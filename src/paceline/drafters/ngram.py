@@ -1,7 +1,7 @@
 """llama.cpp's n-gram cache: what most often followed the last one to four tokens.
 
-Three levels are asked in turn, for one token after the other: what this request's text says (context), what
-earlier outputs say (dynamic), what a corpus says (static). Context and dynamic take the longest n-gram whose
+For one token after the other three counts are looked up in turn: of this request's text (context), of
+earlier outputs (dynamic), of a corpus (static). Context and dynamic take the longest n-gram whose
 continuation is both frequent and clear, by rules that are lax for the first and strict for the second; static
 has n-grams of two tokens only, and drafts as the last resort. Beyond that it is a judge: a candidate of the
 others is ranked by its count, times 100 times its static count if it has one.
@@ -17,16 +17,16 @@ three and half a one four: a share alone says the same of one occurrence and of 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
 
 from paceline.core.errors import UsageError, VocabError
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.core.tree import EMPTY, DraftTree
+from paceline.drafters.best_first import best_first
 from paceline.drafters.ngram_cache import STATIC, NgramCache
 from paceline.drafters.ngram_table import NGRAM_MAX
+from paceline.drafters.parts import Parts
 
 # By the length of the n-gram: the fewest times it must have been seen, and the least share in percent that
 # the chosen continuation must have of these.
@@ -60,47 +60,6 @@ class NgramMemory:
         self._finish(self.tokens, self._n_prompt)
         self.tokens = []
         self.context.forget()
-
-
-@dataclass
-class _Growth:
-    """A tree in the making. candidates: what may follow some tokens, the choice first.
-    heap: what may be added next, the likeliest path first: (-survival, serial number, parent, depth, the
-    tokens before it, candidate, whether it is its parent's choice)."""
-
-    budget: Budget
-    candidates: Callable[[list[int]], Sequence[Candidate]]
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    score: list[float] = field(default_factory=list)
-    heap: list[tuple[float, int, int, int, list[int], Candidate, bool]] = field(default_factory=list)
-    serial: count[int] = field(default_factory=count)
-
-    def offer(self, parent: int, depth: int, survival: float, tail: list[int]) -> None:
-        for i, found in enumerate(self.candidates(tail)):
-            _, share, score = found
-            # The choice has at least half of all, so it comes off the heap before the others.
-            if share >= (self.budget.p_split if i else self.budget.p_min):
-                entry = (-survival * score, next(self.serial), parent, depth, tail, found, i == 0)
-                heapq.heappush(self.heap, entry)
-            elif i == 0:
-                return
-
-    def grow(self, text: list[int]) -> None:
-        leaves = 1
-        self.offer(ROOT, 1, 1.0, text)
-        while self.heap and len(self.tokens) < self.budget.nodes:
-            minus, _, parent, depth, tail, (token, _, score), choice = heapq.heappop(self.heap)
-            if not choice:
-                if leaves == self.budget.width:
-                    continue
-                leaves += 1
-            self.tokens.append(token)
-            self.parents.append(parent)
-            self.score.append(score)
-            if depth < self.budget.depth:
-                tail = [*tail[1 - NGRAM_MAX :], token]
-                self.offer(len(self.tokens) - 1, depth + 1, -minus, tail)
 
 
 class NgramDrafter:
@@ -165,16 +124,16 @@ class NgramDrafter:
     def _draft(self, memory: NgramMemory, budget: Budget) -> DraftTree:
         if len(memory.tokens) < STATIC or min(budget.depth, budget.nodes) < 1:
             return EMPTY
-        growth = _Growth(budget, lambda tail: self._candidates(memory.context, tail, budget.width))
-        growth.grow(memory.tokens[-NGRAM_MAX:])
-        if not growth.tokens:
-            return EMPTY
-        return DraftTree(
-            tokens=tuple(growth.tokens),
-            parents=tuple(growth.parents),
-            score=tuple(growth.score),
-            source=(self.name,) * len(growth.tokens),
-        )
+
+        def follow(tail: list[int], _: int) -> Iterator[tuple[int, float, list[int]]]:
+            for i, (token, share, score) in enumerate(self._candidates(memory.context, tail, budget.width)):
+                # The choice has at least half of all: where even that is too little, the others are, too.
+                if share >= (budget.p_split if i else budget.p_min):
+                    yield token, score, [*tail[1 - NGRAM_MAX :], token]
+                elif i == 0:
+                    return
+
+        return best_first(budget, self.name, memory.tokens[-NGRAM_MAX:], follow)
 
     def _candidates(self, context: NgramCache, tail: list[int], width: int) -> Sequence[Candidate]:
         """What may follow `tail`, best first, at most `width`; from the first level that has an answer."""
@@ -214,3 +173,9 @@ class NgramDrafter:
             ranked = heapq.nlargest(width - 1, others, key=lambda i: (weights[i], i))
             chosen += [(tokens[i], counts[i] / total, counts[i] / (total + doubt)) for i in ranked]
         return chosen
+
+
+def make(parts: Parts) -> NgramDrafter:
+    static = [NgramCache.read(path) for path in parts.caches]
+    merged = static[0].merge(*static[1:]) if len(static) > 1 else next(iter(static), None)
+    return NgramDrafter(merged, n_vocab=parts.target.vocab.size)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree
+from paceline.drafters.parts import Parts
 
 
 class NoMemory:
@@ -29,3 +30,7 @@ class NoDrafter:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def make(_: Parts) -> NoDrafter:
+    return NoDrafter()

@@ -20,7 +20,8 @@ import numpy as np
 from paceline.core.ports import Budget, Features, Session, Target
 from paceline.core.record import Step
 from paceline.core.tree import DraftTree, chain
-from paceline.drafters.model import MODEL, NOTHING, ModelDrafter, ModelMemory, Warn
+from paceline.drafters.model import MODEL, NOTHING, ModelDrafter, ModelMemory
+from paceline.drafters.parts import Warn
 from paceline.vocab.translation import Translation, window
 
 # How many tokens before the draft are retokenised with it: a word that it may go on with, and some room.
@@ -28,7 +29,7 @@ CONTEXT = 4
 
 
 class SlemMemory:
-    """Owns the draft model's memory, the text as the draft reads it, and what both said last."""
+    """Owns the draft model's memory, the text as the draft reads it, and what both emitted last."""
 
     def __init__(self, inner: ModelMemory, translation: Translation, prompt: Sequence[int]) -> None:
         self.inner = inner
@@ -38,26 +39,26 @@ class SlemMemory:
         self.drafted: list[int] = []  # the draft's, of the last proposal
 
     def observe(self, step: Step, features: Features) -> None:
-        pieces = [self._translation.target.token_bytes[token] for token in step.tokens]
-        if all(pieces):
-            self._read_on(pieces)
+        emitted = [self._translation.target.token_bytes[token] for token in step.tokens]
+        if all(emitted):
+            self._read_on(emitted)
         else:
             self.read += self._translation.text(step.tokens)
         self.drafted = []
         self.context = [*self.context, *step.tokens][-CONTEXT:]
 
-    def _read_on(self, pieces: Sequence[bytes]) -> None:
+    def _read_on(self, emitted: Sequence[bytes]) -> None:
         """What came as drafted, up to a boundary of both, stays as drafted: the draft's cache holds it."""
-        said, boundaries = b"".join(pieces), set(accumulate(map(len, pieces)))
+        text, boundaries = b"".join(emitted), set(accumulate(map(len, emitted)))
         n = kept = at = 0
         for i, token in enumerate(self.drafted):
-            piece = self._translation.draft.token_bytes[token]
-            if not said.startswith(piece, at):
+            data = self._translation.draft.token_bytes[token]
+            if not text.startswith(data, at):
                 break
-            at += len(piece)
+            at += len(data)
             if at in boundaries:
                 n, kept = i + 1, at
-        self.read += self.drafted[:n] + self._translation.draft.encode(said[kept:])
+        self.read += self.drafted[:n] + self._translation.draft.encode(text[kept:])
 
     def close(self) -> None:
         self.inner.close()
@@ -90,60 +91,62 @@ class SlemDrafter:
         self._drafter.close()
 
     def propose(self, batch: Sequence[tuple[SlemMemory, Budget]]) -> list[DraftTree]:
-        asked = []
+        requests = []
         for memory, budget in batch:
             memory.inner.tokens = window(memory.read, self._translation.lead, self._caps)
             n = min(budget.depth, budget.nodes)
             # A grammar speaks of the target's tokens, and so does the noise they are drawn with: the loop
             # prunes what is forbidden, and the draft's likeliest token is the best guess.
-            asked.append((memory.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None, noise=None)))
-        drafts = self._drafter.propose(asked)
+            requests.append(
+                (memory.inner, replace(budget, depth=n, nodes=n, width=1, grammar=None, noise=None))
+            )
+        drafts = self._drafter.propose(requests)
         return [self._rewrite(*request, draft) for request, draft in zip(batch, drafts, strict=True)]
 
     def _rewrite(self, memory: SlemMemory, budget: Budget, drafted: DraftTree) -> DraftTree:
         """The drafted text in the target's tokens."""
-        said, ends, logs = b"", [0], [0.0]
+        text, ends, logs = b"", [0], [0.0]
         closing, memory.drafted = [], []
         for token, score in zip(drafted.tokens, drafted.score, strict=True):
-            piece = self._translation.draft.token_bytes[token]
-            if not piece:
+            data = self._translation.draft.token_bytes[token]
+            if not data:
                 closing = [(self._closing[token], score)] if token in self._closing else []
                 break
             memory.drafted.append(token)
-            said += piece
-            ends.append(len(said))
+            text += data
+            ends.append(len(text))
             logs.append(logs[-1] + math.log(score))
-        tokens, cuts = self._retokenise(memory.context, said)
+        tokens, cuts = self._retokenise(memory.context, text)
         scores: list[float] = np.exp(np.diff(np.interp(cuts, ends, logs))).tolist()
-        if cuts[-1] == len(said):
+        if cuts[-1] == len(text):
             tokens += [token for token, _ in closing]
             scores += [score for _, score in closing]
         n = min(budget.depth, budget.nodes)
         return chain(tokens[:n], self.name, scores[:n])
 
-    def _retokenise(self, context: list[int], said: bytes) -> tuple[list[int], list[int]]:
-        """The target's tokens for the whole characters of `said`, as they follow `context`; and where in
-        `said` each of them begins, and the last one ends."""
+    def _retokenise(self, context: list[int], text: bytes) -> tuple[list[int], list[int]]:
+        """The target's tokens for the whole characters of `text`, as they follow `context`; and where in
+        `text` each of them begins, and the last one ends."""
         target = self._translation.target
         while not all(target.token_bytes[token] for token in context):  # a control token divides the text
             context = context[1:]
         before = target.decode(context)
-        said = said[: max(0, whole(before + said) - len(before))]
-        tokens = target.encode(before + said)
+        text = text[: max(0, complete(before + text) - len(before))]
+        tokens = target.encode(before + text)
         if tokens[: len(context)] == context:
             tokens = tokens[len(context) :]
         else:
-            tokens = target.encode(said)
+            tokens = target.encode(text)
         cuts = [0]
         for token in tokens:
-            piece = target.token_bytes[token]
-            if not piece or not said.startswith(piece, cuts[-1]):  # the target cannot say it
+            data = target.token_bytes[token]
+            if not data or not text.startswith(data, cuts[-1]):  # the target has no tokens for it
                 break
-            cuts.append(cuts[-1] + len(piece))
+            cuts.append(cuts[-1] + len(data))
         return tokens[: len(cuts) - 1], cuts
 
 
-def whole(data: bytes) -> int:
+def complete(data: bytes) -> int:
     """The length of `data` without an unfinished character at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)

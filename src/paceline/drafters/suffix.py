@@ -17,6 +17,7 @@ from paceline.core.errors import UsageError
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree
+from paceline.drafters.parts import Parts
 
 if TYPE_CHECKING:
     from paceline.drafters.suffix_history import History
@@ -88,9 +89,9 @@ class SuffixDrafter:
     def propose(self, batch: Sequence[tuple[SuffixMemory, Budget]]) -> list[DraftTree]:
         return [self._draft(memory.text, budget) for memory, budget in batch]
 
-    def follow(self, memory: SuffixMemory, said: Sequence[int], budget: Budget) -> DraftTree:
-        """What would be proposed had the text gone on with `said`. The memory stays as it is."""
-        with memory.text.supposing(said):
+    def follow(self, memory: SuffixMemory, more: Sequence[int], budget: Budget) -> DraftTree:
+        """What it would propose if the text went on with `more`. The memory stays as it is."""
+        with memory.text.supposing(more):
             return self._draft(memory.text, budget)
 
     def _draft(self, text: History, budget: Budget) -> DraftTree:
@@ -137,3 +138,7 @@ class SuffixDrafter:
 
     def close(self) -> None:
         self.forget()
+
+
+def make(_: Parts) -> SuffixDrafter:
+    return SuffixDrafter()

@@ -54,7 +54,7 @@ class Shard:
         self._places = memoryview(self._array).cast("I")
 
     def find(self, query: bytes) -> Match:
-        """query: the end of a text, backwards, as the corpus spells it."""
+        """query: the end of a text, backwards, as the corpus stores it."""
         text, width, places, size = self._text, self._width, self._places, len(query)
 
         def suffix(place: int) -> bytes:
@@ -87,7 +87,7 @@ class Shard:
 
     def followed(self, match: Match, most: int, n: int) -> Counter[bytes]:
         """What followed at up to `most` of the match's places, evenly chosen: up to n tokens, last one first,
-        as the corpus spells them; they may reach into another document."""
+        as the corpus stores them; they may reach into another document."""
         text, places, width, low = self._text, self._places, self._width, match.low
         size, span = match.high - low, n * width
         chosen = range(low, match.high) if size <= most else [low + size * i // most for i in range(most)]
@@ -132,7 +132,7 @@ class SuffixArray:
             self.close()
             raise
 
-    def spelled(self, context: Sequence[int]) -> bytes:
+    def encode(self, context: Sequence[int]) -> bytes:
         """The end of a text as a query: backwards, up to the first token that no corpus has."""
         out: list[int] = []
         for token in reversed(context):
@@ -141,10 +141,10 @@ class SuffixArray:
             out.append(token + 1)
         return self._struct(len(out)).pack(*out)
 
-    def read(self, spelled: bytes) -> tuple[int, ...]:
+    def decode(self, data: bytes) -> tuple[int, ...]:
         """The tokens of a continuation in their order, up to the end of the document. Each is still one
         larger than its id, which for the few that are drafted is quicker to put right later."""
-        tokens = self._struct(len(spelled) // self._width).unpack(spelled)[::-1]
+        tokens = self._struct(len(data) // self._width).unpack(data)[::-1]
         if 0 in tokens:
             tokens = tokens[: tokens.index(0)]
         # Damaged text must not become a draft that no target can read.

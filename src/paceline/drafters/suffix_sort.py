@@ -56,13 +56,13 @@ def build(
     for text, n in _texts(documents, n_vocab, max(16, shard // kind.itemsize), check):
         n_text = len(text)
         _check_room(folder, n_text * (kind.itemsize + 4))
-        spelled = text[::-1].astype(kind).view(np.uint8)
+        backwards = text[::-1].astype(kind).view(np.uint8)
         del text
         text_path, array_path = files(folder, len(shards))
         with private_file(text_path) as file:
-            file.write(spelled.data)
+            file.write(backwards.data)
         with private_file(array_path) as file:
-            for places in _places(_sorted(sort, spelled, check), kind.itemsize):
+            for places in _places(_sorted(sort, backwards, check), kind.itemsize):
                 check()
                 file.write(places.data)
         shards.append(n_text)

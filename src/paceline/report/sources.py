@@ -8,18 +8,11 @@ from itertools import groupby
 from rich.console import Console
 from rich.style import Style
 
+from paceline.core.drafters import DRAFTERS
 from paceline.core.record import TARGET
 
-STYLES = {
-    "lookup": Style.parse("green"),
-    "suffix": Style.parse("bright_green"),
-    "ngram": Style.parse("yellow"),
-    "datastore": Style.parse("magenta"),
-    "recycle": Style.parse("blue"),
-    "lookahead": Style.parse("bright_blue"),
-    "model": Style.parse("cyan"),
-    "later": Style.parse("bright_cyan"),
-}
+STYLES = {row.source or row.name: Style.parse(row.colour) for row in DRAFTERS.values() if row.colour}
+OTHER = Style.parse("bold")  # of a source that the table gives no colour
 
 
 class Marks:
@@ -34,11 +27,11 @@ class Marks:
         return "".join(self._mark("".join(text for text, _ in group), source) for source, group in groups)
 
     def legend(self, drafters: Sequence[str]) -> str:
-        marked = [self._mark(name if self._coloured else "text", name) for name in drafters if name in STYLES]
+        marked = [self._mark(name if self._coloured else "text", name) for name in drafters if name != "none"]
         return "sources: " + ", ".join([TARGET, *marked])
 
     def _mark(self, text: str, source: str) -> str:
         if source == TARGET:
             return text
         # Not through Console.print, which would drop control characters and expand tabs.
-        return STYLES[source].render(text) if self._coloured else f"[{source}:{text}]"
+        return STYLES.get(source, OTHER).render(text) if self._coloured else f"[{source}:{text}]"

@@ -54,11 +54,10 @@ def test_each_sweep_changes_what_its_name_says() -> None:
 
 def test_the_drafter_sweep_names_every_drafter_there_is_a_model_for() -> None:
     assert every_drafter(has_draft=True, has_stores=True) == (
-        "plain,lookup,suffix,datastore,ngram,recycle,lookahead,model,cascade,stack,auto,"
-        "lookup+suffix+datastore+ngram+recycle+model"
+        "plain,suffix,lookup,ngram,datastore,lookahead,model,cascade,auto,suffix+lookup+ngram+datastore+model"
     )
     assert every_drafter(has_draft=False, has_stores=False) == (
-        "plain,lookup,suffix,ngram,recycle,lookahead,stack,auto,lookup+suffix+ngram+recycle"
+        "plain,suffix,lookup,ngram,lookahead,auto,suffix+lookup+ngram"
     )
 
 

@@ -17,6 +17,7 @@ from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.sampling import Sampling
 from paceline.core.tree import DraftTree, chain
+from paceline.drafters import lookup
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.session import LlamaSession
 from paceline.lab.bench.bench import Bench, Record, unwatched
@@ -32,7 +33,6 @@ from paceline.lab.bench.sweep import every_drafter
 from paceline.lab.bench.turns import Turns, in_turn, together
 from paceline.lab.system import Answer, Ask
 from paceline.lab.workload import Item
-from paceline.makers import MAKERS
 
 EXACT: dict[str, Any] = {"threads": 1, "cache_type": "f32", "flash_attention": False}
 ITEMS = (
@@ -215,7 +215,7 @@ TWICE = (*ITEMS, Item("again", "two", prompt="ab ab ab ab", max_tokens=6))
 @pytest.fixture
 def parroted(target: Models, monkeypatch: pytest.MonkeyPatch) -> Turns:
     """Past the gate, with a drafter that knows every answer it has seen."""
-    monkeypatch.setitem(MAKERS, "lookup", lambda _: Parrot())
+    monkeypatch.setattr(lookup, "make", lambda _: Parrot())
     one = turns(target, TWICE)
     one.ask_plainly(TWICE, 1)
     one.add(parse_all("lookup", {})[1:], None)

@@ -143,9 +143,9 @@ def test_the_widest_budget_is_asked_as_a_chain_and_as_trees() -> None:
 
 def test_drafters_that_do_not_go_by_the_text_have_no_bound() -> None:
     assert unbound(Drafting(("lookup", "model")), draft=True) is None
-    assert "recycle" in (unbound(Drafting(("lookup", "recycle")), draft=False) or "")
+    assert "lookahead" in (unbound(Drafting(("lookahead",)), draft=False) or "")
     assert "samples" in (unbound(Drafting(("model",), temperature=1.0), draft=True) or "")
-    assert unbound(Drafting(("stack",), temperature=1.0), draft=False) is None
+    assert unbound(Drafting(("auto",), temperature=1.0), draft=False) is None
     assert unbound(Drafting(("lookup",), temperature=1.0), draft=True) is None
 
 

@@ -439,17 +439,15 @@ def test_a_learner_is_asked_with_what_it_had_learned_and_forgets_with_the_others
 
 
 def test_a_method_without_a_bound_says_why(tmp_path: Path) -> None:
-    known = tmp_path / "known.jsonl"
-    known.write_text(
-        json.dumps({"prompt_tokens": [1], "tokens": [2, 3], "top_k": [[2, 1, 0, 3, 4, 5, 6, 7]] * 2}) + "\n"
-    )
-    traced = traces.read(known, traces.lines(known), None)
-    done = Replay([traced], methods_of("recycle", {}, costs=True), Means(numbered(9), costs=FLAT, bound=True))
+    toy = ToyTarget(V, seed=4)
+    methods = methods_of("model:temperature=0.8", {}, draft=True, costs=True)
+    costs = Costs(Cost.flat(), Cost.flat(0.1))
+    done = Replay([trace(tmp_path, (2, 3))], methods, Means(toy.vocab, draft=toy, costs=costs, bound=True))
     done.run()
-    recycle = done.results()[1]
-    assert recycle.predicted is not None
-    assert recycle.predicted.bound is None
-    assert "No bound for recycle: recycle proposes by what was verified before" in said(done.as_dict())
+    sampled = done.results()[1]
+    assert sampled.predicted is not None
+    assert sampled.predicted.bound is None
+    assert "No bound for model:temperature=0.8: what the draft model samples is" in said(done.as_dict())
 
 
 def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:

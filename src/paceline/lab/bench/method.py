@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from paceline.core.drafters import DRAFT, users
 from paceline.core.errors import UsageError
-from paceline.core.settings import WITH_MODEL, Drafting
+from paceline.core.settings import Drafting
 
 PLAIN = "plain"
 
@@ -23,16 +24,16 @@ class Method:
 
     @property
     def plain(self) -> bool:
-        return self.drafting.drafters == ("none",)
+        return self.drafting.plain
 
     @property
     def needs_draft(self) -> bool:
-        return bool({"model", "cascade"} & set(self.drafting.drafters))
+        return any(DRAFT in row.uses and not row.optional for row in self.drafting.rows)
 
     @property
     def uses_draft(self) -> bool:
         """Whether it takes a draft model where there is one."""
-        return bool(WITH_MODEL & set(self.drafting.drafters))
+        return bool(users(self.drafting.drafters, DRAFT))
 
 
 def parse(text: str, settings: Mapping[str, Any]) -> Method:
@@ -43,7 +44,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     own = dict(_change(text, change) for change in changes)
     try:
         # A translation is for a draft model; the others have nothing to translate.
-        shared = {n: v for n, v in settings.items() if n != "cross_vocab" or WITH_MODEL & {*drafters}}
+        shared = {n: v for n, v in settings.items() if n != "cross_vocab" or users(drafters, DRAFT)}
         return Method(text.strip(), Drafting(drafters=drafters, **{**shared, **own}), tuple(own))
     except UsageError as error:
         raise UsageError(f"method {text.strip()!r}: {error}") from error

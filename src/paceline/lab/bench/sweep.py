@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.core.drafters import DATASTORE, DRAFT, DRAFTERS
 from paceline.core.errors import UsageError
-from paceline.core.settings import DRAFTERS
 from paceline.lab.bench.record import Result
 from paceline.machine.hardware.threads import logical_cores
 from paceline.zoo.quantize import check_ftype
@@ -124,9 +124,10 @@ def parse(text: str) -> Sweep:
 
 
 def every_drafter(has_draft: bool, has_stores: bool) -> str:
-    """The methods of `--sweep drafter`: each drafter that can be made alone, then in order all of those that
-    can be asked one after the other."""
-    there = {"model": has_draft, "cascade": has_draft, "datastore": has_stores, "none": False}
-    names = [name for name in DRAFTERS if there.get(name, True)]
-    alone = ("lookahead", "cascade", "stack", "auto")
-    return ",".join(["plain", *names, "+".join(name for name in names if name not in alone)])
+    """The methods of `--sweep drafter`: each drafter that can be made alone, then those of `auto` one after
+    the other."""
+    available = [what for what, there in ((DRAFT, has_draft), (DATASTORE, has_stores)) if there]
+    drafting = [row for row in DRAFTERS.values() if row.name != "none"]
+    rows = [row for row in drafting if row.optional or not row.missing(available)]
+    together = "+".join(row.name for row in rows if row.in_auto)
+    return ",".join(["plain", *(row.name for row in rows), together])

@@ -23,22 +23,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.core.cost import Costs
+from paceline.core.drafters import DRAFT, users
 from paceline.core.ports import NO_BUDGET, Budget, Drafter, Features, Memory, Session, Want
 from paceline.core.record import Step
-from paceline.core.settings import WITH_MODEL, Drafting
+from paceline.core.settings import Drafting
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.model import MODEL, ModelDrafter
 
-# They learn from what was verified, right and wrong.
-UNBOUND = frozenset({"recycle", "lookahead"})
-
 
 def unbound(drafting: Drafting, draft: bool) -> str | None:
     """Why there is no bound for a method, None where there is one. draft: there is a draft model."""
-    if others := sorted(UNBOUND & set(drafting.drafters)):
+    if others := [row.name for row in drafting.rows if row.window]:
         return f"{others[0]} proposes by what was verified before, not by the text alone"
-    if drafting.temperature > 0 and draft and WITH_MODEL & set(drafting.drafters):
+    if drafting.temperature > 0 and draft and users(drafting.drafters, DRAFT):
         return "what the draft model samples is not told by the text"
     return None
 

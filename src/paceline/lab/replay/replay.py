@@ -49,9 +49,9 @@ def methods_of(
                 f"method {method.name!r}: drafts what pays by what passes cost: give a curve "
                 "(--cost-curve FILE; `paceline doctor --json` prints one), or policy=fixed"
             )
-        if "lookahead" in method.drafting.drafters:
+        if windowed := [row.name for row in method.drafting.rows if row.window]:
             raise UsageError(
-                f"method {method.name!r}: lookahead asks about tokens that nobody decoded; leave it out"
+                f"method {method.name!r}: {windowed[0]} asks about tokens that nobody decoded; leave it out"
             )
     return methods
 

@@ -1,0 +1,30 @@
+"""What a drafter can be made from: the argument of each `make` in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.core.cost import Costs
+from paceline.core.ports import Target
+from paceline.core.settings import Drafting
+from paceline.vocab.translation import Translation
+
+Warn = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """draft: the draft model, in the target's vocabulary unless there is a `translation`: then it drafts text
+    (SLEM). caches: n-gram caches in llama.cpp's format. stores: folders of suffix arrays. costs: of passes
+    here, where they are known. warn: is called with what is wrong with a draft model."""
+
+    drafting: Drafting
+    target: Target
+    draft: Target | None = None
+    translation: Translation | None = None
+    caches: tuple[Path, ...] = ()
+    stores: tuple[Path, ...] = ()
+    costs: Costs | None = None
+    warn: Warn = lambda _: None

@@ -1,0 +1,48 @@
+"""Settings to drafters, by the table."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from paceline.core.drafters import DATASTORE, DRAFT, DRAFTERS, NGRAMS, Row, users
+from paceline.core.errors import UsageError
+from paceline.core.settings import Drafting
+from paceline.drafters.lookup import LookupDrafter
+from paceline.engines.toy import ToyTarget
+from paceline.lab.bench.sweep import every_drafter
+from paceline.makers import check_needs, make_drafter
+
+
+class EchoDrafter(LookupDrafter):
+    name = "echo"
+
+
+def test_a_drafter_is_one_file_and_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then it can be named, `auto` has it, and a sweep tries it."""
+    file = SimpleNamespace(make=lambda parts: EchoDrafter(1, parts.drafting.ngram_max))
+    monkeypatch.setitem(sys.modules, "paceline.drafters.echo", file)
+    with pytest.raises(UsageError, match="unknown drafter 'echo'"):
+        Drafting(("echo",))
+    monkeypatch.setitem(DRAFTERS, "echo", Row("echo", "what was said", in_auto=True))
+    for drafters, names in ((("echo",), "echo"), (("auto",), "suffix,lookup,echo")):
+        made, _ = make_drafter(Drafting(drafters), ToyTarget(6), None)
+        assert made.name == names
+    assert every_drafter(has_draft=False, has_stores=False).endswith("echo,suffix+lookup+ngram+echo")
+
+
+def test_what_a_drafter_cannot_do_without_must_be_there() -> None:
+    check_needs(Drafting(("auto",)), ())
+    check_needs(Drafting(("ngram", "model")), (DRAFT,))
+    with pytest.raises(UsageError, match="'cascade' needs a draft model: give one"):
+        check_needs(Drafting(("suffix", "cascade")), (NGRAMS, DATASTORE))
+    with pytest.raises(UsageError, match="'datastore' needs a corpus that has a datastore"):
+        check_needs(Drafting(("datastore",)), (DRAFT, NGRAMS))
+
+
+def test_who_uses_what() -> None:
+    assert users(DRAFTERS, DRAFT) == ["model", "cascade", "auto"]
+    assert users(("lookup", "ngram"), NGRAMS) == ["ngram"]
+    assert users((), DRAFT) == []
