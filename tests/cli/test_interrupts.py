@@ -19,7 +19,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.stream import Piece, Stream
 
 Capture = pytest.CaptureFixture[str]
-ENDLESS = ("hello", "-n", "8000", "-c", "8100", "--ignore-eos")
+ENDLESS = ("hello", "-n", "60000", "-c", "60100", "--ignore-eos")
 LONG = ("hello", "-n", "40", "--ignore-eos")
 next_piece = Stream.__next__
 

@@ -40,7 +40,7 @@ def test_text_arrives_on_stdout_and_figures_on_stderr(target: Path) -> None:
 
 
 def test_a_reader_that_leaves_early_ends_the_program_quietly_with_141(target: Path) -> None:
-    args = ["run", *PLAIN, "-m", str(target), "hello", "-n", "8000", "-c", "8100", "--ignore-eos"]
+    args = ["run", *PLAIN, "-m", str(target), "hello", "-n", "60000", "-c", "60100", "--ignore-eos"]
     with subprocess.Popen(
         [*PROGRAM, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as process:
