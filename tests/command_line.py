@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,3 +84,21 @@ def program(*args: str | Path, stdin: bytes = b"", **env: str) -> Done:
         check=False,
     )
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def start(*args: str | Path, **env: str) -> subprocess.Popen[bytes]:
+    """One that is still running."""
+    return subprocess.Popen(
+        [*PROGRAM, *map(str, args)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(**env),
+    )
+
+
+def chunks(terminal: int) -> Iterator[bytes]:
+    """What is written to it until its last writer has gone, which Linux tells as an error."""
+    with suppress(OSError):
+        while chunk := os.read(terminal, 65536):
+            yield chunk

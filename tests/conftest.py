@@ -14,15 +14,26 @@ from paceline import zoo
 from paceline.machine.costs import Effort
 from paceline.zoo.inflate import layout_of, write_plain
 
+UNTRACED = "test_rate_exact.py"  # repeats the same lines millions of times
+TRACED_TOO = "test_llm.py"  # calls core/typed.py in ways that no test of core does
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Coverage of core and vocab is what their own tests reach. Tracing slows the loop down by more than
+    half, so it pauses during all other tests."""
+    for item in items:
+        name, own = item.path.name, item.path.parent.name in ("core", "vocab")
+        if not (own and name != UNTRACED) and name != TRACED_TOO:
+            item.add_marker("no_cover")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread_a_worker() -> Iterator[None]:
-    """Where tests run side by side every core is taken, and llama.cpp's threads, which wait for each other by
-    spinning, crawl."""
+    """On a busy machine llama.cpp's threads, which wait for each other by spinning, crawl: a pass of a tiny
+    model takes 0.4 s. Tests that run side by side make it busy themselves."""
     with pytest.MonkeyPatch.context() as patch:
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            patch.setattr("paceline.machine.hardware.threads.physical_cores", lambda: 1)
-            patch.setenv("PACELINE_THREADS", "1")  # commands that tests start
+        patch.setattr("paceline.machine.hardware.threads.physical_cores", lambda: 1)
+        patch.setenv("PACELINE_THREADS", "1")  # commands that tests start
         yield
 
 
@@ -47,6 +58,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_llama(folder / "target.gguf", layers=2)
     write_llama(folder / "draft.gguf", layers=1)
     return folder
+
+
+@pytest.fixture(scope="session")
+def target(models: Path) -> Path:
+    return models / "target.gguf"
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from gguf import GGUFReader
 
 import broken
 import paceline
-from command_line import PROGRAM, Done, command, environment
+from command_line import PROGRAM, Done, chunks, command, environment
 from fake_llama_server import write_fake_server
 from gguf_files import write_llama
 from paceline.core.ports import Forward
@@ -147,9 +147,7 @@ def test_progress_is_drawn_on_a_terminal_and_wiped(alone: tuple[str, ...]) -> No
         env=environment(),
     ) as process:
         os.close(theirs)
-        shown = b""
-        while chunk := read(ours):
-            shown += chunk
+        shown = b"".join(chunks(ours))
         assert process.stdout is not None
         out = process.stdout.read().decode()
     os.close(ours)
@@ -159,13 +157,6 @@ def test_progress_is_drawn_on_a_terminal_and_wiped(alone: tuple[str, ...]) -> No
     assert phases == sorted(phases)
     assert b"12/12" in shown
     assert shown.endswith(b"\x1b[2K")
-
-
-def read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 4096)
-    except OSError:  # how Linux says that the last writer has gone
-        return b""
 
 
 # The history.

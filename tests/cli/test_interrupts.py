@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import PROGRAM, command, environment, run
+from command_line import PROGRAM, chunks, command, environment, run, start
 from paceline import zoo
 from paceline.cli.interrupts import Interrupts
 from paceline.stream import Piece, Stream
@@ -22,11 +22,6 @@ Capture = pytest.CaptureFixture[str]
 ENDLESS = ("hello", "-n", "60000", "-c", "60100", "--ignore-eos")
 LONG = ("hello", "-n", "40", "--ignore-eos")
 next_piece = Stream.__next__
-
-
-@pytest.fixture(scope="module")
-def target(models: Path) -> Path:
-    return models / "target.gguf"
 
 
 @pytest.fixture
@@ -92,7 +87,7 @@ def test_signal_handling_is_as_before_when_the_command_is_done(capsys: Capture, 
 
 
 def test_interrupting_the_program_in_mid_stream_keeps_the_text(target: Path) -> None:
-    with start("run", "-m", target, *ENDLESS) as process:
+    with start("run", "-m", target, "--draft", "none", *ENDLESS) as process:
         assert process.stdout is not None
         first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
@@ -334,26 +329,10 @@ def on_a_terminal(args: list[str], number: int | None = None) -> tuple[int, byte
         args, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment()
     ) as process:
         os.close(theirs)
-        while True:
-            try:
-                more = os.read(ours, 65536)
-            except OSError:  # all of it is read, and nobody has the other end any more
-                break
-            if not more:
-                break
+        for more in chunks(ours):
             seen += more
             if number is not None and HIDDEN in seen:
                 process.send_signal(number)
                 number = None
         os.close(ours)
         return process.wait(timeout=60), seen
-
-
-def start(*args: str | Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*PROGRAM, *map(str, args)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )

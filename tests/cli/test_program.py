@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import paceline
-from command_line import PROGRAM, environment, program
+from command_line import PROGRAM, chunks, environment, program
 
+PLAIN = ("--draft", "none")  # to import what compiles drafters takes longer than all the rest
 HEAVY = {
     "torch",
     "scipy",
@@ -26,25 +27,20 @@ HEAVY = {
 }
 
 
-@pytest.fixture(scope="module")
-def target(models: Path) -> Path:
-    return models / "target.gguf"
-
-
 def test_the_module_runs_as_the_program() -> None:
     done = program("--version")
     assert (done.code, done.out, done.err) == (0, f"paceline {paceline.__version__}\n", "")
 
 
 def test_text_arrives_on_stdout_and_figures_on_stderr(target: Path) -> None:
-    done = program("run", "-m", target, "-n", "4", "--ignore-eos", stdin=b"hello")
+    done = program("run", *PLAIN, "-m", target, "-n", "4", "--ignore-eos", stdin=b"hello")
     assert done.code == 0
     assert done.out
     assert done.err.startswith("4 tokens, ")
 
 
 def test_a_reader_that_leaves_early_ends_the_program_quietly_with_141(target: Path) -> None:
-    args = ["run", "-m", str(target), "hello", "-n", "60000", "-c", "60100", "--ignore-eos"]
+    args = ["run", *PLAIN, "-m", str(target), "hello", "-n", "60000", "-c", "60100", "--ignore-eos"]
     with subprocess.Popen(
         [*PROGRAM, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as process:
@@ -62,7 +58,7 @@ def test_a_full_disk_is_one_line_and_code_1(target: Path) -> None:
         pytest.skip("only Linux has /dev/full")
     with full.open("wb") as stdout:
         done = subprocess.run(
-            [*PROGRAM, "run", "-m", str(target), "hello", "-n", "4"],
+            [*PROGRAM, "run", *PLAIN, "-m", str(target), "hello", "-n", "4"],
             stdout=stdout,
             stderr=subprocess.PIPE,
             env=environment(),
@@ -74,7 +70,7 @@ def test_a_full_disk_is_one_line_and_code_1(target: Path) -> None:
 @pytest.mark.parametrize(("closed", "code"), [(1, 141), (2, 0)])
 def test_a_stream_that_was_closed_before_is_no_error_of_ours(target: Path, closed: int, code: int) -> None:
     done = subprocess.run(
-        [*PROGRAM, "run", "-m", str(target), "hello", "-n", "4"],
+        [*PROGRAM, "run", *PLAIN, "-m", str(target), "hello", "-n", "4"],
         capture_output=True,
         preexec_fn=lambda: os.close(closed),
         env=environment(),
@@ -86,7 +82,7 @@ def test_a_stream_that_was_closed_before_is_no_error_of_ours(target: Path, close
 
 
 def test_a_terminal_without_unicode_gets_question_marks(target: Path) -> None:
-    done = program("run", "-m", target, "hello", "-n", "40", "--ignore-eos", PYTHONIOENCODING="ascii")
+    done = program("run", *PLAIN, "-m", target, "hello", "-n", "40", "--ignore-eos", PYTHONIOENCODING="ascii")
     assert done.code == 0
     assert "?" in done.out
     assert done.out.isascii()
@@ -123,19 +119,10 @@ def on_a_terminal(*args: str, **env: str) -> str:
         [*PROGRAM, *args], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(COLUMNS="80", **env)
     ) as process:
         os.close(theirs)
-        shown = b""
-        while chunk := read(ours):
-            shown += chunk
+        shown = b"".join(chunks(ours))
     os.close(ours)
     assert process.returncode == 0
     return shown.decode().replace("\r\n", "\n")
-
-
-def read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 4096)
-    except OSError:  # how Linux says that the last writer has gone
-        return b""
 
 
 def imported(code: str) -> set[str]:

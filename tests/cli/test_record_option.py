@@ -26,11 +26,6 @@ PROMPT = ("ab ab ab ab", "-n", "12", "--ignore-eos", "--draft", "lookup")
 next_piece = Stream.__next__
 
 
-@pytest.fixture(scope="module")
-def target(models: Path) -> Path:
-    return models / "target.gguf"
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "traces.jsonl"

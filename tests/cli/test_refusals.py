@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,11 +23,6 @@ from paceline.machine.models.gguf_header import ARRAY
 
 Capture = pytest.CaptureFixture[str]
 REFUSES = "{{ raise_exception('first line\nsecond \x1b[31mline') }}"
-
-
-@pytest.fixture(scope="module")
-def target(models: Path) -> Path:
-    return models / "target.gguf"
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +70,28 @@ def test_a_file_that_is_no_model_is_refused_as_target_and_as_draft(
 
 
 @pytest.mark.parametrize("kept", [4, 20, 100, 3000, 5000, 8000, -1])
-def test_a_truncated_model_is_refused_wherever_it_ends(target: Path, tmp_path: Path, kept: int) -> None:
-    """In a process of its own: an assertion that fails in C++ would end this one."""
+def test_a_truncated_model_is_refused_wherever_it_ends(
+    capsys: Capture, target: Path, tmp_path: Path, kept: int
+) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(target.read_bytes()[:kept])
-    program("run", "-m", cut, "hi").refused(1, "not downloaded whole, fetch it again")
+    run(capsys, cut, "hi").refused(1, "not downloaded whole, fetch it again")
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    """Whoever waits for a pipe's other end for longer than a minute fails."""
+
+    def late(*_: object) -> None:
+        pytest.fail("it waits for a pipe")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(60)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -98,29 +113,41 @@ def test_a_truncated_model_is_refused_wherever_it_ends(target: Path, tmp_path: P
     ],
 )
 def test_a_named_pipe_where_a_file_has_to_be_is_refused_and_holds_nobody_up(
-    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], code: int
+    capsys: Capture,
+    target: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    args: list[str],
+    code: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     given = [{"PIPE": "pipe", "TARGET": str(target)}.get(arg, arg) for arg in args]
-    program(*given).refused(code, "/dev/zero" if "/dev/zero" in args else "pipe")
+    with soon():
+        done = command(capsys, *given)
+    done.refused(code, "/dev/zero" if "/dev/zero" in args else "pipe")
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_texts_are_read_from_pipes_as_from_files(target: Path, tmp_path: Path) -> None:
+def test_texts_are_read_from_pipes_as_from_files(capsys: Capture, target: Path, tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text('{"type": "boolean"}')
     suite = {"id": "a", "category": "one", "prompt": "ab ab", "max_tokens": 4}
     (tmp_path / "suite.jsonl").write_text(json.dumps(suite) + "\n")
     (tmp_path / "prompt.txt").write_text("hello")
-    model = ("-m", str(target), "-n", "2")
+    model = ("-m", str(target), "-t", "1", "-n", "2")
     for args, file in (
         (("run", *model, "--json", "-f"), "prompt.txt"),
         (("run", *model, "--json", "hi", "-jf"), "schema.json"),
-        (("bench", "-m", str(target), "--methods", "lookup", "--n", "1", "--no-history", "--json", "--suite"),
+        (("bench", *model, "--methods", "lookup", "--n", "1", "--no-history", "--json", "--suite"),
          "suite.jsonl"),
     ):  # fmt: skip
-        done = program(*args, "/dev/stdin", stdin=(tmp_path / file).read_bytes())
+        ours, theirs = os.pipe()
+        with os.fdopen(ours, "rb"), os.fdopen(theirs, "wb") as writer:
+            writer.write((tmp_path / file).read_bytes())
+            writer.close()
+            with soon():
+                done = command(capsys, *args, f"/dev/fd/{ours}")
         assert done.code == 0, done.err
         assert done.json
 

@@ -22,11 +22,6 @@ PROMPT = ("ab ab ab ab", "-n", "24", "--ignore-eos")
 
 
 @pytest.fixture(scope="module")
-def target(models: Path) -> Path:
-    return models / "target.gguf"
-
-
-@pytest.fixture(scope="module")
 def draft(models: Path) -> Path:
     return models / "draft.gguf"
 

@@ -20,11 +20,6 @@ SCHEMA = (
 )
 
 
-@pytest.fixture(scope="module")
-def target(models: Path) -> Path:
-    return models / "target.gguf"
-
-
 @pytest.mark.parametrize("sampling", [[], ["--temp", "1", "--seed", "4"]])
 @pytest.mark.parametrize("drafting", [[], ["--width", "3"], ["--draft-temp", "1"], ["--draft", "none"]])
 def test_the_text_satisfies_the_schema_however_it_is_drafted(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import PROGRAM, Done, environment, program
+from command_line import PROGRAM, Done, command, environment, program, start
 from gguf_files import write_llama
 from paceline import zoo
 from paceline.lab.transplant import Transplant
@@ -21,16 +21,6 @@ from paceline.system.scratch import NAME
 from paceline.zoo.inflate import inflate
 
 INFLATE = ("--type", "F16", "--params")
-
-
-def start(*args: str | Path, **env: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*PROGRAM, *map(str, args)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(**env),
-    )
 
 
 def together(commands: Sequence[Sequence[str | Path]], **env: str) -> list[Done]:
@@ -175,12 +165,13 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path) -> N
         assert not [name for name in names(tmp_path) if NAME.fullmatch(name)]
 
 
-def test_an_inflation_onto_its_source_is_refused(tmp_path: Path) -> None:
+def test_an_inflation_onto_its_source_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     source = write_llama(tmp_path / "source.gguf")
     (tmp_path / "link.gguf").symlink_to(source)
     os.link(source, tmp_path / "hard.gguf")
     before = source.read_bytes()
     for name in ("source", "link", "hard"):
-        done = program("zoo", "inflate", tmp_path / f"{name}.gguf", "-m", source, *INFLATE, "20M", "--force")
+        out = tmp_path / f"{name}.gguf"
+        done = command(capsys, "zoo", "inflate", out, "-m", source, *INFLATE, "20M", "--force")
         done.refused(2, f"{name}.gguf is what it would be made from: choose another name")
     assert source.read_bytes() == before

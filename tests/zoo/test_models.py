@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from paceline import zoo
 
 
-def read(path: Any) -> dict[str, Any]:
+@cache
+def read(path: Path) -> dict[str, Any]:
     gguf = pytest.importorskip("gguf")
     reader = gguf.GGUFReader(path)
     return {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}

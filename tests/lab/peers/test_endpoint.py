@@ -165,9 +165,9 @@ def posted(endpoint: Endpoint) -> object:
 def test_an_answer_that_never_ends_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch, pieces: Pieces, ask: Callable[[Endpoint], object]
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER", 0.1)
+    monkeypatch.setattr(module, "ANSWER", 0.02)
     monkeypatch.setattr(Endpoint, "get", lambda self, path: Endpoint.post(self, path, {}))
-    assert refusal(pieces, ask) == "peer did not finish within 0.5 s, though it was sending"
+    assert refusal(pieces, ask) == "peer did not finish within 0.1 s, though it was sending"
 
 
 def test_a_question_that_takes_no_decoding_has_to_be_answered_soon() -> None:
