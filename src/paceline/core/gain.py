@@ -21,8 +21,8 @@ def certainty(survival: float) -> int:
 @dataclass
 class Gain:
     """One drafter's. tokens: that a call adds to what a step is worth, by the kind of step; outcomes: how
-    many each rests on. seconds: of a call; level: of each level of depth that it computes. credit: seconds that
-    were saved up for a call that is not expected to pay, which shows whether that has changed."""
+    many each rests on. seconds: of a call; level: of each level of depth that it computes. credit: seconds
+    that were saved up for a call that is not expected to pay, which shows whether that has changed."""
 
     tokens: list[float] = field(default_factory=lambda: [1.0] * (len(CERTAINTY) + 1))
     outcomes: list[int] = field(default_factory=lambda: [FIRST] * (len(CERTAINTY) + 1))

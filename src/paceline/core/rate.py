@@ -12,9 +12,9 @@ its edges. Requests that share a pass share its cost, and their nodes compete in
 
 A drafter is called where that is expected to pay (gain.py). And a brake bounds what a request can lose,
 whatever is believed: once drafting has taken longer than it has saved, by a share of the time that plain
-decoding of the same text takes and one pass, the request is decoded plainly until that is made good. Drafters
-that take no time are still called meanwhile, and judged by the text that comes; where the rule's own work is
-what takes too long, nobody is.
+decoding of the same text takes, one pass, and a part of what all drafts have saved so far, the request is
+decoded plainly until that is made good. Drafters that take no time are still called meanwhile, and judged by
+the text that comes; where the rule's own work is what takes too long, nobody is.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from paceline.core.request import Request
 from paceline.core.tree import ROOT, DraftTree
 
 BRAKE, CREDIT = 0.02, 1.0  # what a request may lose: a share of its plain time, and plain passes
+STAKE = 0.1  # and of what drafts have saved so far, in all requests
 CAUTION = 0.95  # what was reached in a few steps flatters what the next ones will reach
 LATELY = 0.88  # what is left of a step's weight after the next one: a memory of some eight steps
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
@@ -87,6 +88,7 @@ class Rate:
         self._tracks: WeakKeyDictionary[Request, Track] = WeakKeyDictionary()
         self.rate = 0.0  # tokens that a second has to bring
         self._tokens = self._seconds = 0.0  # of late
+        self._saved = 0.0  # seconds, by drafts in all
         self._steps = self._silent = self._declined = 0
         self._sampling: set[str] = set()  # drafters whose drafts cannot be left out
         self._left_out = self._was_right = 0  # likeliest guesses at steps at which none was verified
@@ -124,7 +126,7 @@ class Rate:
         if self._seconds > 0.0:
             self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
         self._least = 0.0
-        credit = CREDIT * self._alone / n
+        credit = CREDIT * self._alone / n + STAKE * max(0.0, self._saved)
         return [
             NO_BUDGET
             if track.brakes(2.0 * credit)
@@ -190,8 +192,9 @@ class Rate:
             drafting += times.draft
             beside += times.total - times.draft - times.forward
             track.plain += len(step.tokens) * plain
-            track.lost += extra * len(step.tree) + min(times.other, plain)
-            track.lost -= (len(step.tokens) - 1) * plain
+            lost = extra * len(step.tree) + min(times.other, plain) - (len(step.tokens) - 1) * plain
+            track.lost += lost
+            self._saved -= lost
         if all(request.stats.steps > 1 for request in requests):  # the first may hold a prompt's end
             cost.observe(rows, deepest, sum([step.times.forward for step in steps]))
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
@@ -249,7 +252,9 @@ class Rate:
         if call.drafter:
             seconds = (now - call.since) / self._called[call.drafter]
             gain = self._gains[call.drafter]
-            budget.track.lost += gain.observe(call.kind, worth - call.before, seconds, call.levels)
+            lost = gain.observe(call.kind, worth - call.before, seconds, call.levels)
+            budget.track.lost += lost
+            self._saved -= lost
             call.drafter = ""
 
     def deepens(self, budget: RateBudget, depth: int, survival: float) -> bool:
