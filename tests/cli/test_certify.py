@@ -22,7 +22,7 @@ from paceline.core.sampling import logprob
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.cache import Cache
 from paceline.engines.llama.session import LlamaSession
-from paceline.lab.certify import certificate, decided, frequencies
+from paceline.lab.certify import certificate, frequencies
 
 Capture = pytest.CaptureFixture[str]
 # With F16 rounding is worse than such short texts can tell.
@@ -45,8 +45,7 @@ def pair(models: Path, text: Path) -> tuple[str, ...]:
 
 @pytest.fixture(autouse=True)
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frequencies, "TRIALS", 2)
-    monkeypatch.setattr(decided, "ENDINGS", 10)
+    monkeypatch.setattr(frequencies, "TRIALS", 20)
     monkeypatch.setattr(certificate, "SHORTEST", 32)
 
 

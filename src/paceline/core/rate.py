@@ -95,11 +95,7 @@ class Rate:
         # Of the pass in the making:
         self._refused: set[int] = set()  # tracks of requests that a drafter was not called for
         self._called: Counter[str] = Counter()  # for how many requests a drafter was called
-        self._reading, self._rows, self._end = (
-            0,
-            1,
-            1,
-        )  # rows: of prompts; without drafts; with all there may be
+        self._reading, self._rows, self._end = 0, 1, 1  # rows: of prompts; without drafts; with all
         self._pace, self._curve = 1.0, list[float]()  # what passes take, as Cost.paced has it
         self._alone = 0.0  # seconds of a pass without drafts
         self._least = 0.0
@@ -152,7 +148,7 @@ class Rate:
         now, rows = self._clock(), self._rows
         queue: list[tuple[float, int, int]] = []
         for at, (draft, survival, budget) in enumerate(zip(drafts, survivals, budgets, strict=True)):
-            if isinstance(budget, RateBudget):
+            if isinstance(budget, RateBudget) and budget.call.drafter:
                 self._settle(budget, now, self._worth(survival))
             if draft.q is not None:
                 rows += len(draft)  # verified whatever it is worth
@@ -173,28 +169,27 @@ class Rate:
         ]
 
     def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
-        n, cost = len(steps), self.costs.target
-        for request, step in zip(requests, steps, strict=True):
-            self.belief.learn(self.track(request).recent, step.proposal, step.tokens)
+        n, cost, tracks = len(steps), self.costs.target, [self.track(request) for request in requests]
+        for track, step in zip(tracks, steps, strict=True):
+            self.belief.learn(track.recent, step.proposal, step.tokens)
             self._steps += 1
             if len(step.tree) == 0:
-                self._record_skipped(request, step)
+                self._record_skipped(track, step)
         if self._reading:  # what such a pass takes is the prompt's matter
             return
         rows = sum([step.rows for step in steps])
         tokens = sum([len(step.tokens) for step in steps])
         deepest = max([len(r.session.tokens) - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
-        pass_, drafting, beside = cost.seconds(rows, deepest), 0.0, 0.0
+        pass_, plain, drafting, beside = cost.seconds(rows, deepest), self._alone / n, 0.0, 0.0
         extra = (pass_ - self._alone) / max(1, sum([len(step.tree) for step in steps]))  # of a drafted row
-        for request, step in zip(requests, steps, strict=True):
-            track, times, plain = self.track(request), step.times, self._alone / n
+        for track, step in zip(tracks, steps, strict=True):
+            times = step.times
             drafting += times.draft
             beside += times.total - times.draft - times.forward
             track.plain += len(step.tokens) * plain
-            lost = extra * len(step.tree) + min(times.other, plain) - (len(step.tokens) - 1) * plain
-            track.lost += lost
-            self._saved -= lost
+            saved = (len(step.tokens) - 1) * plain
+            self._lose(track, extra * len(step.tree) + min(times.other, plain) - saved)
         if all(request.stats.steps > 1 for request in requests):  # the first may hold a prompt's end
             cost.observe(rows, deepest, sum([step.times.forward for step in steps]))
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
@@ -205,9 +200,14 @@ class Rate:
         for gain in self._gains.values():
             gain.save(took)
 
-    def _record_skipped(self, request: Request, step: Step) -> None:
+    def _lose(self, track: Track, seconds: float) -> None:
+        """By a draft of one request; below zero where it has saved time."""
+        track.lost += seconds
+        self._saved -= seconds
+
+    def _record_skipped(self, track: Track, step: Step) -> None:
         """Nothing was verified: was there a guess, and would it have been right?"""
-        track, proposal = self.track(request), step.proposal
+        proposal = step.proposal
         guesses = proposal.children(ROOT)
         if guesses:
             survival = self.belief.survivals(track.recent, proposal)
@@ -252,9 +252,7 @@ class Rate:
         if call.drafter:
             seconds = (now - call.since) / self._called[call.drafter]
             gain = self._gains[call.drafter]
-            lost = gain.observe(call.kind, worth - call.before, seconds, call.levels)
-            budget.track.lost += lost
-            self._saved -= lost
+            self._lose(budget.track, gain.observe(call.kind, worth - call.before, seconds, call.levels))
             call.drafter = ""
 
     def deepens(self, budget: RateBudget, depth: int, survival: float) -> bool:
