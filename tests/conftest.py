@@ -12,7 +12,8 @@ from foreign import write_foreign
 from gguf_files import write_llama
 from paceline import zoo
 from paceline.machine.costs import Effort
-from paceline.zoo.inflate import layout_of, write_plain
+from paceline.zoo.inflate import write_plain
+from paceline.zoo.layout import layout_of
 
 UNTRACED = "test_rate_exact.py"  # repeats the same lines millions of times
 TRACED_TOO = "test_llm.py"  # calls core/typed.py in ways that no test of core does

@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 
 from paceline import zoo
-from paceline.core.errors import UsageError
+from paceline.core.errors import ModelError, UsageError
 from paceline.engines.openers import is_toy
+from paceline.machine.hashes import sha256_of
 from paceline.machine.home import expanded
 from paceline.machine.stores.reference import HUB, OLLAMA, PATH, ZOO, Held, Reference, parse
 
@@ -24,7 +25,7 @@ def file_of(text: str | os.PathLike[str]) -> Path:
 
 def held(text: str, reference: Reference) -> list[Held]:
     """The files on this machine that it stands for, as `text` called it. Raises UsageError where there are
-    none."""
+    none, and ModelError where one is not what it should be."""
     try:
         return _found(reference)
     except UsageError as error:
@@ -48,8 +49,28 @@ def _found(reference: Reference) -> list[Held]:
         return [in_ollama(reference)]
     if reference.kind == HUB:
         return in_cache(reference)
-    embedded = {"target": zoo.target_path, "draft": zoo.draft_path}
-    path = embedded[reference.name]() if reference.kind == ZOO else path_of(reference)
+    if reference.kind == ZOO:
+        return [_of_zoo(reference.name)]
+    path = path_of(reference)
     if not path.is_file():
         raise UsageError(f"{path}: is no file; name one, or a model to download")
     return [Held(path, path.stat().st_size)]
+
+
+def _of_zoo(name: str) -> Held:
+    """A file that others packed is checked: once for as long as it stays unchanged."""
+    path, wheel = zoo.path(name), zoo.row(name).wheel
+    size = path.stat().st_size
+    if wheel is None:
+        return Held(path, size)
+    if size != wheel.size:
+        raise ModelError(
+            f"{path}: is damaged, or another version ({size:,} bytes, not {wheel.size:,}): {wheel.again}"
+        )
+    try:
+        found = sha256_of(path)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    if found != wheel.sha256:
+        raise ModelError(f"{path}: is damaged, or another version (by its SHA-256): {wheel.again}")
+    return Held(path, size, found, checked=True)

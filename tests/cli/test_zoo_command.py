@@ -38,7 +38,9 @@ def test_path_prints_where_a_model_is(capsys: Capture, name: str, path: Path) ->
 
 
 def test_path_of_an_unknown_model_is_refused(capsys: Capture) -> None:
-    command(capsys, "zoo", "path", "best").refused(2, "no embedded model 'best': choose from target, draft")
+    command(capsys, "zoo", "path", "best").refused(
+        2, "the zoo has no 'best': choose from target, draft, smollm2"
+    )
 
 
 def test_inflate_prints_the_path_of_a_file_that_runs(capsys: Capture, tmp_path: Path) -> None:

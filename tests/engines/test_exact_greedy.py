@@ -17,7 +17,8 @@ from paceline.core.ports import Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.noise import teacher_forced
-from paceline.zoo.inflate import layout_of, write_plain
+from paceline.zoo.inflate import write_plain
+from paceline.zoo.layout import layout_of
 from paceline.zoo.quantize import quantize
 
 ROWS = 8

@@ -11,7 +11,8 @@ import pytest
 
 from paceline.core.errors import ModelError, UsageError
 from paceline.zoo import target_path
-from paceline.zoo.inflate import Layout, choose_layout, inflate
+from paceline.zoo.inflate import inflate
+from paceline.zoo.layout import Layout, choose_layout
 from paceline.zoo.quantize import quantize
 
 SOURCE = Layout(384, 6, 6, 2, 64, 1024, 8192, 1e-5)

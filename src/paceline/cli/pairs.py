@@ -128,6 +128,7 @@ def _target(text: str) -> Facts:
 
 
 def _models(folders: Sequence[Path], interrupts: Interrupts) -> Found:
+    from paceline import zoo
     from paceline.cli.progress import progress
     from paceline.machine.stores.inventory import find
 
@@ -137,7 +138,7 @@ def _models(folders: Sequence[Path], interrupts: Interrupts) -> Found:
 
     # How much there is to look at is known afterwards.
     with progress({"looking for models": 1}, interrupts) as tick:
-        found = find(folders, tick=look)
+        found = find(folders, own=zoo.real(), tick=look)
         tick("looking for models")
     return found
 

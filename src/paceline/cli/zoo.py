@@ -1,4 +1,4 @@
-"""`paceline zoo`: the models that come with the package, and files of any size made from them."""
+"""`paceline zoo`: models that need no download of their own, and files of any size made from them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.references import file_option
 from paceline.core.errors import UsageError
 
-app = typer.Typer(rich_markup_mode=None, short_help="List, find and inflate the embedded models.")
+app = typer.Typer(rich_markup_mode=None, short_help="List, find and inflate models that come with packages.")
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
 @app.callback(invoke_without_command=True)
 def _options(context: typer.Context) -> None:
-    """The embedded models: list them, find their files, make files of any size from them."""
+    """Models that come with packages: list them, find their files, make files of any size from them."""
     options.require_command(context)
 
 
@@ -30,7 +30,7 @@ def _options(context: typer.Context) -> None:
 def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON array on stdout.")] = False,
 ) -> None:
-    """List the embedded models."""
+    """List the models that come with Paceline, and with packages; each can be named as zoo:NAME."""
     from paceline import zoo
 
     models = zoo.models()
@@ -38,32 +38,43 @@ def list_models(
         records = [
             {
                 "name": m.name,
-                "path": str(m.path),
+                "path": None if m.path is None else str(m.path),
                 "size": m.size,
-                "parameters": m.parameters,
+                "parameters": m.parameters or None,
                 "description": m.description,
+                "missing": m.missing or None,
             }
             for m in models
         ]
         typer.echo(json.dumps(records))
         return
+    from paceline.report.models import parameters, size
     from paceline.report.table import listing
 
-    rows = [(m.name, f"{m.parameters / 1e6:.1f}M", f"{m.size / 1e6:.1f} MB", m.description) for m in models]
+    rows = [
+        (
+            m.name,
+            parameters(m.parameters),
+            size(m.size) if m.path is not None else "-",
+            f"not here: {m.missing}" if m.missing else m.description,
+        )
+        for m in models
+    ]
     listing(("name", "parameters", "size", "description"), rows, sys.stdout)
 
 
 @app.command(cls=GroupedCommand)
 def path(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="target or draft", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="As `paceline zoo list` has it.", show_default=False)
+    ],
 ) -> None:
-    """Print where an embedded model is, for use with other programs."""
-    from paceline import zoo
+    """Print where a model of the zoo is, for use with other programs."""
+    from paceline.machine.stores.reference import ZOO, Reference
+    from paceline.naming import held
 
-    paths = {"target": zoo.target_path, "draft": zoo.draft_path}
-    if name not in paths:
-        raise UsageError(f"no embedded model {name!r}: choose from {', '.join(paths)}")
-    typer.echo(str(paths[name]()))
+    for one in held(name, Reference(ZOO, name.removeprefix("zoo:"))):
+        typer.echo(str(one.path))
 
 
 @app.command(cls=GroupedCommand, short_help="Make a larger model that says the same.")
@@ -78,16 +89,20 @@ def inflate(
     source: Annotated[
         Path | None,
         typer.Option(
+            "--from",
             "-m",
             "--model",
             metavar="FILE",
             callback=file_option,
-            help="The Llama GGUF to inflate. Default: the embedded target.",
+            help="The Llama GGUF to inflate; names work too (zoo:smollm2). Default: the embedded target.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
 ) -> None:
-    """Write a model of any size that says what the embedded target says, to measure speed at realistic cost.
+    """Write a model of any size that says what a small one says, to measure speed at realistic cost.
+
+    Its weights are those of the small one, between others that change nothing. Tokenizer and chat template
+    are carried along. The source may be of any type; biases and experts are refused.
 
     The file's path goes to stdout when it is complete; before that there is no file.
     """

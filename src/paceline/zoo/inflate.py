@@ -18,123 +18,58 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.errors import ModelError, UsageError
+from paceline.core.errors import ModelError
 from paceline.system.scratch import scratch_file
 from paceline.system.whole import check_output, output
+from paceline.zoo.layout import ROPE, Layout, choose_layout, layout_of, tensor_shapes
 from paceline.zoo.quantize import BITS, check_ftype, quantize
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, float], None]
-ASPECT = 85  # width per block that models of 0.1B to 3B have, roughly
 CHUNK_ROWS = 4096
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The dimensions of a Llama GGUF file; whatever else it says is carried along unchanged."""
+class Tensor:
+    """A tensor of the source, of whatever type. count: its rows; of one dimension, its numbers."""
 
-    width: int
-    blocks: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    feed_forward: int
-    vocab: int
-    eps: float
+    stored: Any  # gguf's
 
     @property
-    def parameters(self) -> int:
-        """Weights in all tensors, with one shared embedding."""
-        attention = 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
-        block = attention + 3 * self.width * self.feed_forward + 2 * self.width
-        return self.vocab * self.width + self.blocks * block + self.width
+    def count(self) -> int:
+        return int(self.stored.shape[-1])
 
+    def rows(self, start: int, stop: int) -> Array:
+        """These rows, float32, as gguf reads the type; no more of the tensor is in memory. Raises ModelError
+        for a type that gguf cannot read."""
+        import gguf
 
-def layout_of(reader: Any, path: Path) -> Layout:
-    """Read a file's dimensions; raises ModelError for what can't be widened."""
-
-    def value(key: str) -> Any:
-        field = reader.get_field(key)
-        if field is None:
-            raise ModelError(f"{path} has no {key}: not a complete Llama model")
-        return field.contents()
-
-    if value("general.architecture") != "llama":
-        raise ModelError(f"{path} is a {value('general.architecture')} model: only llama can be inflated")
-    if any(tensor.name == "output.weight" for tensor in reader.tensors):
-        raise ModelError(f"{path} has an output matrix of its own: only tied embeddings can be inflated")
-
-    def number(key: str) -> int:
-        return int(value(f"llama.{key}"))
-
-    heads = number("attention.head_count")
-    key_length = reader.get_field("llama.attention.key_length")
-    return Layout(
-        width=number("embedding_length"),
-        blocks=number("block_count"),
-        heads=heads,
-        kv_heads=number("attention.head_count_kv"),
-        head_dim=int(key_length.contents()) if key_length else number("embedding_length") // heads,
-        feed_forward=number("feed_forward_length"),
-        vocab=next(int(tensor.shape[1]) for tensor in reader.tensors if tensor.name == "token_embd.weight"),
-        eps=float(value("llama.attention.layer_norm_rms_epsilon")),
-    )
-
-
-def choose_layout(source: Layout, parameters: int) -> Layout:
-    """The layout nearest to `parameters` weights, of ordinary proportions, that contains `source`.
-
-    Raises UsageError when none comes within 5%.
-    """
-    group = source.heads // source.kv_heads
-    best: tuple[float, Layout] | None = None
-    for multiple in range(source.width // (source.head_dim * group), 64):
-        width = multiple * source.head_dim * group
-        for blocks in range(source.blocks, 80):
-            shape = (width, blocks, multiple * group, multiple, source.head_dim)
-            empty = Layout(*shape, 0, source.vocab, source.eps).parameters
-            wanted = (parameters - empty) / (3 * width * blocks)
-            feed_forward = max(source.feed_forward, round(wanted / 64) * 64)
-            layout = Layout(*shape, feed_forward, source.vocab, source.eps)
-            ratio = np.log(feed_forward / width / 2.75)
-            miss = abs(layout.parameters / parameters - 1)
-            cost = abs(np.log(width / blocks / ASPECT)) + 2 * abs(ratio) + 4 * miss
-            if miss < 0.05 and (best is None or cost < best[0]):
-                best = (cost, layout)
-    if best is None:
-        raise UsageError(
-            f"cannot make a model of {parameters:,} parameters from one of {source.parameters:,}: "
-            "ask for a size between twice the source's and about 3,000,000,000"
-        )
-    return best[1]
-
-
-def tensor_shapes(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Tensor name -> (rows, columns) or (width,), in file order."""
-    d, f = layout.width, layout.feed_forward
-    q, kv = layout.heads * layout.head_dim, layout.kv_heads * layout.head_dim
-    yield "token_embd.weight", (layout.vocab, d)
-    block: dict[str, tuple[int, ...]] = {
-        "attn_norm": (d,), "attn_q": (q, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, q),
-        "ffn_norm": (d,), "ffn_gate": (f, d), "ffn_up": (f, d), "ffn_down": (d, f),
-    }  # fmt: skip
-    for i in range(layout.blocks):
-        yield from ((f"blk.{i}.{name}.weight", shape) for name, shape in block.items())
-    yield "output_norm.weight", (d,)
+        kind = self.stored.tensor_type
+        try:
+            found: Array = gguf.quants.dequantize(self.stored.data[start:stop], kind)
+        except NotImplementedError as error:
+            raise ModelError(
+                f"{self.stored.name} is of type {kind.name}, which can't be read here"
+            ) from error
+        return found
 
 
 def widened(
-    name: str, shape: tuple[int, ...], old: Array | None, scale: float, rng: np.random.Generator
+    name: str, shape: tuple[int, ...], old: Tensor | None, scale: float, rng: np.random.Generator
 ) -> Iterator[Array]:
     """The new tensor in pieces of `CHUNK_ROWS` rows, float32; `old` is None in a new block.
 
     Embedding, attention output and feed-forward down are zero outside the old part: they alone write to the
     residual stream. Everything else only reads from it, or from a column that is multiplied by zero.
     """
+    if name == ROPE:  # of a head, and heads stay as they are
+        assert old is not None
+        yield old.rows(0, shape[0])
+        return
     if len(shape) == 1:
         norm = np.ones(shape, np.float32)
         if old is not None:
-            norm[: old.shape[0]] = old * scale
+            norm[: old.count] = old.rows(0, old.count) * scale
         yield norm
         return
     writes = any(part in name for part in ("token_embd", "attn_output", "ffn_down"))
@@ -144,8 +79,8 @@ def widened(
             piece = np.zeros((rows, shape[1]), np.float32)
         else:
             piece = rng.standard_normal((rows, shape[1]), np.float32) * np.float32(shape[1] ** -0.5)
-        if old is not None and start < old.shape[0]:
-            part = old[start : start + rows]
+        if old is not None and start < old.count:
+            part = old.rows(start, start + rows)
             piece[: part.shape[0], : part.shape[1]] = part
         yield piece
 
@@ -156,8 +91,11 @@ def copy_metadata(reader: Any, writer: Any, layout: Layout, scale: float) -> Non
         "llama.embedding_length": layout.width, "llama.block_count": layout.blocks,
         "llama.feed_forward_length": layout.feed_forward, "llama.attention.head_count": layout.heads,
         "llama.attention.head_count_kv": layout.kv_heads, "llama.attention.key_length": layout.head_dim,
-        "llama.attention.value_length": layout.head_dim, "llama.rope.dimension_count": layout.head_dim,
+        "llama.attention.value_length": layout.head_dim,
     }  # fmt: skip
+    if "llama.rope.dimension_count" not in reader.fields:
+        new["llama.rope.dimension_count"] = layout.head_dim
+    size = f"{layout.parameters / 1e6:.0f}M"
     for key, field in reader.fields.items():
         if key.startswith("GGUF.") or key in new or key in ("general.architecture", "general.file_type"):
             continue
@@ -165,7 +103,9 @@ def copy_metadata(reader: Any, writer: Any, layout: Layout, scale: float) -> Non
         if key == "llama.attention.layer_norm_rms_epsilon":
             value = value * scale**2
         elif key == "general.name":
-            value = f"{value}, inflated to {layout.parameters / 1e6:.0f}M"
+            value = f"{value}, inflated to {size}"
+        elif key == "general.size_label":
+            value = size
         writer.add_key_value(key, value, field.types[0], field.types[-1] if len(field.types) > 1 else None)
     for key, value in new.items():
         writer.add_uint32(key, value)
@@ -179,7 +119,7 @@ def write_plain(
 
     kind = gguf.GGMLQuantizationType[ftype]
     scale = (source.width / layout.width) ** 0.5
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    tensors = {tensor.name: Tensor(tensor) for tensor in reader.tensors}
     writer = gguf.GGUFWriter(str(out), "llama")
     with ExitStack() as stack:
         stack.callback(writer.close)
@@ -196,15 +136,10 @@ def write_plain(
         writer.write_ti_data_to_file()
         stream = writer.fout[0]
         for number, (name, shape) in enumerate(shapes):
-            old = (
-                gguf.quants.dequantize(tensors[name].data, tensors[name].tensor_type)
-                if name in tensors
-                else None
-            )
             writer.write_padding(stream, stream.tell())
             # a generator a tensor: its numbers depend on the seed and its name alone
             rng = np.random.default_rng([seed, *name.encode()])
-            for piece in widened(name, shape, old, scale, rng):
+            for piece in widened(name, shape, tensors.get(name), scale, rng):
                 piece = piece if len(shape) == 1 or ftype == "F32" else gguf.quants.quantize(piece, kind)
                 stream.write(np.ascontiguousarray(piece).data)  # tofile() would not say that a disk is full
             progress("write", (number + 1) / len(shapes))

@@ -53,6 +53,7 @@ LIBRARY = "registry.ollama.ai/library"
         ("user/repo:m-Q8_0.gguf", HUB, "user/repo", "m-Q8_0.gguf"),
         ("zoo:target", ZOO, "target", ""),
         ("zoo:draft", ZOO, "draft", ""),
+        ("ZOO:smollm2-draft", ZOO, "smollm2-draft", ""),
     ],
 )
 def test_every_way_to_name_a_model(text: str, kind: str, name: str, tag: str) -> None:
@@ -102,7 +103,9 @@ def test_a_path_that_exists_wins(text: str) -> None:
         ("hf.co/user/repo/tree/dev", "write hf.co/USER/REPO"),
         ("hf.co/" + "a" * 600 + "/b", "at most 512 characters"),
         ("https://example.com/user/repo", "only those of huggingface.co"),
-        ("zoo:other", "zoo:target and zoo:draft"),
+        ("zoo:", "is empty"),
+        ("zoo:../x", "is no name"),
+        ("zoo:a/b", "is no name"),
         ("\x1b[31mred", "no such file"),
         ("\ud800", "no such file"),
     ],

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,8 @@ from paceline.machine.stores.places import HUB, OLLAMA, places
 from paceline.machine.stores.search import MODELS, Candidate, Search, Tick, file_id, silent
 
 AT_ONCE = 8  # headers; mostly they wait for the disk
-FOLDER = "folder"  # in place of a program's name
+FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
+OWN = -1  # in place of a store's number
 # Drafters that read the target's hidden states, and no model by themselves.
 DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})
 # By general.type.
@@ -90,10 +92,15 @@ class Found:
 
 
 def find(
-    folders: Sequence[Path] = (), *, tick: Tick = silent, environ: Mapping[str, str] = os.environ
+    folders: Sequence[Path] = (),
+    *,
+    own: Mapping[str, Path] | None = None,
+    tick: Tick = silent,
+    environ: Mapping[str, str] = os.environ,
 ) -> Found:
     """Everything there is, in the stores of other programs, in `folders` and in those of PACELINE_MODELS.
-    What cannot be used is a note and never an error. tick: see Search."""
+    What cannot be used is a note and never an error. own: files of the zoo's, by what a user types for them.
+    tick: see Search."""
     search = Search(tick)
     stores = places(environ)
     given = [*folders, *(Path(part) for part in _parts(environ.get("PACELINE_MODELS", "")))]
@@ -101,9 +108,12 @@ def find(
         if not os.path.exists(folder):  # noqa: PTH110  # Path's may raise
             search.note(folder, "no such folder")
         stores.append((FOLDER, folder.absolute()))
-    named = _named(stores, search)
+    named = _named(stores, search, own or {})
     facts = _facts(named, search)
-    models = [_model(facts[key], [(stores[i][0], one) for i, one in named[key]]) for key in facts]
+    models = [
+        _model(facts[key], [(stores[i][0] if i != OWN else ZOO, one) for i, one in named[key]])
+        for key in facts
+    ]
     counts = Counter(i for key in facts for i in {i for i, _ in named[key]})
     return Found(
         sorted(_unambiguous(models), key=_order),
@@ -113,19 +123,24 @@ def find(
 
 
 def _named(
-    stores: Sequence[tuple[str, Path]], search: Search
+    stores: Sequence[tuple[str, Path]], search: Search, own: Mapping[str, Path]
 ) -> dict[tuple[int, int], list[tuple[int, Candidate]]]:
-    """Every file that may be a model, with the number of each store it was found in and what it is called
-    there."""
+    """Every file that may be a model, with the number of each store it was found in (OWN: none, it is the
+    zoo's) and what it is called there."""
     named: dict[tuple[int, int], list[tuple[int, Candidate]]] = {}
-    for i, (store, path) in enumerate(stores):
-        for candidate in _candidates(store, path, search):
-            try:
-                key = file_id(candidate.path.stat())
-            except OSError:
-                search.note(candidate.path, "is gone by now")
-                continue
-            named.setdefault(key, []).append((i, candidate))
+    packed = ((OWN, Candidate(path, reference)) for reference, path in own.items())
+    stored = (
+        (i, candidate)
+        for i, (store, path) in enumerate(stores)
+        for candidate in _candidates(store, path, search)
+    )
+    for i, candidate in chain(packed, stored):
+        try:
+            key = file_id(candidate.path.stat())
+        except OSError:
+            search.note(candidate.path, "is gone by now")
+            continue
+        named.setdefault(key, []).append((i, candidate))
     return named
 
 

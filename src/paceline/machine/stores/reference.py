@@ -3,7 +3,7 @@
     models/a.gguf           a path; one that exists wins over every other reading
     ollama:llama3.2:3b      of Ollama's store; also ollama:user/name:tag
     hf.co/user/repo:Q4_K_M  of the Hugging Face cache; also user/repo[:quant], hf:user/repo, a page's address
-    zoo:target              a model that comes with Paceline
+    zoo:smollm2             a model of the zoo, of those that come with Paceline or with a package
 
 Which file of a repository is meant is chosen as llama.cpp does it (common/download.cpp), except that it takes
 the first one where neither Q4_K_M nor Q8_0 is there, and we ask.
@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from paceline.core.errors import UsageError
 
 PATH, OLLAMA, HUB, ZOO = "path", "ollama", "hub", "zoo"
-FORMS = "a path, ollama:NAME[:TAG], hf.co/USER/REPO[:QUANT] or zoo:target"
+FORMS = "a path, ollama:NAME[:TAG], hf.co/USER/REPO[:QUANT] or zoo:smollm2"
 LONGEST = 512  # characters of a name; a path may be longer
 LONGEST_PART = 240  # bytes of one part of it: file systems take 255
 USUAL = ("Q4_K_M", "Q8_0")
@@ -46,8 +46,9 @@ _LABEL = re.compile(
 
 @dataclass(frozen=True)
 class Reference:
-    """kind: PATH, OLLAMA, HUB or ZOO. name: the path; host/namespace/name of Ollama's; user/repo; target or
-    draft. tag: Ollama's tag; a quantisation or a file's name in a repository, empty where it is left open."""
+    """kind: PATH, OLLAMA, HUB or ZOO. name: the path; host/namespace/name of Ollama's; user/repo; of the zoo,
+    which need not have it. tag: Ollama's tag; a quantisation or a file's name in a repository, empty where it
+    is left open."""
 
     kind: str
     name: str
@@ -137,8 +138,7 @@ def _ollama(text: str, rest: str) -> Reference:
 
 
 def _zoo(text: str, rest: str) -> Reference:
-    if rest not in ("target", "draft"):
-        raise UsageError(f"{_short(text)}: the embedded models are zoo:target and zoo:draft")
+    _check(text, [rest])
     return Reference(ZOO, rest)
 
 
