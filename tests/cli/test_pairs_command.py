@@ -26,6 +26,7 @@ def no_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*stores, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("paceline.machine.stores.places.OLLAMA_SERVICE", tmp_path / "nobody")
+    monkeypatch.setattr("paceline.zoo.real", dict)
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
     monkeypatch.setattr("paceline.machine.hardware.bandwidth.measured", lambda threads=None, **_: 1e9)
     app = typer.Typer(rich_markup_mode=None)

