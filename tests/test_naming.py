@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from command_line import program
 from paceline import zoo
 from paceline.core.errors import ModelError, UsageError
 from paceline.machine.stores.reference import parse
@@ -63,6 +65,12 @@ def test_a_file_that_cannot_be_read_is_one_line(installed: Path, monkeypatch: py
     monkeypatch.setattr("paceline.naming.sha256_of", closed)
     with pytest.raises(ModelError, match=r"cannot be read \(Permission denied\)"):
         file_of("zoo:smollm2")
+
+
+def test_the_program_says_it_in_one_line(tmp_path: Path) -> None:
+    model = pretend(tmp_path, DATA)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    program("run", "-m", "zoo:smollm2", "Hello", PYTHONPATH=path).refused(1, f"{model}: is damaged", AGAIN)
 
 
 @pytest.mark.parametrize("listed", [True, False])
