@@ -270,3 +270,31 @@ def test_heads_wider_than_the_model_keep_their_number() -> None:
     layout = choose_layout(source, 125_000_000)
     assert layout.heads >= 12
     assert layout.kv_heads >= 4
+
+
+def huge(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
+    tensors["blk.0.attn_q.weight"] = np.full((64, 64), 1e6)
+
+
+def test_weights_beyond_half_precision_are_refused_where_they_would_be_lost(tmp_path: Path) -> None:
+    source = rewritten(write_llama(tmp_path / "llama.gguf"), tmp_path / "source.gguf", huge)
+    with pytest.raises(ModelError, match=r"blk.0.attn_q.weight has weights too large for F16: make it BF16"):
+        inflate(source, tmp_path / "out.gguf", 1_000_000, "F16")
+    assert not (tmp_path / "out.gguf").exists()
+    inflate(source, tmp_path / "out.gguf", 1_000_000, "BF16")
+
+
+def test_norms_may_be_of_another_type(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    source = write_llama(tmp_path / "llama.gguf")
+    kind = gguf.GGMLQuantizationType.BF16
+    norm = np.linspace(0.5, 2, 64, dtype=np.float32)
+    stored = SimpleNamespace(
+        name="output_norm.weight", shape=[64], tensor_type=kind, data=gguf.quants.quantize(norm, kind)
+    )
+    reader = gguf.GGUFReader(source)
+    reader.tensors = [stored if one.name == stored.name else one for one in reader.tensors]
+    layout = layout_of(reader, source)
+    write_plain(reader, layout, layout, tmp_path / "out.gguf", "F32", 0, lambda *_: None)
+    made = {one.name: one.data for one in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
+    np.testing.assert_allclose(made["output_norm.weight"], norm, rtol=2**-8)

@@ -40,18 +40,19 @@ class Tensor:
         return int(self.stored.shape[-1])
 
     def rows(self, start: int, stop: int) -> Array:
-        """These rows, float32, as gguf reads the type; no more of the tensor is in memory. Raises ModelError
-        for a type that gguf cannot read."""
+        """These rows, float32, as gguf reads the type; no more of a matrix is in memory. Raises ModelError
+        for what gguf cannot read."""
         import gguf
 
-        kind = self.stored.tensor_type
+        name, kind, data = self.stored.name, self.stored.tensor_type, self.stored.data
+        single = len(self.stored.shape) == 1  # may be stored as bytes, and has no rows to choose from
         try:
-            found: Array = gguf.quants.dequantize(self.stored.data[start:stop], kind)
+            found: Array = gguf.quants.dequantize(data if single else data[start:stop], kind)
         except NotImplementedError as error:
-            raise ModelError(
-                f"{self.stored.name} is of type {kind.name}, which can't be read here"
-            ) from error
-        return found
+            raise ModelError(f"{name} is of type {kind.name}, which can't be read here") from error
+        except ValueError as error:
+            raise ModelError(f"{name} is not what its type {kind.name} asks for ({error})") from error
+        return found[start:stop] if single else found
 
 
 def widened(
@@ -99,16 +100,34 @@ def copy_metadata(reader: Any, writer: Any, layout: Layout, scale: float) -> Non
     for key, field in reader.fields.items():
         if key.startswith("GGUF.") or key in new or key in ("general.architecture", "general.file_type"):
             continue
-        value = field.contents()
+        try:
+            value = field.contents()
+        except ValueError as error:
+            raise ModelError(f"{key} can't be read ({error})") from error
+        if isinstance(value, list) and not value:  # gguf writes no empty list
+            continue
         if key == "llama.attention.layer_norm_rms_epsilon":
-            value = value * scale**2
-        elif key == "general.name":
+            writer.add_float32(key, float(value) * scale**2)
+            continue
+        if key == "general.name" and isinstance(value, str):
             value = f"{value}, inflated to {size}"
-        elif key == "general.size_label":
+        elif key == "general.size_label" and isinstance(value, str):
             value = size
         writer.add_key_value(key, value, field.types[0], field.types[-1] if len(field.types) > 1 else None)
     for key, value in new.items():
         writer.add_uint32(key, value)
+
+
+def rounded(piece: Array, kind: Any, name: str) -> Array:
+    """As F16 or BF16, in bytes. Raises ModelError for weights beyond F16's range."""
+    import gguf
+
+    try:
+        with np.errstate(over="raise"):
+            found: Array = gguf.quants.quantize(piece, kind)
+    except FloatingPointError as error:
+        raise ModelError(f"{name} has weights too large for {kind.name}: make it BF16 or F32") from error
+    return found
 
 
 def write_plain(
@@ -140,7 +159,8 @@ def write_plain(
             # a generator a tensor: its numbers depend on the seed and its name alone
             rng = np.random.default_rng([seed, *name.encode()])
             for piece in widened(name, shape, tensors.get(name), scale, rng):
-                piece = piece if len(shape) == 1 or ftype == "F32" else gguf.quants.quantize(piece, kind)
+                if len(shape) > 1 and ftype != "F32":
+                    piece = rounded(piece, kind, name)
                 stream.write(np.ascontiguousarray(piece).data)  # tofile() would not say that a disk is full
             progress("write", (number + 1) / len(shapes))
         writer.write_padding(stream, stream.tell())
@@ -183,9 +203,9 @@ def inflate(
         raise ModelError(f"{source}: {what}; give the path of a .gguf model")
     try:
         reader = gguf.GGUFReader(source)
-    except (ValueError, IndexError, KeyError) as error:
+        old = layout_of(reader, source)
+    except (ValueError, IndexError, KeyError, TypeError) as error:  # ValueError: also bytes that are no text
         raise ModelError(f"{source} is not a complete GGUF file ({error})") from error
-    old = layout_of(reader, source)
     layout = choose_layout(old, parameters)
     plain_type = ftype if ftype in ("F32", "F16", "BF16") else "F16"
     bits = BITS[plain_type] + (BITS[ftype] if ftype != plain_type else 0)

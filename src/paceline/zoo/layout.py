@@ -60,11 +60,13 @@ def layout_of(reader: Any, path: Path) -> Layout:
         found = value(f"llama.{key}")
         if not isinstance(found, int):
             raise ModelError(f"{path} has blocks of several kinds (llama.{key}): it can't be inflated")
+        if found < 1:
+            raise ModelError(f"{path} is damaged: llama.{key} is {found}")
         return found
 
     names = {tensor.name for tensor in reader.tensors}
     embedding = next((tensor for tensor in reader.tensors if tensor.name == "token_embd.weight"), None)
-    if embedding is None:
+    if embedding is None or len(embedding.shape) != 2:
         raise ModelError(f"{path} has no token_embd.weight: not a complete Llama model")
     width, heads = number("embedding_length"), number("attention.head_count")
     has_length = reader.get_field("llama.attention.key_length") is not None
@@ -80,6 +82,8 @@ def layout_of(reader: Any, path: Path) -> Layout:
         tied="output.weight" not in names,
         slowed=ROPE in names,
     )
+    if layout.heads % layout.kv_heads:
+        raise ModelError(f"{path} is damaged: {layout.heads} heads over {layout.kv_heads} key/value heads")
     _check_tensors(reader, layout, path)
     return layout
 
