@@ -261,7 +261,7 @@ def test_a_curve_falls_only_where_that_was_measured_often_enough() -> None:
     assert thin({}).seconds(4, DEPTH) == JAGGED[4]
     assert thin({4: 2}).seconds(4, DEPTH) == JAGGED[3]
     assert thin({4: 2}).seconds(8, DEPTH) == JAGGED[8]  # of which enough is known
-    cost = Cost({DEPTH: JAGGED, 1024: {4: 2.0}}, 1.0, {DEPTH: {n: 2 for n in JAGGED}, 1024: {4: 1}})
+    cost = Cost({DEPTH: JAGGED, 1024: {4: 2.0}}, 1.0, {DEPTH: dict.fromkeys(JAGGED, 2), 1024: {4: 1}})
     assert cost.seconds(4, DEPTH) == JAGGED[4]  # three samples in all
 
 
@@ -297,7 +297,7 @@ def test_what_is_read_says_what_was_written(
     samples: int,
     noise: float,
 ) -> None:
-    cost = Cost(table, noise, {depth: {n: samples for n in cells} for depth, cells in table.items()})
+    cost = Cost(table, noise, {depth: dict.fromkeys(cells, samples) for depth, cells in table.items()})
     for _ in range(3):
         for n, depth, seconds in passes:
             cost.observe(n, depth, seconds)

@@ -51,7 +51,7 @@ def unpacked(source: Path, folder: Path) -> Path:
 
 
 class Teacher:
-    """One llama.cpp context of SLOTS sequences, on one thread: two that wait for each other lose to other work."""
+    """One llama.cpp context of SLOTS sequences, on one thread: two that wait for each other lose."""
 
     def __init__(self, path: Path) -> None:
         self._quiet = llama_cpp.llama_log_callback(lambda *_: None)
@@ -81,7 +81,8 @@ class Teacher:
         llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self.context), slot, -1, -1)
 
     def decode(self, rows: list[tuple[int, int, int, bool]]) -> Array:
-        """rows: (token, position, slot, whether its logits are asked for), BATCH at most -> (asked, tokens)."""
+        """rows: (token, position, slot, whether its logits are asked for), BATCH at most.
+        Returns (asked, tokens)."""
         batch = self.batch
         batch.n_tokens = len(rows)
         for i, (token, position, slot, asked) in enumerate(rows):

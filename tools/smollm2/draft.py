@@ -1,11 +1,11 @@
 """Train the real model's draft from its answers: `python -m tools.smollm2.draft --help`.
 
-A Llama of four blocks whose embedding begins as the 160 principal components of the real one's. It learns what
-was likely at each token (`answers.py`), by cross-entropy, and from the middle of the run on also to be accepted:
-one minus the overlap of both distributions is how often a sampled guess is refused (Leviathan et al. 2023,
-arXiv:2211.17192, theorem 3.5). The output matrix is most of such a model, so that a step looks at the tokens
-that were likely anywhere in its batch, and at some of the others, weighed up to stand for all (importance
-sampling: Bengio & Senecal 2008).
+A Llama of four blocks whose embedding begins as the 160 principal components of the real one's. It learns
+what was likely at each token (`answers.py`), by cross-entropy, and from the middle of the run on also to be
+accepted: one minus the overlap of both distributions is how often a sampled guess is refused (Leviathan et
+al. 2023, arXiv:2211.17192, theorem 3.5). The output matrix is most of such a model, so that a step looks at
+the tokens that were likely anywhere in its batch, and at some of the others, weighed up to stand for all
+(importance sampling: Bengio & Senecal 2008).
 
 The schedule runs on the clock. New shards are read as they come; a run goes on from its checkpoint.
 """
@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from torch import Tensor
 
 from paceline.system.scratch import scratch_file
@@ -186,13 +185,13 @@ def export(draft: Llama, target: Path, out: Path, ftype: str) -> None:
     with whole(out) as part, scratch_file(out.parent) as plain:
         writer = gguf.GGUFWriter(str(plain), "llama")
         fields = {
-            "name": "Paceline draft for SmolLM2 135M Instruct", "license": "apache-2.0",
-            "description": "Distilled from SmolLM2 135M Instruct, to draft for it", "file_type": FTYPES["F32"],
+            "name": "Paceline draft for SmolLM2 135M Instruct", "file_type": FTYPES["F32"],
+            "description": "Distilled from SmolLM2 135M Instruct, to draft for it", "license": "apache-2.0",
             "context_length": SHAPE.context, "embedding_length": SHAPE.width, "block_count": SHAPE.blocks,
             "feed_forward_length": SHAPE.feed_forward, "head_count": SHAPE.heads,
             "head_count_kv": SHAPE.kv_heads, "key_length": SHAPE.head_dim, "value_length": SHAPE.head_dim,
-            "vocab_size": SHAPE.vocab, "rope_dimension_count": SHAPE.head_dim, "rope_freq_base": SHAPE.rope_base,
-            "layer_norm_rms_eps": SHAPE.eps,
+            "vocab_size": SHAPE.vocab, "rope_dimension_count": SHAPE.head_dim,
+            "rope_freq_base": SHAPE.rope_base, "layer_norm_rms_eps": SHAPE.eps,
         }  # fmt: skip
         for name, value in fields.items():
             getattr(writer, f"add_{name}")(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pydoc
+import pydoc_data.topics
 import random
 import sys
 import textwrap
@@ -16,8 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import pydoc_data.topics
 
 TOPICS = """
 rivers, volcanoes, bread, bicycles, the Roman empire, jazz, penguins, chess, solar panels, the moon landing, tea,
@@ -238,7 +237,7 @@ def about_code(rng: random.Random) -> str:
 def first(rng: random.Random) -> str | None:
     kind = rng.random()
     for share, make in (
-        (0.30, lambda rng: None), (0.14, lambda rng: fill(rng, rng.choice(OPEN))), (0.14, about_text),
+        (0.30, lambda _: None), (0.14, lambda rng: fill(rng, rng.choice(OPEN))), (0.14, about_text),
         (0.08, about_code), (0.08, lambda rng: fill(rng, rng.choice(CODE))), (0.10, arithmetic), (0.07, record),
         (0.03, german), (1.0, lambda rng: fill(rng, rng.choice(ARTICLES))),
     ):  # fmt: skip
