@@ -16,6 +16,7 @@ import paceline
 from paceline.cli import (
     bench_history,
     certify,
+    chat,
     check,
     corpus,
     doctor,
@@ -41,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", cls=GroupedCommand, short_help="Complete a prompt.", epilog=options.EPILOG)(run.run)
+app.command("chat", cls=GroupedCommand, short_help="Talk with a model.", epilog=options.EPILOG)(chat.chat)
 app.command(
     "certify", cls=GroupedCommand, short_help="Check that drafting changes nothing.", epilog=options.EPILOG
 )(certify.certify)
