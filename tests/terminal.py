@@ -39,7 +39,7 @@ class Terminal:
         os.close(theirs)
         self.seen = ""
 
-    def type(self, text: str) -> None:
+    def write(self, text: str) -> None:
         os.write(self._ours, text.encode())
 
     def expect(self, pattern: str, seconds: float = 60.0) -> str:

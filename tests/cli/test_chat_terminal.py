@@ -23,17 +23,17 @@ def test_an_answer_is_stopped_and_the_conversation_goes_on(tmp_path: Path) -> No
     file = tmp_path / "said.json"
     with chat(tmp_path / "home", "--system", "You like to talk.") as terminal:
         terminal.expect(READY)
-        terminal.type("Tell me a long story about a ship." + ENTER)
+        terminal.write("Tell me a long story about a ship." + ENTER)
         terminal.expect(r"ship\.\r+\n\w+ \w+ \w+")
-        terminal.type(CTRL_C)
+        terminal.write(CTRL_C)
         terminal.expect(READY)
-        terminal.type("/stats" + ENTER)
+        terminal.write("/stats" + ENTER)
         assert "1 turn, " in terminal.expect("tokens of context")
         terminal.expect(READY)
-        terminal.type(f"/save {file}{ENTER}")
+        terminal.write(f"/save {file}{ENTER}")
         terminal.expect("3 messages are in ")
         terminal.expect(READY)
-        terminal.type(CTRL_D)
+        terminal.write(CTRL_D)
         assert terminal.ended() == 0
     system, user, assistant = json.loads(file.read_text())
     assert (system["role"], user["content"]) == ("system", "Tell me a long story about a ship.")
@@ -44,28 +44,28 @@ def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: P
     home, file = tmp_path / "home", tmp_path / "said.json"
     with chat(home, "-n", "4") as terminal:
         terminal.expect(READY)
-        terminal.type(f'"""one{ENTER}two"""{ENTER}')
+        terminal.write(f'"""one{ENTER}two"""{ENTER}')
         terminal.expect(r"cut after 4 tokens")
         terminal.expect(READY)
-        terminal.type(f"never said{CTRL_C}a{ALT_ENTER}b{ENTER}")
+        terminal.write(f"never said{CTRL_C}a{ALT_ENTER}b{ENTER}")
         terminal.expect(r"cut after 4 tokens")
         terminal.expect(READY)
-        terminal.type(f"/save {file}{ENTER}")
+        terminal.write(f"/save {file}{ENTER}")
         terminal.expect("4 messages are in ")
         terminal.expect(READY)
-        terminal.type("/clear" + ENTER)
+        terminal.write("/clear" + ENTER)
         terminal.expect("forgotten")
         terminal.expect(READY)
-        terminal.type(CTRL_C)
+        terminal.write(CTRL_C)
         terminal.expect("Ctrl-D or /bye ends the chat")
         terminal.expect(READY)
-        terminal.type("\x1b[A" * 3 + ENTER)  # three lines up: what was said before /save
+        terminal.write("\x1b[A" * 3 + ENTER)  # three lines up: what was said before /save
         terminal.expect(r"cut after 4 tokens")
         terminal.expect(READY)
-        terminal.type("/stats" + ENTER)
+        terminal.write("/stats" + ENTER)
         terminal.expect("1 turn, ")
         terminal.expect(READY)
-        terminal.type("/bye" + ENTER)
+        terminal.write("/bye" + ENTER)
         assert terminal.ended() == 0
     assert [one["content"] for one in json.loads(file.read_text())[::2]] == ["one\ntwo", "a\nb"]
     history = home / "chat_history"
@@ -76,12 +76,12 @@ def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: P
 def test_ctrl_c_while_the_prompt_is_read_takes_the_message_back(tmp_path: Path) -> None:
     with chat(tmp_path / "home") as terminal:
         terminal.expect(READY)
-        terminal.type('"""' + "".join(f"line {n} of many{ENTER}" for n in range(60)) + f'"""{ENTER}')
+        terminal.write('"""' + "".join(f"line {n} of many{ENTER}" for n in range(60)) + f'"""{ENTER}')
         terminal.expect("reading the prompt: 0 of ")
-        terminal.type(CTRL_C)
+        terminal.write(CTRL_C)
         terminal.expect("stopped before the first word: your message is taken back")
         terminal.expect(READY)
-        terminal.type("/stats" + ENTER)
+        terminal.write("/stats" + ENTER)
         terminal.expect("0 of 1,024 tokens of context")
-        terminal.type(CTRL_D)
+        terminal.write(CTRL_D)
         assert terminal.ended() == 0

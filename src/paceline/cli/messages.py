@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from paceline.cli.options import PROMPT, option, read_text
+from paceline.cli.options import PROMPT, option
+from paceline.cli.texts import read_text
 from paceline.core import typed
 from paceline.core.errors import PacelineError, UsageError
 

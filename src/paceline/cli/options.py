@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli.references import model_option
+from paceline.cli.texts import read_stdin, read_text
 from paceline.core import typed
 from paceline.core.drafters import DRAFTERS
 from paceline.core.errors import UsageError
@@ -261,22 +262,7 @@ def read_prompts(file: Path) -> list[str]:
     return prompts
 
 
-def read_text(file: Path) -> str:
-    """All of a file. Raises UsageError for what cannot be read, or is not UTF-8."""
-    try:
-        return _decoded(file.read_bytes(), str(file))
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read ({error.strerror}); give a text file") from error
-
-
 def _read_stdin(*, asked: bool) -> str:
     if sys.stdin is None or (not asked and sys.stdin.isatty()):
         raise UsageError("no prompt: give it as an argument, with -p, with -f FILE or on stdin")
-    return _decoded(sys.stdin.buffer.read(), "stdin")
-
-
-def _decoded(data: bytes, where: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: is not UTF-8 text (byte {error.start}); convert it first") from error
+    return read_stdin()
