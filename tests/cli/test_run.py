@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,20 @@ def test_the_same_seed_draws_the_same_text_and_another_seed_another(capsys: Capt
         for seed in ("3", "3", "4")
     )
     assert first == again != other
+
+
+def test_without_a_seed_chance_draws_and_tells_how_to_draw_the_same_again(
+    capsys: Capture, target: Path
+) -> None:
+    drawn = ("ab ab", "-n", "24", "--ignore-eos", "--temp", "1.5")
+    first, second = run(capsys, target, *drawn, "--json"), run(capsys, target, *drawn, "--json")
+    assert first.json["text"] != second.json["text"]
+    seed = first.json["provenance"]["request"]["seed"]
+    assert run(capsys, target, *drawn, "--json", "--seed", str(seed)).json["text"] == first.json["text"]
+    done = run(capsys, target, *drawn)
+    told = re.match(r"seed (\d+) \(by chance; --seed \1 draws the same again\)\n24 tokens", done.err)
+    assert told
+    assert run(capsys, target, *drawn, "--seed", told[1]).out == done.out
 
 
 @pytest.mark.parametrize(

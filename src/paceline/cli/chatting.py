@@ -17,6 +17,7 @@ from paceline.cli.conversation import Conversation
 from paceline.cli.interrupts import Early, Interrupts
 from paceline.cli.lines import unquoted
 from paceline.cli.reading import Reading
+from paceline.cli.slowness import Slowness
 from paceline.core.errors import PacelineError, UsageError
 from paceline.core.printable import printable, shortened
 from paceline.core.sampling import Sampling
@@ -58,7 +59,7 @@ class Chat:
         self._llm, self._conversation, self._early = llm, conversation, early
         self._request, self._show_stats = request | asdict(sampling), show_stats
         self._marks, self._show_sources = Marks(Console(file=sys.stdout)), False
-        self._answered = 0
+        self._answered, self._slowness, self._said_slow = 0, Slowness(llm), False
         self._last: dict[str, Any] | None = None  # the last answer's record
         self._commands: dict[str, Callable[[str], None]] = {
             "help": self._help,
@@ -160,6 +161,9 @@ class Chat:
             )
         elif said.stop_reason == "length":
             self._say(f"(cut after {said.n_tokens:,} tokens: -n)")
+        if not self._said_slow and (slow := self._slowness.said()):
+            self._said_slow = True  # once is enough
+            self._say(f"paceline: {slow}")
         if self._show_stats and self._last is not None:
             self._say(summary(self._last))
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from paceline.cli.exits import INTERRUPTED
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.reading import Reading
+from paceline.cli.slowness import Slowness
 from paceline.core.errors import ModelError
 from paceline.core.sampling import Sampling
 from paceline.lab.judge import judge, warm_up
@@ -58,6 +59,7 @@ class Completion:
         self._request = request | asdict(sampling)
         self._as_json, self._show_sources = as_json, show_sources
         self._show_stats, self._chat = show_stats, chat
+        self._slowness = Slowness(llm)
         self._marks = Marks(Console(file=sys.stdout))
         self._err = Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
 
@@ -89,6 +91,7 @@ class Completion:
         else:
             self._note(summary(run), "dim")
             self._stats(run, sys.stderr)
+        self._busy()
         return INTERRUPTED if self._interrupts.pressed else 0
 
     def compare(self, prompt: Sequence[int]) -> int:
@@ -117,6 +120,7 @@ class Completion:
             self._note("")
             comparison(record, judgement.said, sys.stdout)
             self._stats(drafted, sys.stdout)
+        self._busy()
         judgement.require_lossless()
         return 0
 
@@ -185,6 +189,10 @@ class Completion:
         with self._err.capture() as captured:
             self._err.print(text, style=style)
         sys.stderr.write(captured.get())
+
+    def _busy(self) -> None:
+        if said := self._slowness.said():
+            self._note(f"paceline: {said}")
 
     def _stats(self, run: dict[str, Any], file: IO[str]) -> None:
         if self._show_stats:
