@@ -21,16 +21,17 @@ class Screen(io.StringIO):
         return True
 
 
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+def shown_on(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Not a fixture: pytest sets stderr anew after those."""
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     return screen
 
 
 def test_a_terminal_shows_a_line_after_a_moment_and_takes_it_away(
-    screen: Screen, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    screen = shown_on(monkeypatch)
     monkeypatch.setattr(reading, "SOON", 0.05)
     tell = Reading(CALM)
     tell(0, 2776)
@@ -47,7 +48,8 @@ def test_a_terminal_shows_a_line_after_a_moment_and_takes_it_away(
     assert screen.getvalue().endswith(f"\r{' ' * len(last)}\r")
 
 
-def test_what_is_read_in_a_moment_shows_nothing(screen: Screen) -> None:
+def test_what_is_read_in_a_moment_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = shown_on(monkeypatch)
     tell = Reading(CALM)
     for read in (0, 512, 600):
         tell(read, 600)
@@ -67,6 +69,7 @@ def test_elsewhere_there_is_a_line_every_few_seconds(capsys: pytest.CaptureFixtu
     )
 
 
-def test_ctrl_c_stops_the_reading(screen: Screen) -> None:
+def test_ctrl_c_stops_the_reading() -> None:
+    pressed: Any = SimpleNamespace(pressed=True)
     with pytest.raises(KeyboardInterrupt):
-        Reading(SimpleNamespace(pressed=True))(512, 4096)  # type: ignore[arg-type]
+        Reading(pressed)(512, 4096)

@@ -49,9 +49,9 @@ def test_usual_passes_are_not_spoken_of(monkeypatch: pytest.MonkeyPatch, taken: 
 def test_who_has_the_processors_is_said_of_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     said, _ = watched(monkeypatch, 8.0, others=1.9)
     assert said == (
-        "passes took 8.0 times what they are known to take here: other programs kept 1.9 of 2 processors busy, "
-        "beside 2 threads of ours (most of all hog, process 7); end them, or leave them cores (-t): threads wait "
-        "for the slowest among them"
+        "passes took 8.0 times what they are known to take here: other programs kept 1.9 of 2 processors "
+        "busy, beside 2 threads of ours (most of all hog, process 7); end them, or leave them cores (-t): "
+        "threads wait for the slowest among them"
     )
 
 
