@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from command_line import Done, command, run
 from gguf_files import write_llama
 from paceline.cli.conversation import Conversation
 from paceline.cli.lines import is_open, unquoted
+from paceline.stream import Piece, Stream
 from real_model import smollm2
 
 Capture = pytest.CaptureFixture[str]
@@ -132,6 +134,7 @@ def test_what_goes_wrong_in_a_turn_is_a_line_and_the_next_one_goes_on(
     assert lines[0].startswith("paceline: /dance: no such command; /help lists them")
     assert lines[1].startswith("paceline: the prompt has ")
     assert [one["content"] for one in saved(file)][0::2] == ["hi"]
+    assert "no longer sees" not in done.err
     assert all(line.startswith(("paceline: ", "(cut after", "2 messages")) for line in lines)
 
 
@@ -145,6 +148,21 @@ def test_a_full_context_drops_the_oldest_turns_and_says_so(
     words = "the context of 160 tokens is full: the model no longer sees the oldest "
     assert words in done.err
     assert len(saved(file)) == 12  # nothing is lost but from the model's sight
+
+
+def test_ctrl_c_ends_a_chat_with_nobody_there(
+    capsys: Capture, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_piece = Stream.__next__
+
+    def pressing(stream: Stream) -> Piece:
+        piece = next_piece(stream)
+        signal.raise_signal(signal.SIGINT)
+        return piece
+
+    monkeypatch.setattr(Stream, "__next__", pressing)
+    done = chat(capsys, model, "one\ntwo\n")
+    assert (done.code, done.out.count("\n")) == (130, 1)
 
 
 def test_a_model_without_a_chat_template_is_refused(capsys: Capture, target: Path) -> None:

@@ -68,7 +68,7 @@ def chat(
         conversation = Conversation(llm, begun)
         request = {"max_tokens": n_predict, "seed": first}
         early = Early()
-        talk = Chat(llm, conversation, request, sampling, early, show_stats=stats)
+        talk = Chat(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
         if by_chance:
             note(options.by_chance(first))
         if not terminal:

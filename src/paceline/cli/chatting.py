@@ -14,6 +14,7 @@ from rich.console import Console
 from paceline.cli import messages
 from paceline.cli.completion import as_record
 from paceline.cli.conversation import Conversation
+from paceline.cli.exits import INTERRUPTED
 from paceline.cli.interrupts import Early, Interrupts
 from paceline.cli.lines import unquoted
 from paceline.cli.reading import Reading
@@ -44,7 +45,8 @@ Ctrl-C          stops an answer, which stays as far as it came; at the prompt it
 class Chat:
     """request: what LLM.stream takes besides the prompt and the sampling; its seed is the first turn's, and
     each turn has the next one. early: Ctrl-C before an answer has begun.
-    The answers go to stdout, all else to stderr."""
+    interactive: somebody is there, so that Ctrl-C stops an answer only. The answers go to stdout, all else to
+    stderr."""
 
     def __init__(
         self,
@@ -54,9 +56,10 @@ class Chat:
         sampling: Sampling,
         early: Early,
         *,
+        interactive: bool,
         show_stats: bool,
     ) -> None:
-        self._llm, self._conversation, self._early = llm, conversation, early
+        self._llm, self._conversation, self._early, self._interactive = llm, conversation, early, interactive
         self._request, self._show_stats = request | asdict(sampling), show_stats
         self._marks, self._show_sources = Marks(Console(file=sys.stdout)), False
         self._answered, self._slowness, self._said_slow = 0, Slowness(llm), False
@@ -71,7 +74,8 @@ class Chat:
         }
 
     def go(self, lines: Iterable[str]) -> int:
-        """Until there are no more of them, or /bye. The exit code is that of the last error, if any."""
+        """Until there are no more of them, or /bye. The exit code is that of the last error, if any; or of
+        Ctrl-C, where nobody is there to go on."""
         code = 0
         for line in lines:
             command = COMMAND.fullmatch(line.rstrip())
@@ -81,7 +85,9 @@ class Chat:
                 if command:
                     self._obey(command[1], (command[2] or "").strip())
                 elif message := unquoted(line.strip()):
-                    self._answer(message)
+                    stopped = self._answer(message)
+                    if stopped and not self._interactive:
+                        return INTERRUPTED
             except PacelineError as error:
                 code = error.exit_code
                 self._say(f"paceline: {printable(str(error))}")
@@ -100,7 +106,8 @@ class Chat:
             )
         obey(rest)
 
-    def _answer(self, message: str) -> None:
+    def _answer(self, message: str) -> bool:
+        """Whether Ctrl-C stopped it."""
         conversation = self._conversation
         conversation.ask(message)
         try:
@@ -124,10 +131,11 @@ class Chat:
         if not said.tokens:
             conversation.take_back()
             self._say("stopped before the first word: your message is taken back")
-            return
+            return True
         conversation.answered(prompt, said)
         self._answered += 1
         self._comment(said)
+        return interrupts.pressed
 
     def _decode(self, prompt: list[int], interrupts: Interrupts) -> Generation:
         """To its end, or to Ctrl-C."""

@@ -58,16 +58,19 @@ class Conversation:
 
     def prompt(self) -> tuple[list[int], int]:
         """The tokens to ask with; and how many turns the model has just lost sight of, because the context is
-        full: then as many of the oldest as leave half of it free, so that this happens rarely."""
+        full: then as many of the oldest as leave half of it free, so that this happens rarely. None are lost
+        to a message that is too long by itself."""
         n_ctx = self._llm.target.caps.n_ctx
         tokens = self._encoded()
         if len(tokens) + min(ROOM, n_ctx // 4) <= n_ctx:
             return tokens, 0
-        dropped = 0
+        dropped, before = 0, self._hidden
         while len(tokens) > n_ctx // 2 and (after := self._next_turn()) is not None:
             self._hidden = after
             dropped += 1
             tokens = self._encoded()
+        if len(tokens) > n_ctx:  # the last message alone is too long
+            self._hidden, dropped = before, 0
         return tokens, dropped
 
     def _next_turn(self) -> int | None:
