@@ -30,6 +30,7 @@ def test_a_model_with_a_template_gets_it_and_the_user_is_told(capsys: Capture, m
     assert default.json["tokens"] == asked.json["tokens"]
     assert (default.json["n_prompt"], plain.json["n_prompt"]) == (len("[user]hi[assistant]"), len("hi"))
     assert run(capsys, model, "hi", *FEW, "--json", PACELINE_CHAT="0").err == ""
+    assert f"{SAID}cut after 4 tokens (-n N for more)\n4 tokens, " in run(capsys, model, "hi", *FEW).err
 
 
 def test_a_system_prompt_and_messages_stand_before_the_prompt(

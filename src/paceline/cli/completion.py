@@ -89,6 +89,8 @@ class Completion:
         if self._as_json:
             self._print_json(run)
         else:
+            if self._chat and run["stop_reason"] == "length":
+                self._note(f"cut after {run['n_tokens']:,} tokens (-n N for more)")
             self._note(summary(run), "dim")
             self._stats(run, sys.stderr)
         self._busy()

@@ -61,7 +61,7 @@ def typed_in(history: Path, warn: Callable[[str], None], sent: Callable[[], None
         message=PROMPT,
         multiline=True,
         prompt_continuation=MORE,
-        placeholder=[("fg:ansibrightblack", HINT)],
+        placeholder=_hint,
         key_bindings=_keys(sent),
         history=_history(history, warn),
     )
@@ -73,6 +73,13 @@ def typed_in(history: Path, warn: Callable[[str], None], sent: Callable[[], None
                 sys.stderr.write("Ctrl-D or /bye ends the chat.\n")
             except EOFError:
                 return
+
+
+def _hint() -> list[tuple[str, str]]:
+    """While there is nothing on the line; not on the line that a chat ends with."""
+    from prompt_toolkit.application import get_app
+
+    return [] if get_app().is_done else [("fg:ansibrightblack", HINT)]
 
 
 def _keys(sent: Callable[[], None]) -> Any:
