@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
     from prompt_toolkit.history import History
 
 QUOTES = '"""'
@@ -75,7 +76,7 @@ def typed_in(history: Path, warn: Callable[[str], None], sent: Callable[[], None
                 return
 
 
-def _hint() -> list[tuple[str, str]]:
+def _hint() -> StyleAndTextTuples:
     """While there is nothing on the line; not on the line that a chat ends with."""
     from prompt_toolkit.application import get_app
 
