@@ -86,7 +86,7 @@ class Teacher:
         batch = self.batch
         batch.n_tokens = len(rows)
         for i, (token, position, slot, asked) in enumerate(rows):
-            batch.token[i], batch.pos[i], batch.logits[i] = token, position, asked
+            batch.token[i], batch.pos[i], batch.logits[i] = token, position, int(asked)
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, slot
         if llama_cpp.llama_decode(self.context, batch):
             raise SystemExit("llama.cpp could not decode a batch")

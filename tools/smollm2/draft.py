@@ -65,8 +65,9 @@ class Answers:
         for begin, end in self.held:
             self.row[begin:end] = np.where(self.row[begin:end] >= 0, -2 - self.row[begin:end], -1)
 
-    def batch(self, rng: np.random.Generator, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Token ids (rows, length), and for each whether it was told what follows: (row in ids), or -1."""
+    def batch(self, rng: np.random.Generator, length: int) -> tuple[Tensor, Tensor]:
+        """Token ids (rows, length), and for each the row of `ids` that tells what was likely to follow; below
+        zero where none does."""
         last = len(self.tokens) - length
         begins = self.begins[self.begins <= last]
         starts = rng.choice(begins, TOKENS // length)
