@@ -10,7 +10,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.core.sampling import Sampling
 from paceline.core.settings import checked
-from paceline.lab.workload import is_file
+from paceline.lab.workload import is_file, located, parts
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Plan:
             kind, equals, where = peer.partition("=")
             peers.append(f"{kind}={_whole(where)}" if equals else kind)
         changed = {"models": models, "drafting": dict(self.drafting), "peers": peers}
-        return asdict(self) | changed | {"suite": _whole(self.suite) if is_file(self.suite) else self.suite}
+        return asdict(self) | changed | {"suite": _whole_suite(self.suite)}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Plan:
@@ -72,6 +72,14 @@ class Plan:
 
 
 FILES = ("target", "draft")
+
+
+def _whole_suite(text: str) -> str:
+    """With whole paths where files are named."""
+    if not is_file(text):
+        return text
+    forms = [located(part) for part in parts(text)]
+    return ",".join(f"{form}:{_whole(path)}" if form else _whole(path) for form, path in forms)
 
 
 def _whole(text: str) -> str:
