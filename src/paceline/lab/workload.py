@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -206,22 +207,25 @@ def of_size(items: Sequence[Item], size: str) -> list[Item]:
 def sampled(items: Sequence[Item], n: int) -> list[Item]:
     """At most n items, evenly from all categories and from all over each; a session that is in is in from its
     start. In their order."""
+    chosen = {item.id for item in islice(ordered(items), n)}
+    return [item for item in items if item.id in chosen]
+
+
+def ordered(items: Sequence[Item]) -> Iterator[Item]:
+    """In an order whose beginnings are all good samples: the categories take turns, each with items from all
+    over it; of a session always the next one."""
     by_category: dict[str, list[Item]] = {}
     home: dict[str, str] = {}  # session -> category of its first item, which all of it counts for
     for item in items:
         category = home.setdefault(item.session, item.category) if item.session else item.category
         by_category.setdefault(category, []).append(item)
-    chosen: set[str] = set()
     queues = [_spread(some) for some in by_category.values()]
-    while queues and len(chosen) < n:
+    while queues:
         for queue in list(queues):
-            if len(chosen) == n:
-                break
             if (following := next(queue, None)) is None:
                 queues.remove(queue)
             else:
-                chosen.add(following.id)
-    return [item for item in items if item.id in chosen]
+                yield following
 
 
 def _spread(items: Sequence[Item]) -> Iterator[Item]:

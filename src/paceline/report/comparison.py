@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from paceline.core.printable import printable
-from paceline.report.bench import NONE, PLAIN, best_of, interval, place, points, spread, times
+from paceline.report.bench import ENOUGH, NONE, PLAIN, best_of, clear, interval, place, points, spread, times
 from paceline.report.block import Block
 
 Record = Mapping[str, Any]
@@ -20,11 +20,11 @@ REGRESSED, IMPROVED = "REGRESSED", "improved"
 
 
 def changes(a: Record, b: Record) -> list[dict[str, Any]]:
-    """What both measured, over all categories first: point, system, category, results `a` and `b`, ratio of
-    their speeds (B over A), and change: "REGRESSED" where B's speedup is below A's, interval and all, or B's
-    output is no longer the target's, or plain decoding itself is slower by more than its spread on the same
-    machine; "improved" the other way round; "" where neither can be said; None where the two did not ask the
-    same."""
+    """What both measured, over all categories first: point, system, category, results `a` and `b`, ratio
+    of their speeds (B over A), and change: "REGRESSED" where B's speedup is below A's, interval and all,
+    or B's output is no longer the target's, or plain decoding itself is slower by more than its spread on
+    the same machine; "improved" the other way round; "" where neither can be said, as of a few items; None
+    where the two did not ask the same."""
     before = {_key(result): result for result in a["results"]}
     unlike = differences(a, b)
     asked_alike, run_alike = not _work(unlike), not caution(unlike)
@@ -97,7 +97,9 @@ def write_runs(records: Sequence[Record], file: IO[str]) -> None:
         known, best = record["provenance"], best_of(record)
         target = printable((known.get("target") or {}).get("name", NONE))
         fastest = f"{printable(best['system'])} {interval(best['speedup'])}" if best else NONE
-        if best and best["speedup"]["high"] < 1:
+        if best and not clear(best):
+            fastest = f"~{fastest}"
+        elif best and best["speedup"]["value"] < 1:
             fastest = PLAIN
         suite = printable(str(known.get("suite") or NONE))
         number, version = str(record["id"]), record["paceline"]
@@ -142,6 +144,8 @@ def _change(a: Record, b: Record, run_alike: bool) -> str:
     if a["lossless"] != b["lossless"]:
         return IMPROVED if b["lossless"] else REGRESSED
     if a["speedup"] and b["speedup"]:
+        if min(a["items"], b["items"]) < ENOUGH:
+            return ""
         (a_low, a_high), (b_low, b_high) = ((r["speedup"]["low"], r["speedup"]["high"]) for r in (a, b))
     elif run_alike and a["speed_sd"] is not None and b["speed_sd"] is not None:
         (a_low, a_high), (b_low, b_high) = (
