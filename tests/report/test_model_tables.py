@@ -121,6 +121,15 @@ def test_home_is_short_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> No
     assert shown([model], io.StringIO())[1].startswith(str(Path.home() / "models/m.gguf"))
 
 
+def test_what_lies_in_the_hub_cache_is_known_by_its_repository() -> None:
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    folder = f"/home/me/.cache/huggingface/hub/models--user--repo/snapshots/{revision}"
+    assert report.known_as(folder) == "user/repo@0123456"
+    assert report.known_as(f"{folder}/deep/m.gguf") == "user/repo:deep/m.gguf@0123456"
+    assert report.known_as("user/repo:Q8_0") == "user/repo:Q8_0"
+    assert report.known_as("/models/m.gguf") == "/models/m.gguf"
+
+
 def test_no_name_reaches_the_terminal_as_it_is() -> None:
     bad = PLAIN | {"model": "/m\x1b[31m\n\udcff.gguf", "family": "x\x07", "quantisation": "[red]Q8"}
     (line,) = shown([bad], io.StringIO())[1:]

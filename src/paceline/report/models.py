@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -18,6 +19,9 @@ Record = Mapping[str, Any]
 COLUMNS = ("model", "family", "params", "quant", "size", "context", "notes")
 FIGURES = ("params", "size", "context")
 GAP = 2
+HUB_PATH = re.compile(
+    r".*/models--(?P<repository>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})(?:/(?P<file>.+))?", re.DOTALL
+)
 MOST_NOTES = 12
 
 
@@ -47,7 +51,7 @@ def write(models: Sequence[Record], file: IO[str]) -> None:
 def row(model: Record, *, short: bool) -> dict[str, str]:
     """One model's cells by column. short: a path in the home folder begins with ~."""
     return {
-        "model": printable(at_home(model["model"]) if short else model["model"]),
+        "model": printable(known_as(model["model"]) if short else model["model"]),
         "family": printable(model["family"]),
         "params": parameters(model["parameters"]),
         "quant": printable(model["quantisation"]),
@@ -99,6 +103,17 @@ def at_home(reference: str) -> str:
     home = str(Path.home())
     inside = reference.startswith(home.rstrip("/") + "/") and home != "/"
     return f"~{reference[len(home) :]}" if inside else reference
+
+
+def known_as(reference: str) -> str:
+    """As people know it: what lies in the Hugging Face cache and no name leads to, such as an older
+    revision or a folder of safetensors, by its repository and the beginning of its revision; any other
+    path from ~ on."""
+    found = HUB_PATH.fullmatch(reference)
+    if found is None:
+        return at_home(reference)
+    file = f":{found['file']}" if found["file"] else ""
+    return f"{found['repository'].replace('--', '/')}{file}@{found['revision'][:7]}"
 
 
 def widest(name: str, cells: Sequence[Mapping[str, str]]) -> int:
