@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.core.printable import printable
-from paceline.report.table import WIDEST
+from paceline.report.table import WIDEST, records
 
 Record = Mapping[str, Any]
 
 COLUMNS = ("model", "family", "params", "quant", "size", "context", "notes")
 FIGURES = ("params", "size", "context")
 GAP = 2
+LEAST_NAME = 8  # characters of a name, below which a model has a line for each figure
 HUB_PATH = re.compile(
     r".*/models--(?P<repository>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})(?:/(?P<file>.+))?", re.DOTALL
 )
@@ -36,6 +37,12 @@ def write(models: Sequence[Record], file: IO[str]) -> None:
     if sum(GAP + widest(name, cells) for name in names) - GAP > console.width:
         names.remove("family")
         cells = [one | {"notes": one["notes"].replace(", ", "\n")} for one in cells]
+    others = sum(GAP + widest(name, cells) for name in names if name != "model")
+    if console.width - others < LEAST_NAME:
+        records(
+            names, [[one[name].replace("\n", ", ") for name in names] for one in cells], file, console.width
+        )
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
         justify: Literal["right", "left"] = "right" if name in FIGURES else "left"

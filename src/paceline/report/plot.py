@@ -115,8 +115,10 @@ def write_bars(record: Record, file: IO[str]) -> None:
         return
     fastest = max(result["speed"] for result in drawn)
     width = max(len(printable(result["system"])) for result in drawn)
+    room = Console(file=file).width if file.isatty() else WIDTH
+    longest = max(5, min(BAR, room - width - len(f"  {fastest:.1f} tokens/s")))
     for result in drawn:
-        bar = "█" * max(1, round(BAR * result["speed"] / fastest))
+        bar = "█" * max(1, round(longest * result["speed"] / fastest))
         file.write(f"{printable(result['system']):{width}} {bar} {result['speed']:.1f} tokens/s\n")
 
 
