@@ -9,6 +9,7 @@ import pytest
 
 from bench_records import drafted, plain, record
 from paceline.report import bench
+from paceline.report.comparison import write_runs
 from paceline.report.plot import write_bars
 from paceline.report.table import listing
 
@@ -45,6 +46,16 @@ def test_where_columns_do_not_fit_each_has_a_line(monkeypatch: pytest.MonkeyPatc
     assert out.getvalue() == "draft          model\ntokens a step  12\nspeed-up       1.42x [1.05,\n" + (
         " " * 15 + "2.59]\n"
     )
+
+
+def test_the_list_of_runs_fits_80_columns_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = Narrow()
+    write_runs([record([plain(), drafted("lookup", (2.0, 1.9, 2.1))])], out)
+    said = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
+    assert said[1].split() == [
+        "3", "2026-01-02", "03:04", "done", "code", "lookup", "2.00x", "[1.90,", "2.10]", "Tiny",
+    ]  # fmt: skip
 
 
 def test_bars_are_as_long_as_the_terminal_lets_them_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,9 @@ def test_html_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
     said = (tmp_path / "bench.html").read_text("utf-8")
     assert not re.search(r"""<(script|link)[^>]*(src|href)=["']?(https?:)?//""", said)
     assert "lookup, knee at 8" in said
+    title = "<title>paceline bench, &lt;/script&gt;&lt;b&gt;model&lt;/b&gt;, suite code, by n_draft</title>"
+    assert said.partition("</head>")[0].count("<title>paceline") == 1
+    assert title in said
     assert "</script><b>" not in said
     assert said.count('"error_y"') >= 2
 

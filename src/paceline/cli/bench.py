@@ -22,8 +22,8 @@ from paceline.cli.options import OUTPUT, flag, option
 from paceline.core.errors import LosslessError, PeerError, UsageError
 
 if TYPE_CHECKING:
-    from paceline.lab.bench.bench import Record
     from paceline.lab.bench.history import History
+    from paceline.lab.bench.outcome import Record
     from paceline.lab.bench.outlook import Outlook
     from paceline.lab.replay.recording import Recorder
 

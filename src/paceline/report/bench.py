@@ -159,6 +159,8 @@ def _drafts(result: Record) -> bool:
 
 
 def interval(speedup: Record) -> str:
+    if speedup["low"] == speedup["high"]:  # of a single measurement
+        return times(speedup["value"])
     return f"{times(speedup['value'])} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
 
 

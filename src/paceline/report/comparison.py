@@ -92,7 +92,7 @@ def summary(found: Sequence[Mapping[str, Any]]) -> str:
 
 def write_runs(records: Sequence[Record], file: IO[str]) -> None:
     """What the history has; each record also with `id` and `paceline`."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for record in records:
         known, best = record["provenance"], best_of(record)
         target = printable((known.get("target") or {}).get("name", NONE))
@@ -104,7 +104,12 @@ def write_runs(records: Sequence[Record], file: IO[str]) -> None:
         suite = printable(str(known.get("suite") or NONE))
         number, version = str(record["id"]), record["paceline"]
         rows.append((number, record["started"], record["status"], version, target, suite, fastest))
-    columns = ("run", "started", "status", "paceline", "target", "suite", "fastest")
+    columns: tuple[str, ...] = ("run", "started", "status", "paceline", "target", "suite", "fastest")
+    if file.isatty():  # what fits beside each other in 80 columns; the target's name wraps
+        places = [columns.index(name) for name in ("run", "started", "status", "suite", "fastest", "target")]
+        rows = [(row[0], row[1][:16].replace("T", " "), *row[2:]) for row in rows]
+        rows = [tuple(row[i] for i in places) for row in rows]
+        columns = tuple(columns[i] for i in places)
     Block("", columns, tuple(rows), len(columns)).write(file)
 
 
@@ -128,6 +133,8 @@ def _block(found: Sequence[Mapping[str, Any]]) -> Block:
         rows.append((*words, spread(a), spread(b), ratio, _gain(a), _gain(b), row["change"] or ""))
     words = (*swept, "method", *(("category",) if several else ()))
     columns = (*words, "A t/s", "B t/s", "B/A", "A speedup", "B speedup", "")
+    if not any(row[-1] for row in rows):
+        rows, columns = [row[:-1] for row in rows], columns[:-1]
     return Block("", columns, tuple(rows), len(words))
 
 

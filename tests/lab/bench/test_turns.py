@@ -21,12 +21,13 @@ from paceline.core.tree import DraftTree, chain
 from paceline.drafters import lookup
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.session import LlamaSession
-from paceline.lab.bench.bench import Bench, Record, unwatched
+from paceline.lab.bench.bench import Bench, unwatched
 from paceline.lab.bench.entry import Entry
 from paceline.lab.bench.history import History
 from paceline.lab.bench.measurement import Group
 from paceline.lab.bench.method import parse_all
 from paceline.lab.bench.models import Models
+from paceline.lab.bench.outcome import Record
 from paceline.lab.bench.outlook import Outlook
 from paceline.lab.bench.own import Paceline
 from paceline.lab.bench.plan import Plan

@@ -197,12 +197,12 @@ class Turns:
         todo = {r: [name for name in self.batches if (r, name) not in done] for r in range(n)}
         begun = {r: [name for name in self.batches if (r, name) in done] for r in todo if todo[r]}
         learners = self._learners()
-        measured = [
+        expected = [
             self._expected("measured", *self.batches[name]) for names in todo.values() for name in names
         ]
         again = sum(map(len, begun.values())) * len(learners)
         work = self._work(
-            {"measure": [seconds for seconds in measured for _ in self.entries]}, **{"learn again": again}
+            {"measure": [seconds for seconds in expected for _ in self.entries]}, **{"learn again": again}
         )
         number = count(first)
         with self._watch(work) as tick:

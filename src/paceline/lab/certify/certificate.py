@@ -136,11 +136,11 @@ def certify(llm: LLM, plan: Plan, tick: Tick = lambda _: None) -> Certificate:
     )  # verifies all drafts
     greedy, every_draft = [], []
     for prompt in plan.prompts:
-        tokens = asked(llm, prompt)
-        greedy.append(check_greedy(llm, tokens, plan.n, at_zero))
+        text = asked(llm, prompt)
+        greedy.append(check_greedy(llm, text, plan.n, at_zero))
         tick("greedy")
         if by_clock(llm):
-            every_draft.append(check_greedy(thorough, tokens, plan.n, at_zero, greedy[-1].plain))
+            every_draft.append(check_greedy(thorough, text, plan.n, at_zero, greedy[-1].plain))
             tick("greedy")
     texts = lengthened([one.text for one in greedy], llm.target.caps.n_ctx)
     state = state_check(llm, llm.target, texts, plan, lambda: tick("state"))
