@@ -32,9 +32,9 @@ class Text:
         assert messages == [{"role": "user", "content": "hi"}]
         return "rendered"
 
-    def encode(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
-        assert (text, special, add_bos) == ("rendered", True, False)
-        return list(self._rendered)
+    def encode(self, text: str, *, special: bool = False, add_bos: bool) -> list[int]:
+        assert not add_bos
+        return list(self._rendered) if text == "rendered" else [2]
 
 
 class FakeTarget:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
 from paceline.engines.syntax import Schema
@@ -37,3 +37,4 @@ class Asked(SamplingSettings, total=False):
     regex: str | None
     logprobs: int | None
     remember: bool
+    on_read: Callable[[int, int], object] | None

@@ -15,7 +15,7 @@ from paceline.core.ports import Drafter, Learner
 from paceline.core.settings import Drafting, checked
 from paceline.core.vocab import Vocab
 from paceline.costing import beside, costs_of, refresh, save, to_stderr
-from paceline.engines.openers import open_engine
+from paceline.engines.openers import build_of, open_engine
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
@@ -74,6 +74,12 @@ def load(
     check_uses(drafting, available, draft is not None, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
+    if gpu_layers and not build_of(Path(target)).offload:
+        to_stderr(
+            f"-ngl {gpu_layers}: the engine was built without a GPU, and all layers stay on the processor; "
+            "for a GPU llama-cpp-python has to be compiled for it"
+        )
+        gpu_layers = 0
     if exact_greedy and drafting.budget.width > 1:
         raise UsageError("exact greedy output needs drafts that are chains: use width 1, and not lookahead")
     engine_settings: dict[str, Any] = {
@@ -121,6 +127,11 @@ def check_uses(drafting: Drafting, corpora: Sequence[str], draft: bool, remember
     names = ",".join(drafting.drafters)
     if draft and not users(drafting.drafters, DRAFT):
         raise UsageError(f"a draft model is given, but --draft {names} does not name 'model'")
+    if drafting.temperature > 0 and not draft:
+        raise UsageError(
+            f"a draft temperature of {drafting.temperature:g} is for a draft model's tokens: give one (-md), "
+            "or leave out --draft-temp"
+        )
     if drafting.cross_vocab != "off" and not draft:
         raise UsageError(f"cross_vocab {drafting.cross_vocab} translates for a draft model: give one (-md)")
     if remember and not any(row.learns for row in drafting.rows):

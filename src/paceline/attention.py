@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from datetime import date
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -71,7 +72,7 @@ def settle(target: Engine, *, warn: Warn = to_stderr) -> None:
             with progress(DOING, quiet=False) as tell:
                 tell(STAGE, 0.0)
                 found = try_both(target, partial(tell, STAGE), seconds=QUICK)
-            flash = keep(target, found, warn)
+            flash = keep(target, found, warn, once_a_day=True)
         if not flash:
             target.use_flash_attention(False)
     except ModelError as error:
@@ -165,16 +166,30 @@ def recall(model: Setup) -> bool | None:
     return flash if type(flash) is bool else None
 
 
-def keep(model: Setup, found: Sequence[Attention], warn: Warn) -> bool:
+def keep(model: Setup, found: Sequence[Attention], warn: Warn, *, once_a_day: bool = False) -> bool:
     """The best, for whatever loads the model next; flash attention where nothing was tried. Of a machine too
-    busy to tell it is flash attention, nothing is kept, and `warn` is told, as where the disk refuses."""
+    busy to tell it is flash attention, nothing is kept, and `warn` is told (once_a_day: of this model today
+    for the first time), as where the disk refuses."""
     if any(one.noise >= NOISY for one in found):
-        warn("the machine is too busy to tell whether flash attention is faster: nothing is kept")
+        if not once_a_day or _is_new_today(model):
+            warn("the machine is too busy to tell whether flash attention is faster: nothing is kept")
         return True
     flash = not found or best(found).flash
     kept = {"flash": flash, "tried": [asdict(one) for one in found]}
     home.keep("attention", _key(model), kept, warn, "flash attention is tried again next time")
     return flash
+
+
+def _is_new_today(model: Setup) -> bool:
+    """That the machine was too busy; from now on it is not."""
+    key, today = _key(model), date.today().isoformat()
+    try:
+        if home.recall("busy", key).get("day") == today:
+            return False
+    except (OSError, ValueError):
+        pass
+    home.keep("busy", key, {"day": today}, lambda _: None, "")
+    return True
 
 
 def _key(model: Setup) -> dict[str, Any]:

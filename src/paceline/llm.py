@@ -15,12 +15,12 @@ from paceline.core.ports import NO_BUDGET, Drafter
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting, checked
 from paceline.drafters.none import NoDrafter
-from paceline.engines.chat import conversation
+from paceline.engines.chat import control_text, conversation, encoded
 from paceline.engines.engine import Engine
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.syntax import Schema, chosen
 from paceline.sharing import Sharing
-from paceline.stream import Generation, Stream
+from paceline.stream import Generation, OnRead, Stream
 
 if TYPE_CHECKING:
     from paceline.machine.remembered import Remembered
@@ -68,12 +68,23 @@ class LLM:
             raise typed.refusal("the prompt", prompt, "text, or a list of token ids")
         return [typed.whole("the prompt: token", token) for token in prompt]
 
+    def control_text(self, said: str) -> str:
+        """The first of the model's control tokens that a text spells (<|im_end|>); "" where it spells none.
+        A prompt that is text never means one."""
+        return control_text(self.target.text, self.target.vocab, said)
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model has a chat template: it is an instruct model."""
+        return self.target.text.chats
+
     def chat_tokens(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
         """A user's message, or a conversation of messages with `role` and `content`, in the model's chat
-        template; ModelError without a usable one, UsageError for what is no conversation."""
+        template; ModelError without a usable one, UsageError for what is no conversation. Where a message
+        spells a control token (<|im_end|>), that is text and ends nothing."""
         text, vocab = self.target.text, self.target.vocab
         # A template spells BOS itself, as a rule.
-        tokens = text.encode(text.render(conversation(prompt)), special=True, add_bos=False)
+        tokens = encoded(text, vocab, conversation(prompt))
         if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
             tokens.insert(0, vocab.bos)
         return tokens
@@ -91,6 +102,7 @@ class LLM:
         regex: str | None = None,
         logprobs: int | None = None,
         remember: bool = True,
+        on_read: OnRead | None = None,
         **sampling: Unpack[SamplingSettings],
     ) -> Stream:
         """Decode `prompt` (text or token ids), yielding a Piece a step.
@@ -99,6 +111,8 @@ class LLM:
         plain: without drafts. json_schema or regex: what the whole text must match. logprobs: tell every
         token's log-probability and the likeliest so many tokens; the target's own, before any sampler.
         remember: keep the answer for later drafts, where the model was loaded to (load's `remember`).
+        on_read: told before, between and after the passes that read a long prompt: of how many tokens, and of
+        how many in all. What it raises ends the stream.
         Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
         """
         max_tokens, seed = typed.whole("max_tokens", max_tokens), typed.whole("seed", seed)
@@ -123,6 +137,7 @@ class LLM:
             NoDrafter() if plain else self.drafter,
             PLAIN if plain else self.policy,
             self.remembered if remember and not plain else None,
+            on_read,
             max_tokens=max_tokens,
             seed=seed,
             stop=typed.texts("stop", stop),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.account import Account
-from paceline.core.decode import Request, decode, start
+from paceline.core.decode import Request, advance, decode, start
 from paceline.core.policy import Policy
-from paceline.core.ports import Drafter
+from paceline.core.ports import UNLIMITED, Drafter
 from paceline.core.record import Logprob, Stats, Step, StopReason
+from paceline.core.request import TOGETHER
 from paceline.engines.engine import Engine
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.stream import TextStream
@@ -21,6 +22,13 @@ from paceline.sharing import Sharing
 
 if TYPE_CHECKING:
     from paceline.machine.remembered import Remembered
+
+
+# Tokens of a long prompt that are read in one pass: as many as llama.cpp computes at a time anyway. Between
+# passes whoever waits is told how far it is, and can stop it.
+PART = 512
+
+OnRead = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,8 @@ class Piece:
 @dataclass(frozen=True)
 class Generation:
     """seconds: from the first draft to the last token; prompt_seconds: the target's prompt before it.
+    n_prompt: tokens of the prompt; n_read: those that were read before the first draft. The others were in
+    the cache already, or few enough to be computed with it.
     stop_reason: None where the stream was left early. logprobs: one a token where the request asked for them.
     complete: whether the text matches the request's grammar; None without one. account: what the policy has
     to say for itself, of all requests so far; None where it decides nothing."""
@@ -53,10 +63,16 @@ class Generation:
     logprobs: tuple[Logprob, ...] = field(default=(), repr=False)
     complete: bool | None = None
     account: Account | None = field(default=None, repr=False)
+    n_read: int = 0
 
     @property
     def tokens_per_second(self) -> float:
         return self.n_tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def prompt_tokens_per_second(self) -> float | None:
+        """Of reading the prompt; None where nothing of it was read by itself."""
+        return self.n_read / self.prompt_seconds if self.n_read and self.prompt_seconds > 0 else None
 
 
 class Stream(Iterator[Piece]):
@@ -74,6 +90,7 @@ class Stream(Iterator[Piece]):
         drafter: Drafter,
         policy: Policy,
         remembered: Remembered | None,
+        on_read: OnRead | None = None,
         **request: Any,
     ) -> None:
         self._sharing = sharing
@@ -84,7 +101,7 @@ class Stream(Iterator[Piece]):
         self._tokens: list[int] = []
         self._sources: list[str] = []
         self._logprobs: list[Logprob] = []
-        self._prompt_seconds = 0.0
+        self._prompt_seconds, self._n_read, self._on_read = 0.0, 0, on_read
         self._seconds = 0.0  # in the loop only: what the reader of the stream does between steps is not ours
         self._policy = policy
         self._remembered = remembered
@@ -98,6 +115,9 @@ class Stream(Iterator[Piece]):
         self._request = sharing.start(self, begin)
         self._decoding = partial(decode, target, drafter, policy)
         self._steps = self._decoding([self._request])
+        # Passes of one shape read a prompt in one go, or what is in the cache could not be used again.
+        part = UNLIMITED if target.settings.get("exact_rows") else PART
+        self._advance = partial(advance, target, drafter, policy, [self._request], chunk=part)
         self._open = True
 
     def __next__(self) -> Piece:
@@ -105,20 +125,32 @@ class Stream(Iterator[Piece]):
             if not self._open:
                 raise StopIteration
             try:
+                self._read()
                 return self._step()
             except BaseException:
                 self._close()
                 raise
 
-    def _step(self) -> Piece:
+    def _read(self) -> None:
+        """A long prompt, part by part, but for what is computed with the first draft."""
+        session = self._request.session
+        if (total := session.unread) <= TOGETHER:
+            return
         while True:
+            if self._on_read is not None:
+                self._on_read(total - session.unread, total)
+            if session.unread <= TOGETHER:
+                return
             began = perf_counter()
-            _, step = next(self._steps)
-            seconds = perf_counter() - began
-            if step.tokens:
-                self._seconds += seconds
-                return self._take(step)
-            self._prompt_seconds += seconds
+            [(_, step)] = self._advance()
+            self._prompt_seconds += perf_counter() - began
+            self._n_read += step.rows
+
+    def _step(self) -> Piece:
+        began = perf_counter()
+        _, step = next(self._steps)
+        self._seconds += perf_counter() - began
+        return self._take(step)
 
     def _take(self, step: Step) -> Piece:
         self._tokens += step.tokens
@@ -150,6 +182,7 @@ class Stream(Iterator[Piece]):
                     stream._take(step)
                 else:
                     stream._prompt_seconds += step.times.total
+                    stream._n_read += step.rows
 
     def __enter__(self) -> Stream:
         return self
@@ -198,4 +231,5 @@ class Stream(Iterator[Piece]):
             logprobs=tuple(self._logprobs),
             account=account,
             complete=None if self._grammar is None else self._grammar.syntax.matches(text),
+            n_read=self._n_read,
         )

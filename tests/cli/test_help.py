@@ -26,6 +26,7 @@ CORPUS = ("build", "forget", "list", "rm", "show")
     [
         [],
         ["run"],
+        ["chat"],
         ["bench"],
         ["corpus"],
         *(["corpus", name] for name in CORPUS),

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,7 +60,9 @@ def test_json_is_the_object_so_far(capsys: Capture, target: Path) -> None:
 def test_a_comparison_ends_with_what_it_has(
     capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.cli.completion.warm_up", lambda *_: None)
+    monkeypatch.setattr(
+        "paceline.cli.completion.warm_up", lambda *_: SimpleNamespace(n_read=0, prompt_tokens_per_second=None)
+    )
     record = run(capsys, target, *LONG, "--compare", "--json").json
     assert record["plain"]["stop_reason"] == "interrupted"
     assert (record["drafted"], record["speedup"], record["identical"]) == (None, None, None)

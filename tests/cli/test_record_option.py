@@ -92,7 +92,7 @@ def test_a_chat_is_recorded_as_its_template_spells_it(capsys: Capture, tmp_path:
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
     model = write_llama(tmp_path / "chat.gguf", chat_template=template)
     run(capsys, model, "--chat", "hi", "-n", "5", "--record", file)
-    run(capsys, model, "[user]hi[assistant]", "-n", "5", "--record", file)
+    run(capsys, model, "--no-chat", "[user]hi[assistant]", "-n", "5", "--record", file)
     chat, text = read(file).requests
     assert chat.recording == text.recording
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from command_line import Done, command, program, run
+from command_line import PROGRAM, Done, command, environment, program, run
 from gguf_files import write_llama
 from mutations import Model, strings, texts
 from paceline.cli import options
@@ -130,6 +131,62 @@ def test_a_named_pipe_where_a_file_has_to_be_is_refused_and_holds_nobody_up(
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("args", [["-f", "pipe"], ["hi", "-jf", "pipe"], ["--messages", "pipe"]])
+def test_a_named_pipe_that_nobody_writes_to_is_no_text(
+    capsys: Capture, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("paceline.cli.texts.PATIENCE", 0.1)
+    os.mkfifo("pipe")
+    with soon():
+        run(capsys, target, *args).refused(2, "pipe: is a named pipe that nobody writes to; give a text file")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("patience", [0.1, 10.0])
+def test_who_writes_to_a_named_pipe_slowly_is_waited_for(
+    capsys: Capture, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr("paceline.cli.texts.PATIENCE", patience)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    script = "import sys, time; f = open(sys.argv[1], 'w'); time.sleep(0.5); f.write('hello'); f.close()"
+    with subprocess.Popen([sys.executable, "-c", script, str(pipe)]) as writer, soon():
+        held = os.open(pipe, os.O_RDONLY)  # until the writer has opened it
+        os.set_blocking(held, False)
+        record = run(capsys, target, "-f", pipe, "-n", "1", "--json").json
+        os.close(held)
+        assert (record["n_prompt"], writer.wait()) == (5, 0)
+
+
+def test_a_folder_that_was_deleted_is_said_to_be(target: Path, tmp_path: Path) -> None:
+    script = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.argv[1], sys.argv[1:])"
+    for args in (["run", "-m", str(target), "--remember", "hi"], ["corpus", "forget"]):
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", script, *PROGRAM, *args],
+            capture_output=True,
+            cwd=gone,
+            env=environment(),
+            text=True,
+            timeout=60,
+        )
+        words = "paceline: the folder that you are in was deleted: go to another one (cd)\n"
+        assert (done.returncode, done.stderr) == (2, words)
+
+
+def test_layers_for_a_gpu_that_the_engine_cannot_use_stay_where_they_are(
+    capsys: Capture, target: Path
+) -> None:
+    usual = run(capsys, target, "hi", "-n", "2", "--json")
+    done = run(capsys, target, "hi", "-n", "2", "--json", "-ngl", "99")
+    assert done.err.startswith("paceline: -ngl 99: the engine was built without a GPU")
+    assert (done.err.count("\n"), done.json["tokens"]) == (1, usual.json["tokens"])
+    assert "-ngl" in command(capsys, "run", "-m", "toy:", "1", "-n", "1", "-ngl", "1").err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_texts_are_read_from_pipes_as_from_files(capsys: Capture, target: Path, tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text('{"type": "boolean"}')
     suite = {"id": "a", "category": "one", "prompt": "ab ab", "max_tokens": 4}
@@ -239,6 +296,7 @@ def test_stdin_that_is_not_utf8_is_refused(capsys: Capture, target: Path) -> Non
         ("--draft none,lookup", "'none' means plain decoding: name it without other drafters"),
         ("--draft lookup,lookup", "a drafter is named twice"),
         ("--draft none --compare", "nothing to compare"),
+        ("--draft-temp 0.8", "a draft temperature of 0.8 is for a draft model's tokens: give one (-md)"),
         ("--flash-attn maybe", "--flash-attn maybe: choose from on, off, auto"),
         ("--cache-type q3", "unknown cache type 'q3'"),
         ("--logit-bias 13", "--logit-bias 13: write TOKEN=BIAS"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,10 @@ def test_json_is_one_object_with_text_tokens_figures_and_provenance(
         "tokens",
         "stop_reason",
         "n_prompt",
+        "n_read",
         "n_tokens",
         "prompt_seconds",
+        "prompt_tokens_per_second",
         "seconds",
         "tokens_per_second",
         "stats",
@@ -135,8 +138,9 @@ def test_chat_puts_the_prompt_through_the_models_template(capsys: Capture, tmp_p
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
     model = write_llama(tmp_path / "chat.gguf", chat_template=template)
     said = run(capsys, model, "--chat", "hi", "-n", "5", "--json").json
-    spelled = run(capsys, model, "[user]hi[assistant]", "-n", "5", "--json").json
+    spelled = run(capsys, model, "--no-chat", "[user]hi[assistant]", "-n", "5", "--json").json
     assert said["tokens"] == spelled["tokens"]
+    assert (said["provenance"]["request"]["chat"], spelled["provenance"]["request"]["chat"]) == (True, False)
 
 
 def test_the_same_seed_draws_the_same_text_and_another_seed_another(capsys: Capture, target: Path) -> None:
@@ -145,6 +149,20 @@ def test_the_same_seed_draws_the_same_text_and_another_seed_another(capsys: Capt
         for seed in ("3", "3", "4")
     )
     assert first == again != other
+
+
+def test_without_a_seed_chance_draws_and_tells_how_to_draw_the_same_again(
+    capsys: Capture, target: Path
+) -> None:
+    drawn = ("ab ab", "-n", "24", "--ignore-eos", "--temp", "1.5")
+    first, second = run(capsys, target, *drawn, "--json"), run(capsys, target, *drawn, "--json")
+    assert first.json["text"] != second.json["text"]
+    seed = first.json["provenance"]["request"]["seed"]
+    assert run(capsys, target, *drawn, "--json", "--seed", str(seed)).json["text"] == first.json["text"]
+    done = run(capsys, target, *drawn)
+    told = re.match(r"seed (\d+) \(by chance; --seed \1 draws the same again\)\n24 tokens", done.err)
+    assert told
+    assert run(capsys, target, *drawn, "--seed", told[1]).out == done.out
 
 
 @pytest.mark.parametrize(
@@ -189,7 +207,16 @@ def test_compare_as_json_prints_one_object_with_both_runs(capsys: Capture, targe
     done = run(capsys, target, "-md", target, *CLASSIC, *PROMPT, "--compare", "--json")
     record = done.json
     assert (done.code, done.err) == (0, "")
-    assert list(record) == ["plain", "drafted", "speedup", "identical", "verdict", "provenance"]
+    assert list(record) == [
+        "plain",
+        "drafted",
+        "speedup",
+        "identical",
+        "n_read",
+        "prompt_tokens_per_second",
+        "verdict",
+        "provenance",
+    ]
     plain, drafted = record["plain"], record["drafted"]
     assert record["speedup"] == drafted["tokens_per_second"] / plain["tokens_per_second"]
     # The draft is the target: what it proposes is right, but for what lookup proposed before it.
@@ -201,7 +228,19 @@ def test_compare_as_json_prints_one_object_with_both_runs(capsys: Capture, targe
 
 def test_sampled_drafts_are_said_to_draw_another_text(capsys: Capture, target: Path, draft: Path) -> None:
     done = run(
-        capsys, target, "-md", draft, *PROMPT, "--temp", "1", "--draft-temp", "1", "--compare", "--json"
+        capsys,
+        target,
+        "-md",
+        draft,
+        *PROMPT,
+        "--temp",
+        "1",
+        "--draft-temp",
+        "1",
+        "--seed",
+        "0",
+        "--compare",
+        "--json",
     )
     assert (done.code, done.json["identical"]) == (0, False)
     assert "difference" not in done.json

@@ -249,6 +249,38 @@ def test_a_depth_that_is_seen_becomes_known_and_tells_of_rows_that_it_has_not_se
     assert cost.seconds(8, DEPTH) == JAGGED[8]
 
 
+# Cells that rest on little.
+
+
+def thin(samples: dict[int, int], noise: float = 1.0, table: dict[int, float] = JAGGED) -> Cost:
+    return Cost({DEPTH: table}, noise, {DEPTH: {n: samples.get(n, 20) for n in table}})
+
+
+def test_a_curve_falls_only_where_that_was_measured_often_enough() -> None:
+    """Of many cells that were timed once the lowest are those that luck made low (the winner's curse)."""
+    assert thin({}).seconds(4, DEPTH) == JAGGED[4]
+    assert thin({4: 2}).seconds(4, DEPTH) == JAGGED[3]
+    assert thin({4: 2}).seconds(8, DEPTH) == JAGGED[8]  # of which enough is known
+    cost = Cost({DEPTH: JAGGED, 1024: {4: 2.0}}, 1.0, {DEPTH: dict.fromkeys(JAGGED, 2), 1024: {4: 1}})
+    assert cost.seconds(4, DEPTH) == JAGGED[4]  # three samples in all
+
+
+def test_a_cell_of_few_samples_costs_more_by_what_noise_may_have_hidden() -> None:
+    once, twice, often = (thin({8: k}, noise=1.44).seconds(8, DEPTH) for k in (1, 2, 3))
+    assert once == pytest.approx(max(JAGGED[7], 1.2 * JAGGED[8]))
+    assert often == JAGGED[8] < twice <= once
+
+
+def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes() -> None:
+    """Five and eight rows that were measured at 2.6 and 3.2 of one row and cost 4.1 and 5.5."""
+    true = {1: 1.0, 2: 1.9, 3: 2.8, 4: 3.4, 5: 4.1, 8: 5.5}
+    cost = thin({5: 1, 8: 1}, table=true | {5: 2.6, 8: 3.2})
+    for n in (1, 5, 1, 8) * 4:
+        cost.observe(n, DEPTH, true[n])
+    for n in (5, 8):
+        assert cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(true[n], rel=0.2)
+
+
 # On the disk.
 
 
@@ -256,11 +288,16 @@ def test_a_depth_that_is_seen_becomes_known_and_tells_of_rows_that_it_has_not_se
 @given(
     st.dictionaries(st.sampled_from([100, 512, 2000, 9000]), CELLS, min_size=1),
     st.lists(st.tuples(st.integers(1, 80), st.sampled_from([50, 600, 2000, 70_000]), st.floats(0.001, 99.0))),
+    st.integers(1, 5),
+    st.floats(1.0, 3.0),
 )
 def test_what_is_read_says_what_was_written(
-    table: dict[int, dict[int, float]], passes: list[tuple[int, int, float]]
+    table: dict[int, dict[int, float]],
+    passes: list[tuple[int, int, float]],
+    samples: int,
+    noise: float,
 ) -> None:
-    cost = Cost(table)
+    cost = Cost(table, noise, {depth: dict.fromkeys(cells, samples) for depth, cells in table.items()})
     for _ in range(3):
         for n, depth, seconds in passes:
             cost.observe(n, depth, seconds)
@@ -302,11 +339,21 @@ GOOD = {"rows": [1, 2], "depths": [256, 1024], "seconds": [[1.0, 2], [None, 3.0]
         {"seconds": [[1.0, "2"], [1.0, 2.0]]},
         {"seconds": [[1.0, 10**400], [1.0, 2.0]]},
         {"seconds": [1.0, 2.0]},
+        {"samples": [[1, 1]]},
+        {"samples": [[1, 1], [1]]},
+        {"samples": [[1, 1], [1, 1]]},
+        {"samples": [[1, 1], [None, 0]]},
+        {"samples": [[1, 1], [None, 1.5]]},
+        {"samples": 3},
+        {"noise": 0.5},
+        {"noise": math.nan},
+        {"noise": "1"},
         {"seconds": {"256": 1}},
     ],
 )
 def test_what_is_no_cost_curve_is_refused_with_advice(changed: dict[str, Any]) -> None:
     assert Cost.read(GOOD).seconds(2, 1024) == 3.0
+    assert Cost.read(GOOD | {"samples": [[1, 1], [None, 1]], "noise": 2}).seconds(2, 1024) > 3.0
     with pytest.raises(UsageError, match=r"doctor|alike"):
         Cost.read(GOOD | changed)
 

@@ -52,6 +52,21 @@ def test_beside_a_prompt_a_row_costs_what_it_costs_there() -> None:
     assert rate.costs.target.seconds(1, SHALLOW) == pytest.approx(1.0, rel=0.2)
 
 
+def test_beside_a_prompt_drafts_save_and_lose_what_they_would_alone() -> None:
+    """A row beside a prompt's costs what it costs there; a token that it saves is one less to decode."""
+    right, wrong = going_on(2)
+    rate = Rate(Costs(Cost({SHALLOW: {n: float(n) for n in range(1, 200)}})), clock=Passing())
+    tree = chain([1], "x", [0.8])
+    for request, tokens in ((right, (1, 5)), (wrong, (5,))):
+        rate.budgets([request], 64)
+        step = Step(tokens, ("x",) * len(tokens), (), {}, {}, None, Times(forward=99.0), tree, rows=2)
+        rate.observe([request], [step])
+        assert rate.track(request).plain == 65.0 * len(tokens)
+    assert rate.track(right).lost == 1.0 - 65.0
+    assert rate.track(wrong).lost == 1.0
+    assert rate.costs.target.seconds(1, SHALLOW) == 1.0  # what the pass took is the prompt's matter
+
+
 @pytest.mark.parametrize(("n", "asked"), [(1, 1), (4, 1), (4, 3), (4, 4)])
 def test_what_calling_a_drafter_takes_is_shared_by_those_it_was_called_for(n: int, asked: int) -> None:
     clock = Passing()

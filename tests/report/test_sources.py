@@ -40,6 +40,11 @@ def test_the_legend_shows_how_each_source_is_marked() -> None:
     assert marks().legend(["none"]) == "sources: target"
 
 
+def test_what_drafts_together_is_told_apart_by_hue() -> None:
+    hues = [row.colour.removeprefix("bright_") for row in DRAFTERS.values() if row.in_auto]
+    assert len(set(hues)) == len(hues)
+
+
 def test_a_source_without_a_colour_of_its_own_is_bold() -> None:
     """A second draft model has another name."""
     assert marks().marked([("cat", "model-b")]) == "\x1b[1mcat\x1b[0m"

@@ -16,6 +16,7 @@ def a_run(
     steps = tokens - accepted
     return {
         "n_tokens": tokens,
+        "prompt_tokens_per_second": None,
         "tokens_per_second": speed,
         "stop_reason": stop_reason,
         "stats": {
@@ -29,6 +30,10 @@ def a_run(
     }
 
 
+def both(plain: dict[str, Any], drafted: dict[str, Any], **read: Any) -> dict[str, Any]:
+    return {"plain": plain, "drafted": drafted, "prompt_tokens_per_second": None, **read}
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -36,7 +41,7 @@ class Terminal(io.StringIO):
 
 def test_a_comparison_is_a_table_of_two_rows_and_the_verdict() -> None:
     out = io.StringIO()
-    comparison(a_run(256, 40.0, 0, 0), a_run(256, 100.0, 200, 150), "yes", out)
+    comparison(both(a_run(256, 40.0, 0, 0), a_run(256, 100.0, 200, 150)), "yes", out)
     assert out.getvalue().splitlines() == [
         "         tokens  tokens/s  speedup  acceptance rate  acceptance length",
         "plain       256      40.0    1.00x                -               1.00",
@@ -45,13 +50,21 @@ def test_a_comparison_is_a_table_of_two_rows_and_the_verdict() -> None:
     ]
 
 
+def test_how_fast_a_prompt_was_read_is_told_where_it_was_read() -> None:
+    out, run = io.StringIO(), a_run(9, 40.0, 0, 0)
+    read = {"n_read": 2776, "prompt_tokens_per_second": 74.06}
+    comparison(both(run, run, **read), "yes", out)
+    assert out.getvalue().splitlines()[-2] == "prompt 2,776 tokens, 74.1 tokens/s"
+    assert summary(run | read) == "9 tokens, 40.0 tokens/s; prompt 2,776 tokens, 74.1 tokens/s"
+
+
 def test_several_drafters_have_a_line_each() -> None:
     run = a_run(256, 100.0, 200, 150)
     parts = {"tried": 90, "proposed": 20, "right": 15, "drafted": 60, "accepted": 50}
     other = {"tried": 70, "proposed": 70, "right": 60, "drafted": 140, "accepted": 100}
     run["stats"]["by_source"] = {"lookup": parts, "model": other}
     out = io.StringIO()
-    comparison(a_run(256, 40.0, 0, 0), run, "yes", out)
+    comparison(both(a_run(256, 40.0, 0, 0), run), "yes", out)
     assert out.getvalue().splitlines()[3:] == [
         "drafter  tried  proposed  right  drafted  accepted",
         "lookup      90        20     15       60        50",
@@ -63,7 +76,7 @@ def test_several_drafters_have_a_line_each() -> None:
 def test_a_long_verdict_stays_on_one_line() -> None:
     out = io.StringIO()
     verdict = "up to token 12, a near-tie: " + "and so on " * 20 + "[not markup]"
-    comparison(a_run(9, 40.0, 0, 0), a_run(9, 1.0, 8, 1), verdict, out)
+    comparison(both(a_run(9, 40.0, 0, 0), a_run(9, 1.0, 8, 1)), verdict, out)
     assert out.getvalue().splitlines()[-1] == f"output identical: {verdict}"
 
 

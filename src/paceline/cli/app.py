@@ -16,6 +16,7 @@ import paceline
 from paceline.cli import (
     bench_history,
     certify,
+    chat,
     check,
     corpus,
     doctor,
@@ -41,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", cls=GroupedCommand, short_help="Complete a prompt.", epilog=options.EPILOG)(run.run)
+app.command("chat", cls=GroupedCommand, short_help="Talk with a model.", epilog=options.EPILOG)(chat.chat)
 app.command(
     "certify", cls=GroupedCommand, short_help="Check that drafting changes nothing.", epilog=options.EPILOG
 )(certify.certify)
@@ -100,6 +102,8 @@ def invoke(args: list[str]) -> int:
         return CLOSED_PIPE
     except OSError as error:
         _settle_stdout()
+        if _is_lost():
+            return _fail("the folder that you are in was deleted: go to another one (cd)", 2)
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except MemoryError:
         return _fail("out of memory: ask for less with -c, or use a smaller model", 1)
@@ -137,6 +141,15 @@ def _usage(error: typer.TyperException) -> str:
     if param is not None and str(context.get_parameter_source(param.name)).endswith("ENVIRONMENT"):
         message += f" (from {param.envvar})"
     return f"{message}; see {context.command_path} --help"
+
+
+def _is_lost() -> bool:
+    """Whether the folder that the process is in is gone, so that nothing has a path."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _settle_stdout() -> None:

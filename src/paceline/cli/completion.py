@@ -6,7 +6,8 @@ import json
 import math
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -14,6 +15,9 @@ from rich.console import Console
 
 from paceline.cli.exits import INTERRUPTED
 from paceline.cli.interrupts import Interrupts
+from paceline.cli.reading import Reading
+from paceline.cli.slowness import Slowness
+from paceline.core.errors import ModelError
 from paceline.core.sampling import Sampling
 from paceline.lab.judge import judge, warm_up
 from paceline.lab.provenance import provenance
@@ -24,10 +28,16 @@ from paceline.report.sources import Marks
 from paceline.report.table import comparison, summary
 from paceline.stream import Generation
 
+# Of a text without anything to see, by why it ended.
+EMPTY = {
+    "eos": "the text is empty: the model ended it at once (--ignore-eos goes on)",
+    "stop": "the text is empty: it began with what --stop names",
+}
+
 
 class Completion:
-    """request: what LLM.stream takes besides the prompt and the sampling. Raises UsageError where the
-    recorder's file is of another vocabulary."""
+    """request: what LLM.stream takes besides the prompt and the sampling. chat: the prompt goes through the
+    model's chat template. Raises UsageError where the recorder's file is of another vocabulary."""
 
     def __init__(
         self,
@@ -40,6 +50,7 @@ class Completion:
         show_sources: bool,
         show_stats: bool = False,
         recorder: Recorder | None = None,
+        chat: bool = False,
     ) -> None:
         if recorder is not None:
             recorder.begin(llm.target.vocab, llm.target.name)
@@ -47,9 +58,30 @@ class Completion:
         self._recorder, self._kept = recorder, False
         self._request = request | asdict(sampling)
         self._as_json, self._show_sources = as_json, show_sources
-        self._show_stats = show_stats
+        self._show_stats, self._chat = show_stats, chat
+        self._slowness = Slowness(llm)
         self._marks = Marks(Console(file=sys.stdout))
         self._err = Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
+
+    def prompt(self, text: str, messages: Sequence[Mapping[str, str]], *, said: bool) -> list[int]:
+        """The tokens of the conversation, or of the text alone; stderr is told what could surprise. said:
+        that it is a chat was asked for. Raises ModelError for a template that cannot be used."""
+        llm = self._llm
+        if self._chat and not said:
+            self._note("an instruct model: the prompt goes through its chat template (--no-chat: without)")
+        elif said and not llm.chats:
+            raise ModelError(
+                f"{llm.target.origin}: this model has no chat template: it is a base model; give a plain "
+                "prompt, without --chat, --system and --messages"
+            )
+        for content in [message["content"] for message in messages] if self._chat else [text]:
+            if control := llm.control_text(content):
+                self._note(f"the prompt spells {control}, a control token of this model: it is read as text")
+                break
+        try:
+            return llm.chat_tokens(messages) if self._chat else llm.tokens(text)
+        except ModelError as error:
+            raise ModelError(f"{error} (--no-chat does without)") from error
 
     def single(self, prompt: Sequence[int]) -> int:
         self._legend()
@@ -57,14 +89,19 @@ class Completion:
         if self._as_json:
             self._print_json(run)
         else:
+            if self._chat and run["stop_reason"] == "length":
+                self._note(f"cut after {run['n_tokens']:,} tokens (-n N for more)")
             self._note(summary(run), "dim")
             self._stats(run, sys.stderr)
+        self._busy()
         return INTERRUPTED if self._interrupts.pressed else 0
 
     def compare(self, prompt: Sequence[int]) -> int:
-        warm_up(self._llm, prompt)
-        self._legend()
         record: dict[str, Any] = {"plain": None, "drafted": None, "speedup": None, "identical": None}
+        with closing(Reading(self._interrupts)) as reading:
+            read = warm_up(self._llm, prompt, reading)
+        record |= {"n_read": read.n_read, "prompt_tokens_per_second": read.prompt_tokens_per_second}
+        self._legend()
         for name, heading in (("plain", "plain"), ("drafted", f"drafted ({self._llm.drafter.name})")):
             if not self._interrupts.pressed:
                 self._heading(heading)
@@ -82,9 +119,10 @@ class Completion:
         if self._as_json:
             self._print_json(record)
         else:
-            self._note("", "none")
-            comparison(plain, drafted, judgement.said, sys.stdout)
+            self._note("")
+            comparison(record, judgement.said, sys.stdout)
             self._stats(drafted, sys.stdout)
+        self._busy()
         judgement.require_lossless()
         return 0
 
@@ -92,8 +130,9 @@ class Completion:
         """Stream one generation to its end, or to Ctrl-C; its record."""
         sources: list[str] = []
         shown = 0
-        with self._llm.stream(prompt, plain=plain, **self._request | self._asked()) as stream:
-            # The prompt is computed: from here on there is something to keep when the user has seen enough.
+        reading = Reading(self._interrupts)
+        asked = self._request | self._asked()
+        with closing(reading), self._llm.stream(prompt, plain=plain, on_read=reading, **asked) as stream:
             self._interrupts.hold()
             try:
                 for piece in stream:
@@ -102,13 +141,17 @@ class Completion:
                     self._show(self._marks.marked(piece.parts) if self._show_sources else piece.text)
                     if self._interrupts.pressed:
                         break
+            except KeyboardInterrupt:  # while the prompt was read
+                pass
             finally:  # whoever closed stdout has seen enough too
                 self._keep(prompt, stream.result(), plain=plain)
         generation = stream.result()
         self._show(generation.text[shown:] + ("" if generation.text.endswith("\n") else "\n"))
         if generation.complete is False and not self._as_json:
-            self._note("the text is cut short of what the grammar asks for", "none")
-        record = self._record(generation)
+            self._note("the text is cut short of what the grammar asks for")
+        if not self._as_json and not generation.text.strip() and generation.stop_reason is not None:
+            self._note(EMPTY.get(generation.stop_reason, "the text is empty"))
+        record = as_record(generation) | self._logprobs(generation)
         return record | {"sources": sources} if self._show_sources else record
 
     def _asked(self) -> dict[str, Any]:
@@ -118,7 +161,7 @@ class Completion:
 
     def _keep(self, prompt: Sequence[int], said: Generation, *, plain: bool) -> None:
         """Of a comparison the plain answer alone, which the drafted one repeats."""
-        if self._recorder is None or self._kept:
+        if self._recorder is None or self._kept or not said.tokens:
             return
         self._kept = True
         self._recorder.add(
@@ -137,47 +180,38 @@ class Completion:
 
     def _legend(self) -> None:
         if self._show_sources and not self._as_json:
-            self._note(self._marks.legend(self._llm.drafter.name.split(",")), "none")
+            self._note(self._marks.legend(self._llm.drafter.name.split(",")))
 
     def _heading(self, text: str) -> None:
         if not self._as_json:
             self._note(f"--- {text} ---", "bold")
 
-    def _note(self, text: str, style: str) -> None:
+    def _note(self, text: str, style: str = "none") -> None:
         # Written by us: rich would answer a closed pipe with an exit code of its own.
         with self._err.capture() as captured:
             self._err.print(text, style=style)
         sys.stderr.write(captured.get())
+
+    def _busy(self) -> None:
+        if said := self._slowness.said():
+            self._note(f"paceline: {said}")
 
     def _stats(self, run: dict[str, Any], file: IO[str]) -> None:
         if self._show_stats:
             file.write("\n")
             where.write(run, file)
 
-    def _record(self, generation: Generation) -> dict[str, Any]:
-        record = {
-            "text": generation.text,
-            "tokens": list(generation.tokens),
-            "stop_reason": generation.stop_reason or "interrupted",
-            "n_prompt": generation.n_prompt,
-            "n_tokens": generation.n_tokens,
-            "prompt_seconds": generation.prompt_seconds,
-            "seconds": generation.seconds,
-            "tokens_per_second": generation.tokens_per_second,
-            "stats": generation.stats.as_dict(),
-        }
-        if generation.account is not None:
-            record["policy"] = generation.account.as_dict()
-        if generation.complete is not None:
-            record["complete"] = generation.complete
-        if self._request["logprobs"] is not None:
-            told = zip(generation.tokens, generation.logprobs, strict=True)
-            n = self._request["logprobs"]  # more may be recorded
-            record["logprobs"] = [
+    def _logprobs(self, generation: Generation) -> dict[str, Any]:
+        n = self._request["logprobs"]  # more may be recorded
+        if n is None:
+            return {}
+        told = zip(generation.tokens, generation.logprobs, strict=True)
+        return {
+            "logprobs": [
                 self._token(token, said.logprob) | {"top": [self._token(*likely) for likely in said.top[:n]]}
                 for token, said in told
             ]
-        return record
+        }
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         """A control token says no text: its name stands for it."""
@@ -186,8 +220,30 @@ class Completion:
         return {"id": token, "text": text.decode(errors="replace"), "logprob": logprob}
 
     def _print_json(self, record: dict[str, Any]) -> None:
-        record["provenance"] = provenance(self._llm, self._request)
+        record["provenance"] = provenance(self._llm, self._request | {"chat": self._chat})
         sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
+
+
+def as_record(generation: Generation) -> dict[str, Any]:
+    """With the names that `--json` prints."""
+    record = {
+        "text": generation.text,
+        "tokens": list(generation.tokens),
+        "stop_reason": generation.stop_reason or "interrupted",
+        "n_prompt": generation.n_prompt,
+        "n_read": generation.n_read,
+        "n_tokens": generation.n_tokens,
+        "prompt_seconds": generation.prompt_seconds,
+        "prompt_tokens_per_second": generation.prompt_tokens_per_second,
+        "seconds": generation.seconds,
+        "tokens_per_second": generation.tokens_per_second,
+        "stats": generation.stats.as_dict(),
+    }
+    if generation.account is not None:
+        record["policy"] = generation.account.as_dict()
+    if generation.complete is not None:
+        record["complete"] = generation.complete
+    return record
 
 
 def strict(value: Any) -> Any:

@@ -89,3 +89,26 @@ class Interrupts:
             if number != signal.SIGINT or not self._held or allowed == 0:
                 leave(128 + number)
             allowed -= 1
+
+
+class Early:
+    """While entered, Ctrl-C outside of an `Interrupts` is noted and does nothing else: between a line that is
+    typed and the answer to it, and between that and the next line."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def forget(self) -> None:
+        self.pressed = False
+
+    def _note(self, _number: int, _frame: object) -> None:
+        self.pressed = True
+
+    def __enter__(self) -> Early:
+        self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGINT, self._before)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli.references import model_option
+from paceline.cli.texts import read_stdin, read_text
 from paceline.core import typed
 from paceline.core.drafters import DRAFTERS
 from paceline.core.errors import UsageError
@@ -25,6 +27,9 @@ EPILOG = (
     "does not fit; "
     "130 Ctrl-C; 141 stdout was closed."
 )
+if TYPE_CHECKING:
+    from paceline.core.sampling import Sampling
+
 FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 MODELS = "Models"
 PROMPT = "Prompt"
@@ -89,7 +94,8 @@ Model = Annotated[
         panel=MODELS,
         metavar="MODEL",
         callback=model_option,
-        help="The target: a GGUF file, or a name such as ollama:llama3.2:3b. Default: the embedded one.",
+        help="The target: a GGUF file, or a name such as ollama:llama3.2:3b. Default: the embedded one; in a "
+        "chat zoo:smollm2.",
     ),
 ]
 DraftModel = Annotated[
@@ -163,6 +169,15 @@ Drafters = Annotated[
         + ".",
     ),
 ]
+Seed = Annotated[
+    int | None,
+    option(
+        "--seed",
+        panel=SAMPLING,
+        metavar="N",
+        help="The same seed draws the same text. Default: one by chance, which is printed.",
+    ),
+]
 Corpora = Annotated[
     list[str] | None,
     option(
@@ -181,6 +196,19 @@ def flash_attention(mode: str) -> bool | None:
     return FLASH_ATTENTION[mode]
 
 
+def seed_for(given: int | None, sampling: Sampling) -> tuple[int, bool]:
+    """The request's seed, and whether chance chose it: only where tokens are drawn."""
+    if given is not None and given < 0:
+        raise UsageError(f"--seed {given}: must be at least 0")
+    if given is not None or sampling.greedy:
+        return given or 0, False
+    return secrets.randbelow(1 << 32), True
+
+
+def by_chance(seed: int) -> str:
+    return f"seed {seed} (by chance; --seed {seed} draws the same again)"
+
+
 def require_command(context: typer.Context) -> None:
     """Without a command: what there is, and exit code 2."""
     if context.invoked_subcommand is None:
@@ -197,7 +225,7 @@ def read_prompt(argument: str | None, option_: str | None, file: Path | None) ->
         raise UsageError("more than one prompt: give it as an argument, with -p, with -f or on stdin")
     text = argument if argument is not None else option_
     if file is not None and str(file) != "-":
-        text, where = _read_file(file), f"{file}: the file"
+        text, where = read_text(file), f"{file}: the file"
     elif text is None or text == "-":
         text, where = _read_stdin(asked=text == "-" or file is not None), "stdin: the prompt"
     else:
@@ -211,7 +239,7 @@ def read_schema(schema: str | None, file: Path | None) -> str | None:
     if schema is not None and file is not None:
         raise UsageError("more than one JSON schema: give it as text (-j) or as a file (-jf)")
     if file is not None:
-        return _read_file(file)
+        return read_text(file)
     return schema if schema is None else typed.text("the JSON schema", schema)
 
 
@@ -219,7 +247,7 @@ def read_prompts(file: Path) -> list[str]:
     """A prompt a line, as text or (.jsonl) as an object with a "prompt"."""
     prompts = []
     # Not splitlines(), which also splits at form feeds and other characters that a prompt may hold.
-    for number, line in enumerate(_read_file(file).removesuffix("\n").split("\n"), 1):
+    for number, line in enumerate(read_text(file).removesuffix("\n").split("\n"), 1):
         where, text = f"{file}, line {number}", line.removesuffix("\r")
         if file.suffix == ".jsonl" and text.strip():
             try:
@@ -234,21 +262,7 @@ def read_prompts(file: Path) -> list[str]:
     return prompts
 
 
-def _read_file(file: Path) -> str:
-    try:
-        return _decoded(file.read_bytes(), str(file))
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read ({error.strerror}); give a text file") from error
-
-
 def _read_stdin(*, asked: bool) -> str:
     if sys.stdin is None or (not asked and sys.stdin.isatty()):
         raise UsageError("no prompt: give it as an argument, with -p, with -f FILE or on stdin")
-    return _decoded(sys.stdin.buffer.read(), "stdin")
-
-
-def _decoded(data: bytes, where: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: is not UTF-8 text (byte {error.start}); convert it first") from error
+    return read_stdin()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from paceline.cli import messages as conversations
 from paceline.cli import options
 from paceline.cli.groups import drafting, memory, models, sampling, takes
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import GENERATION, OUTPUT, PROMPT, SAMPLING, flag, option
+from paceline.cli.options import GENERATION, OUTPUT, PROMPT, flag, option
 from paceline.cli.recording import Record, RecordTopK, recorder
 from paceline.core.errors import UsageError
 
@@ -49,9 +51,17 @@ def run(
             help="Read the prompt from a text file.",
         ),
     ] = None,
+    system: conversations.System = None,
+    messages: conversations.Messages = None,
     chat: Annotated[
-        bool, flag("--chat", panel=PROMPT, help="Put the prompt through the model's chat template.")
-    ] = False,
+        bool | None,
+        flag(
+            "--chat",
+            panel=PROMPT,
+            help="Put the prompt through the model's chat template: the default where it has one. "
+            "--no-chat: complete it as it stands.",
+        ),
+    ] = None,
     models: Any,
     n_predict: Annotated[
         int, option("-n", "--n-predict", panel=GENERATION, metavar="N", help="Most tokens to generate.")
@@ -70,9 +80,7 @@ def run(
         bool, flag("--ignore-eos", panel=GENERATION, help="Go on after an end-of-text token.")
     ] = False,
     sampling: Any,
-    seed: Annotated[
-        int, option("--seed", panel=SAMPLING, metavar="N", help="The same seed draws the same text.")
-    ] = 0,
+    seed: options.Seed = None,
     json_schema: options.JsonSchema = None,
     json_schema_file: options.JsonSchemaFile = None,
     regex: options.Regex = None,
@@ -112,8 +120,7 @@ def run(
             "--compare with --draft none: nothing to compare plain decoding with; name a drafter"
         )
     stops = options.stop_texts(stop)
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: must be at least 0")
+    drawn, by_chance = options.seed_for(seed, sampling)
     if logprobs is not None and not as_json:
         raise UsageError(f"--logprobs {logprobs}: told in JSON only; add --json")
 
@@ -123,7 +130,14 @@ def run(
     schema = options.read_schema(json_schema, json_schema_file)
     chosen(schema, regex)
     recording = recorder(record, record_top_k)
-    text = options.read_prompt(prompt, prompt_option, file)
+    if chat is False and (system is not None or messages is not None):
+        raise UsageError("--no-chat with --system or --messages, which are for a chat: leave out one of them")
+    begun = conversations.begun(system, messages)
+    if messages is None or any(given is not None for given in (prompt, prompt_option, file)):
+        text = options.read_prompt(prompt, prompt_option, file)
+        asked = [*begun, {"role": "user", "content": text}]
+    else:
+        text, asked = "", begun
 
     from paceline.assemble import load
     from paceline.cli.completion import Completion
@@ -134,7 +148,7 @@ def run(
     ):
         request = {
             "max_tokens": n_predict,
-            "seed": seed,
+            "seed": drawn,
             "stop": stops,
             "ignore_eos": ignore_eos,
             "json_schema": schema,
@@ -150,6 +164,9 @@ def run(
             show_sources=show_sources,
             show_stats=stats,
             recorder=recording,
+            chat=chat is True or bool(begun) or (chat is None and llm.chats),
         )
-        tokens = llm.chat_tokens(text) if chat else llm.tokens(text)
+        tokens = completion.prompt(text, asked, said=chat is True or bool(begun))
+        if by_chance and not as_json:
+            print(options.by_chance(drawn), file=sys.stderr)
         return completion.compare(tokens) if compare else completion.single(tokens)

@@ -27,9 +27,12 @@ EDGES = [round(SHALLOW * 2 ** (b + 0.5)) for b in range(BUCKETS - 1)]
 # hardly does.
 PACE, CELL = 0.2, 0.03
 JUDGES = 5  # passes whose median moves the pace, so that one hiccup does not, and a slow minute does at once
+SURE = 3  # samples of a cell that is believed as it is
+OLD = round(1 / CELL)  # samples of a cell that nothing is told of
 CLIP = math.log(1.5)  # what a pass is off by beyond this, up or down, is no fault of its cell
 RECENT = 32  # passes that tell whether the pace was seen by other cells as well
 ENOUGH = 3  # observations that make a cell of what was never measured
+FEW = 8  # samples of a cell that a pass moves so far that its curve is made anew at once
 RENEW = 64  # observations after which curves are made anew; in between cells move by half a percent
 
 Table = Mapping[int, Mapping[int, float]]
@@ -53,11 +56,19 @@ class Cost:
 
     table: seconds by context depth and by rows, as measured; not every depth needs all the rows, but one of
     them the single row. noise: how far measurements of one and the same pass lay apart, 1 being not at all.
+    samples: how many each number of the table rests on; many where nothing is said.
     Raises UsageError for values that are not above 0, and for two depths of one bucket.
+
+    The rule tries every number of rows, and would find the cells whose few samples were too low (the winner's
+    curse). So a cell of fewer than SURE samples costs no less than the one of fewer rows, and more by what
+    the noise may have hidden; and the fewer they are, the further one real pass moves it.
     """
 
-    def __init__(self, table: Table, noise: float = 1.0) -> None:
+    def __init__(
+        self, table: Table, noise: float = 1.0, samples: Mapping[int, Mapping[int, int]] | None = None
+    ) -> None:
         self.noise = noise
+        self._samples: dict[tuple[int, int], int] = {}  # of cells, by bucket and rows, where known
         self._cells: dict[int, dict[int, float]] = {}  # by bucket and rows, at a pace of 1
         self._depth: dict[int, int] = {}  # of a bucket that something is known of
         for depth in sorted(table):
@@ -69,6 +80,8 @@ class Cost:
                     f"the depths {self._depth[place]} and {depth} are too much alike: keep a factor of two"
                 )
             self._cells[place], self._depth[place] = dict(table[depth]), depth
+            for n in table[depth] if samples is not None else ():
+                self._samples[place, n] = samples[depth][n]
         self._pace = 1.0
         self._pending: dict[tuple[int, int], list[float]] = {}  # seconds at a pace of 1, by bucket and rows
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
@@ -123,12 +136,19 @@ class Cost:
         A guess that is too low is mended by the first few passes, one that is too high by none."""
         curve, last = [0.0], 0
         for n in self.rows:
-            curve += [self._cell(place, n)] * (n - last)
+            cell, few = self._cell(place, n), self._count(n)
+            if few < SURE:
+                cell = max(curve[last], cell * self.noise ** (0.5 / math.sqrt(few)))
+            curve += [cell] * (n - last)
             last = n
         before = max((n for n in self.rows if 2 * n <= last), default=0)
         slope = max((curve[last] - curve[before]) / (last - before), curve[last] / (2 * last))
         curve += [curve[last] + slope * i for i in range(1, most - last + 1)]
         return curve
+
+    def _count(self, n: int) -> int:
+        """Samples of n rows, at whatever depth."""
+        return sum([self._samples.get((place, n), OLD) for place, cells in self._cells.items() if n in cells])
 
     def _cell(self, place: int, n: int) -> float:
         """What is known of this bucket; or what its neighbours say, times how they compare in what is known
@@ -166,19 +186,24 @@ class Cost:
             self._wait(place, rows, depth, seconds / self._pace)
             return
         implied, key, recent = math.log(seconds / cells[rows]), (place, rows), self._recent
-        self._implied.append(implied)
-        lately, pace = sorted(self._implied)[len(self._implied) // 2], math.log(self._pace)
-        pace += PACE * (lately - pace)
-        self._pace = math.exp(pace)
-        # What only one kind of pass tells cannot be told apart from the pace and is taken for it: otherwise a
-        # slow minute of plain decoding would leave its mark on the single row.
+        samples, pace = self._samples.get(key, OLD), math.log(self._pace)
+        off = implied - pace
+        if samples >= SURE:  # what is hardly known tells nothing of the pace
+            self._implied.append(implied)
+            lately = sorted(self._implied)[len(self._implied) // 2]
+            pace += PACE * (lately - pace)
+            self._pace = math.exp(pace)
+            # What lies between where the pace was and where it goes is no fault of the cell.
+            off = implied - max(min(lately, pace), min(max(lately, pace), implied))
+        # Nor is what only one kind of pass tells, which cannot be told apart from the pace: otherwise a slow
+        # minute of plain decoding would leave its mark on the single row.
         alone = recent.count(key) / len(recent) if recent else 1.0
-        # So is what lies between where the pace was and where it goes.
-        off = implied - max(min(lately, pace), min(max(lately, pace), implied))
-        cells[rows] *= math.exp(CELL * (1.0 - alone) * max(-CLIP, min(CLIP, off)))
+        self._samples[key] = samples + 1
+        weight = max(CELL, 1.0 / (1 + samples))  # a mean, at first
+        cells[rows] *= math.exp(weight * (1.0 - alone) * max(-CLIP, min(CLIP, off)))
         recent.append(key)
         self._observed += 1
-        if self._observed % RENEW == 0:
+        if self._observed % RENEW == 0 or samples <= FEW:
             self._curves.clear()
 
     def _wait(self, place: int, rows: int, depth: int, seconds: float) -> None:
@@ -188,26 +213,34 @@ class Cost:
         if len(pending) == ENOUGH:
             del self._pending[place, rows]
             self._cells.setdefault(place, {})[rows] = median(pending)
+            self._samples[place, rows] = ENOUGH
             self._depth.setdefault(place, depth)
             self._known()
 
     def as_dict(self) -> dict[str, Any]:
         """What it says now: seconds by depth and, in each, by rows; null where nothing is known."""
         self._curves.clear()  # up to the last observation, as what is read of this will be
+        places = sorted(self._cells)
         return {
             "rows": list(self.rows),
             "depths": list(self.depths),
             "seconds": [
                 [s * self._pace if (s := self._cells[place].get(n)) is not None else None for n in self.rows]
-                for place in sorted(self._cells)
+                for place in places
             ],
+            "samples": [
+                [self._samples.get((place, n), OLD) if n in self._cells[place] else None for n in self.rows]
+                for place in places
+            ],
+            "noise": self.noise,
         }
 
     @classmethod
     def read(cls, said: Any) -> Cost:
-        """What `as_dict` wrote. Raises UsageError for what is not that."""
+        """What `as_dict` wrote; samples and noise may be missing. Raises UsageError for what is not that."""
         try:
             rows, depths, seconds = said["rows"], said["depths"], said["seconds"]
+            samples, noise = said.get("samples"), said.get("noise", 1.0)
             good = (
                 _ascending(rows, 1)
                 and _ascending(depths, 0)
@@ -215,8 +248,11 @@ class Cost:
                 and rows[-1] <= MOST
                 and len(seconds) == len(depths)
                 and all(len(line) == len(rows) and all(map(_is_cell, line)) for line in seconds)
+                and type(noise) in (int, float)
+                and 1.0 <= noise <= MOST_SECONDS
+                and (samples is None or _are_samples(samples, seconds))
             )
-        except (TypeError, KeyError, IndexError):
+        except (TypeError, KeyError, IndexError, AttributeError):
             good = False
         if not good:
             raise UsageError(
@@ -227,7 +263,11 @@ class Cost:
             depth: {n: float(s) for n, s in zip(rows, line, strict=True) if s is not None}
             for depth, line in zip(depths, seconds, strict=True)
         }
-        return cls(table)
+        counts = samples and {
+            depth: {n: k for n, k in zip(rows, line, strict=True) if k is not None}
+            for depth, line in zip(depths, samples, strict=True)
+        }
+        return cls(table, float(noise), counts)
 
     @classmethod
     def flat(cls, seconds: float = 1.0, per_row: float = 0.0, rows: int = 64) -> Cost:
@@ -247,6 +287,18 @@ def _ascending(values: Any, low: int) -> bool:
 
 def _is_cell(value: Any) -> bool:
     return value is None or (type(value) in (int, float) and is_time(value))
+
+
+def _are_samples(samples: Any, seconds: Any) -> bool:
+    """Whether there is a count for each cell, and none for others."""
+    return len(samples) == len(seconds) and all(
+        len(counts) == len(line)
+        and all(
+            count is None if cell is None else type(count) is int and count >= 1
+            for count, cell in zip(counts, line, strict=True)
+        )
+        for counts, line in zip(samples, seconds, strict=True)
+    )
 
 
 @dataclass

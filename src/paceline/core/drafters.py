@@ -18,7 +18,8 @@ class Row:
     that it uses; in the order of the table. alone: why it cannot be named with others.
     window: its drafts carry a window of guesses that the target computes and nobody verifies.
     token_ids: it uses a draft model's token ids, so that one that drafts text (SLEM) will not do.
-    colour: of its text on a terminal. source: what marks its tokens, where that is not the name."""
+    colour: of its text on a terminal; what drafts together differs in hue. source: what marks its tokens,
+    where that is not the name."""
 
     name: str
     about: str
@@ -39,7 +40,7 @@ class Row:
 
 # What costs least comes first.
 _ROWS = (
-    Row("suffix", "votes of all places like this one", learns=True, in_auto=True, colour="bright_green"),
+    Row("suffix", "votes of all places like this one", learns=True, in_auto=True, colour="bright_blue"),
     Row("lookup", "the last place like this one", in_auto=True, colour="green"),
     Row(
         "ngram",
@@ -56,7 +57,7 @@ _ROWS = (
         "n-grams that the target makes itself",
         alone="needs its window in every pass",
         window=True,
-        colour="bright_blue",
+        colour="bright_green",
     ),
     Row("model", "a draft model", uses=(DRAFT,), in_auto=True, colour="cyan"),
     Row(

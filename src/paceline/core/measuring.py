@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from statistics import median_low
+from statistics import median, median_low
 from time import perf_counter
 
 from paceline.core.cost import Cost, bucket
@@ -16,6 +16,7 @@ DEPTHS = (256, 1024, 4096)
 IMPORTANT = frozenset({1, 2, 3, 4, 8, 16})  # rows that get twice the time of others
 LEAST = {1: 3, 2: 1}  # samples that are taken by rows, whatever the time: noise is told by three at least
 FIRST = 4  # so much sooner comes a first sample: use mends what was timed once, but a gap hides an edge
+TELLING = 4  # samples that noise is told by, beside those of single rows
 SAMPLES = 25  # of one number of rows, at most
 LONG, REPEATS = 1e-4, 16  # seconds of a sample: shorter passes are repeated, up to so many times
 START, PIECE, LONGEST_PIECE = 2, 16, 512  # tokens: how a context is filled while there is time
@@ -43,7 +44,7 @@ def measure(
     with closing(Timer(target, clock)) as timer:
         measuring = _Measuring(timer, seconds, clock, progress)
         table = measuring.table(sorted({max(1, min(depth, deepest)) for depth in depths}), rows)
-        return Cost(table, measuring.noise)
+        return Cost(table, measuring.noise, measuring.samples)
 
 
 class _Measuring:
@@ -53,6 +54,7 @@ class _Measuring:
         self._timer, self._clock, self._progress = timer, clock, progress
         self._seconds, self._end = seconds, clock() + seconds
         self.noise = 1.0  # see Cost
+        self.samples: dict[int, dict[int, int]] = {}
 
     def table(self, depths: Sequence[int], rows: Sequence[int]) -> dict[int, dict[int, float]]:
         """Seconds by depth and rows."""
@@ -73,7 +75,9 @@ class _Measuring:
             samples = self._sample(rows, self._clock() + share, quick if place == start else {})
             # The median, since the least of many would flatter what was measured most.
             out[place] = {n: median_low(some) for n, some in sorted(samples.items())}
-            self.noise = max(self.noise, _noise(samples[1]))
+            self.samples[place] = {n: len(some) for n, some in samples.items()}
+            often = [_noise(some) for some in samples.values() if len(some) >= TELLING]
+            self.noise = max(self.noise, _noise(samples[1]), median(often) if often else 1.0)
             if deeper:
                 rate = self._deepen(deeper[0], self._left(), rate)
             if bucket(timer.depth) <= bucket(place):

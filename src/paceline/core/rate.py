@@ -175,13 +175,16 @@ class Rate:
             self._steps += 1
             if len(step.tree) == 0:
                 self._record_skipped(track, step)
-        if self._reading:  # what such a pass takes is the prompt's matter
-            return
         rows = sum([step.rows for step in steps])
         tokens = sum([len(step.tokens) for step in steps])
         deepest = max([len(r.session.tokens) - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
-        pass_, plain, drafting, beside = cost.seconds(rows, deepest), self._alone / n, 0.0, 0.0
+        pass_, plain, drafting, beside = (
+            cost.seconds(rows + self._reading, deepest),
+            self._alone / n,
+            0.0,
+            0.0,
+        )
         extra = (pass_ - self._alone) / max(1, sum([len(step.tree) for step in steps]))  # of a drafted row
         for track, step in zip(tracks, steps, strict=True):
             times = step.times
@@ -190,6 +193,8 @@ class Rate:
             track.plain += len(step.tokens) * plain
             saved = (len(step.tokens) - 1) * plain
             self._lose(track, extra * len(step.tree) + min(times.other, plain) - saved)
+        if self._reading:  # what such a pass took is the prompt's matter
+            return
         if all(request.stats.steps > 1 for request in requests):  # the first may hold a prompt's end
             cost.observe(rows, deepest, sum([step.times.forward for step in steps]))
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from paceline.core import typed
-from paceline.core.errors import ModelError
+from paceline.core.errors import ModelError, UsageError
 from paceline.core.printable import printable
+from paceline.core.vocab import Vocab
+
+if TYPE_CHECKING:
+    from paceline.engines.engine import Text
 
 LONGEST = 1 << 16  # characters of a template, compiled in seconds; real ones have up to 20,000
 LONGEST_DATE = 200  # characters of a date's format
@@ -32,6 +36,48 @@ def conversation(prompt: str | Iterable[Mapping[str, str]]) -> list[dict[str, st
             typed.text(f"message {number}: its {name}", message.get(name))
         messages.append(dict(message))
     return messages
+
+
+def encoded(text: Text, vocab: Vocab, messages: list[dict[str, str]]) -> list[int]:
+    """The messages in the model's template, as tokens. What a message says is text, even where it spells a
+    control token. Raises ModelError without a usable template, and UsageError where such a message cannot be
+    told from what the template puts around it."""
+    rendered = text.render(messages)
+    spelled = {
+        at: name for at, one in enumerate(messages) if (name := control_text(text, vocab, one["content"]))
+    }
+    if not spelled:
+        return text.encode(rendered, special=True, add_bos=False)
+    marks = {at: f"\ue000{at}\ue001" for at in spelled}  # characters of private use stand for the messages
+    frame = text.render([one | {"content": marks.get(at, one["content"])} for at, one in enumerate(messages)])
+    tokens, whole = list[int](), ""
+    for at, mark in marks.items():
+        before, found, frame = frame.partition(mark)
+        said = messages[at]["content"]
+        if not rendered.startswith(whole + before + said):
+            said = said.strip()  # as many templates do
+        whole += before + said
+        if not found or not rendered.startswith(whole):
+            raise UsageError(
+                f"message {at + 1} spells {spelled[at]}, a control token of this model, and its chat "
+                "template changes the message, so that the two cannot be told apart: leave it out"
+            )
+        tokens += text.encode(before, special=True, add_bos=False) + text.encode_within(said)
+    if whole + frame != rendered:
+        raise UsageError(
+            f"a message spells {next(iter(spelled.values()))}, a control token of this model, and its "
+            "chat template repeats or changes messages: leave it out"
+        )
+    return tokens + text.encode(frame, special=True, add_bos=False)
+
+
+def control_text(text: Text, vocab: Vocab, said: str) -> str:
+    """The first control token that `said` spells; "" where it spells none."""
+    special = text.encode(said, special=True, add_bos=False)
+    if special == text.encode(said, add_bos=False):
+        return ""
+    silent = (token for token in special if not vocab.piece(token))
+    return next((vocab.text(token).decode(errors="replace") for token in silent), "")
 
 
 def render(template: str, messages: list[dict[str, str]], *, bos: str = "", eos: str = "") -> str:

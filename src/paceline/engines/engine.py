@@ -30,6 +30,10 @@ class Text(Protocol):
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; a control token has none."""
 
+    @property
+    def chats(self) -> bool:
+        """Whether the model has a chat template."""
+
     def render(self, messages: list[dict[str, str]]) -> str:
         """`messages` in the model's chat template, ready for the assistant's answer. Raises ModelError
         without one."""

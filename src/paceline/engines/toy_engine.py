@@ -118,7 +118,7 @@ class Digits:
     white space is left out."""
 
     def __init__(self, vocab: Vocab) -> None:
-        self.piece = vocab.piece
+        self.piece, self.chats = vocab.piece, False
         self._size = vocab.size
 
     def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:

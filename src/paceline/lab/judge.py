@@ -9,6 +9,7 @@ from paceline.core.errors import LosslessError
 from paceline.core.sampling import Sampling
 from paceline.lab.compare import Difference, explain, first_difference
 from paceline.llm import LLM
+from paceline.stream import Generation, OnRead
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,12 @@ class Judgement:
             )
 
 
-def warm_up(llm: LLM, prompt: Sequence[int]) -> None:
+def warm_up(llm: LLM, prompt: Sequence[int], on_read: OnRead | None = None) -> Generation:
     """Before runs that are compared, so that all start alike: every model's weights are in memory, and the
-    prompt is in the target's cache but not in the draft's, whose work on it counts."""
+    prompt is in the target's cache but not in the draft's, whose work on it counts. Returns what read it.
+    on_read: see LLM.stream."""
     llm.generate(prompt[:1], max_tokens=2, remember=False)
-    llm.generate(prompt, max_tokens=1, plain=True)
+    return llm.generate(prompt, max_tokens=1, plain=True, on_read=on_read)
 
 
 def judge(

@@ -22,7 +22,7 @@ def ratio(value: float | None) -> str:
 def summary(run: Mapping[str, Any]) -> str:
     """One generation in a line. `run` has the names of `paceline run --json`."""
     stats = run["stats"]
-    parts = [f"{run['n_tokens']} tokens, {run['tokens_per_second']:.1f} tokens/s"]
+    parts = [f"{run['n_tokens']} tokens, {run['tokens_per_second']:.1f} tokens/s", *prompt(run)]
     if stats["drafted"]:
         drafted = {name: s for name, s in stats["by_source"].items() if s["drafted"]}
         shares = ", ".join(f"{name} {s['accepted']}/{s['drafted']}" for name, s in drafted.items())
@@ -35,8 +35,15 @@ def summary(run: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def comparison(plain: Mapping[str, Any], drafted: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
-    """Plain and drafted decoding side by side. Each has the names of `paceline run --json`."""
+def prompt(run: Mapping[str, Any]) -> list[str]:
+    """How fast a prompt was read; nothing where none was, but from the cache."""
+    speed = run["prompt_tokens_per_second"]
+    return [] if speed is None else [f"prompt {run['n_read']:,} tokens, {speed:.1f} tokens/s"]
+
+
+def comparison(record: Mapping[str, Any], verdict: str, file: IO[str]) -> None:
+    """Plain and drafted decoding side by side. `record` has the names of `paceline run --compare --json`."""
+    plain, drafted = record["plain"], record["drafted"]
     rows = []
     for name, run in (("plain", plain), ("drafted", drafted)):
         stats = run["stats"]
@@ -54,6 +61,7 @@ def comparison(plain: Mapping[str, Any], drafted: Mapping[str, Any], verdict: st
     sources(drafted["stats"], file)
     if why := (drafted.get("policy") or {}).get("why"):
         file.write(f"{why}\n")
+    file.write("".join(f"{line}\n" for line in prompt(record)))
     file.write(f"output identical: {verdict}\n")
 
 

@@ -19,8 +19,8 @@ def check_shared(target: Vocab, draft: Vocab) -> None:
     )
     for what, ours, theirs in (
         ("tokenizer type", target.kind, draft.kind),
-        ("BOS token", (target.add_bos, target.bos), (draft.add_bos, draft.bos)),
-        ("EOS token", (target.add_eos, sorted(target.eos)), (draft.add_eos, sorted(draft.eos))),
+        ("BOS token", _bos(target), _bos(draft)),
+        ("EOS token", _eos(target), _eos(draft)),
     ):
         if ours != theirs:
             raise VocabError(f"the draft has another vocabulary: {what} is {theirs}, target {ours}; {advice}")
@@ -34,3 +34,13 @@ def check_shared(target: Vocab, draft: Vocab) -> None:
                 f"the draft has another vocabulary: token {token} is {draft.text(token)!r}, "
                 f"target {target.text(token)!r}; {advice}"
             )
+
+
+def _bos(vocab: Vocab) -> str:
+    begins = "is put before every text" if vocab.add_bos else "is put before no text"
+    return f"{'none' if vocab.bos is None else vocab.bos} ({begins})"
+
+
+def _eos(vocab: Vocab) -> str:
+    ends = "is put after every text" if vocab.add_eos else "is put after no text"
+    return f"{', '.join(map(str, sorted(vocab.eos))) or 'none'} ({ends})"

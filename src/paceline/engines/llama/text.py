@@ -78,6 +78,10 @@ class LlamaText:
         ]
         return frozenset(t for t in added if (text := self.piece(t)).startswith(b"<") and text.endswith(b">"))
 
+    @property
+    def chats(self) -> bool:
+        return bool(self._cpp.llama_model_chat_template(self._model, None))
+
     def render(self, messages: list[dict[str, str]]) -> str:
         """The model's own chat template over `messages`, ready for the assistant's answer."""
         from paceline.engines.chat import render

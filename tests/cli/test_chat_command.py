@@ -1,0 +1,214 @@
+"""`paceline chat` over a pipe: each line a turn, commands, files of messages, a full context."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+import paceline
+from command_line import Done, command, run
+from gguf_files import write_llama
+from paceline.cli.conversation import Conversation
+from paceline.cli.lines import is_open, unquoted
+from paceline.stream import Piece, Stream
+from real_model import smollm2
+
+Capture = pytest.CaptureFixture[str]
+TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("chat") / "chat.gguf", chat_template=TEMPLATE)
+
+
+def chat(capsys: Capture, model: Path, typed: str, *args: str | Path) -> Done:
+    rest = ("-t", "1", "--draft", "lookup", "-n", "6", *args)
+    return command(capsys, "chat", "-m", model, *rest, stdin=typed.encode())
+
+
+def saved(file: Path) -> list[dict[str, str]]:
+    messages: list[dict[str, str]] = json.loads(file.read_text())
+    return messages
+
+
+def test_each_line_is_a_turn_and_stdout_gets_the_answers_alone(
+    capsys: Capture, model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "said.json"
+    done = chat(capsys, model, f"one\n\ntwo\n/save {file}\n", "--system", "be kind")
+    assert done.code == 0
+    messages = saved(file)
+    said = [one["content"] for one in messages]
+    assert [one["role"] for one in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert (said[0], said[1], said[3]) == ("be kind", "one", "two")
+    assert done.out == "".join(text + "\n" * (not text.endswith("\n")) for text in (said[2], said[4]))
+
+
+def test_the_second_answer_is_what_the_whole_conversation_asks_for(
+    capsys: Capture, model: Path, tmp_path: Path
+) -> None:
+    chat(capsys, model, f"one\ntwo\n/save {tmp_path / 'said.json'}\n")
+    *asked, answer = saved(tmp_path / "said.json")
+    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    alone = run(capsys, model, "--messages", tmp_path / "asked.json", "-n", "6", "--draft", "none", "--json")
+    assert alone.json["text"] == answer["content"]
+
+
+def test_a_saved_conversation_goes_on(capsys: Capture, model: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    chat(capsys, model, f"one\n/save {first}\n")
+    chat(capsys, model, f"two\n/save {second}\n", "--messages", first)
+    chat(capsys, model, f"one\ntwo\n/save {first}\n")  # replaces what it can read
+    assert saved(second) == saved(first)
+
+
+def test_save_replaces_no_file_that_is_no_conversation(capsys: Capture, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "thesis.txt"
+    file.write_text("years of work")
+    done = chat(capsys, model, f"/save {file}\n/save {tmp_path}/none/a.json\n/save\n")
+    assert (done.code, file.read_text()) == (2, "years of work")
+    lines = done.err.splitlines()
+    assert "thesis.txt exists, and is no conversation: choose another name" in lines[0]
+    assert "no folder" in lines[1]
+    assert "Name a file" in lines[2]
+
+
+def test_clear_forgets_all_but_the_system_prompt(capsys: Capture, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "said.json"
+    done = chat(capsys, model, f"/system be brief\none\n/clear\n/system\ntwo\n/save {file}\n")
+    assert done.code == 0
+    assert [one["content"] for one in saved(file)[:2]] == ["be brief", "two"]
+    assert len(saved(file)) == 3
+    assert done.err.splitlines()[:4] == [
+        "system prompt: be brief",
+        "(cut after 6 tokens: -n)",
+        "forgotten; the system prompt stays",
+        "system prompt: be brief",
+    ]
+
+
+def test_several_lines_in_quotes_are_one_turn(capsys: Capture, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "said.json"
+    chat(capsys, model, f'"""\none\n\n  two\n"""\n"""three"""\n /help is text\n/usr/bin too\n/save {file}\n')
+    asked = [one["content"] for one in saved(file)[::2]]
+    assert asked == ["one\n\n  two", "three", "/help is text", "/usr/bin too"]
+
+
+@pytest.mark.parametrize(
+    ("text", "goes_on", "inner"),
+    [
+        ("plain", False, "plain"),
+        ('"""', True, ""),
+        ('"""a', True, "a"),
+        ('"""a"""', False, "a"),
+        ('"""a\nb""" ', False, "a\nb"),
+        ('say """', False, 'say """'),
+    ],
+)
+def test_a_block_ends_with_three_quotes(text: str, goes_on: bool, inner: str) -> None:
+    assert (is_open(text), unquoted(text)) == (goes_on, inner)
+
+
+def test_statistics_and_sources_on_request(capsys: Capture, model: Path) -> None:
+    done = chat(capsys, model, "/stats\nab ab ab ab\n/stats\n/sources\nab ab ab ab\n/sources\n")
+    assert done.code == 0
+    assert "nothing was said yet; 0 of " in done.err
+    assert "6 tokens, " in done.err
+    assert "\ntime of " in done.err
+    assert "1 turn, " in done.err
+    assert "sources: target, [lookup:text]\n" in done.err
+    assert done.err.endswith("sources: not shown\n")
+
+
+def test_what_goes_wrong_in_a_turn_is_a_line_and_the_next_one_goes_on(
+    capsys: Capture, model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "said.json"
+    done = chat(capsys, model, f"/dance\n{'long ' * 40}\nhi\n/save {file}\n/bye\nnever\n", "-c", "96")
+    assert done.code == 2
+    lines = done.err.splitlines()
+    assert lines[0].startswith("paceline: /dance: no such command; /help lists them")
+    assert lines[1].startswith("paceline: the prompt has ")
+    assert [one["content"] for one in saved(file)][0::2] == ["hi"]
+    assert "no longer sees" not in done.err
+    assert all(line.startswith(("paceline: ", "(cut after", "2 messages")) for line in lines)
+
+
+def test_a_full_context_drops_the_oldest_turns_and_says_so(
+    capsys: Capture, model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "said.json"
+    typed = "".join(f"message number {n}\n" for n in range(6))
+    done = chat(capsys, model, f"{typed}/save {file}\n", "-c", "160")
+    assert done.code == 0
+    words = "the context of 160 tokens is full: the model no longer sees the oldest "
+    assert words in done.err
+    assert len(saved(file)) == 12  # nothing is lost but from the model's sight
+
+
+def test_ctrl_c_ends_a_chat_with_nobody_there(
+    capsys: Capture, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_piece = Stream.__next__
+
+    def pressing(stream: Stream) -> Piece:
+        piece = next_piece(stream)
+        signal.raise_signal(signal.SIGINT)
+        return piece
+
+    monkeypatch.setattr(Stream, "__next__", pressing)
+    done = chat(capsys, model, "one\ntwo\n")
+    assert (done.code, done.out.count("\n")) == (130, 1)
+
+
+def test_a_model_without_a_chat_template_is_refused(capsys: Capture, target: Path) -> None:
+    words = "is a base model, without a chat template: it goes on with texts (paceline run)"
+    chat(capsys, target, "hi\n").refused(1, str(target), words)
+    command(capsys, "chat", "-m", "toy:", stdin=b"hi\n").refused(1, words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[", "is no JSON"),
+        ('"hi"', "write a list"),
+        ('[{"role": "user"}]', "message 1: its content None: must be text"),
+        ('[{"content": "a"}]', "message 1: is no object with role and content"),
+        ('[{"role": "a b", "content": ""}]', "message 1: its role is no word"),
+        ('[{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]', "in the middle"),
+    ],
+)
+def test_a_file_that_is_no_conversation_is_refused(
+    capsys: Capture, model: Path, tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "said.json"
+    file.write_text(text)
+    chat(capsys, model, "hi\n", "--messages", file).refused(2, "said.json", words)
+
+
+def test_two_system_prompts_are_one_too_many(capsys: Capture, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "said.json"
+    file.write_text('{"messages": [{"role": "system", "content": "a"}]}')
+    chat(capsys, model, "hi\n", "--messages", file, "--system", "b").refused(2, "leave out one of them")
+
+
+def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> None:
+    with paceline.load(smollm2(), threads=1, n_ctx=1024, drafters="suffix") as llm:
+        talk = Conversation(llm, [{"role": "system", "content": "You answer briefly."}])
+        read, texts = [], []
+        for question in ("Write one sentence about the sea and its waves.", "Write that sentence again."):
+            talk.ask(question)
+            prompt, dropped = talk.prompt()
+            unread = [llm.stream(prompt, max_tokens=1)._request.session.unread]
+            said = llm.generate(prompt, max_tokens=40)
+            talk.answered(prompt, said)
+            read += unread
+            texts.append((said.text, dropped))
+        assert read[1] < 20 < len(prompt)
+        assert prompt[: len(talk._last[0])] == talk._last[0]
+        assert said.stats.by_source["suffix"].accepted > 0
+        assert [dropped for _, dropped in texts] == [0, 0]

@@ -1,0 +1,87 @@
+"""`paceline chat` at a terminal, with a real model."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+from command_line import PROGRAM, environment
+from real_model import smollm2
+from terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, Terminal
+
+READY = r"\n>>> |^>>> "
+
+
+def chat(home: Path, *args: str) -> Terminal:
+    # Drafters whose passes need not be measured first.
+    plain = ("-m", str(smollm2()), "-t", "1", "-c", "1024", "--draft", "suffix,lookup")
+    return Terminal([*PROGRAM, "chat", *plain, *args], environment(PACELINE_HOME=str(home)))
+
+
+def test_an_answer_is_stopped_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "said.json"
+    with chat(tmp_path / "home", "--system", "You like to talk.") as terminal:
+        terminal.expect(READY)
+        terminal.write("Tell me a long story about a ship." + ENTER)
+        terminal.expect(r"ship\.\r+\n\w+ \w+ \w+")
+        terminal.write(CTRL_C)
+        terminal.expect(READY)
+        terminal.write("/stats" + ENTER)
+        assert "1 turn, " in terminal.expect("tokens of context")
+        terminal.expect(READY)
+        terminal.write(f"/save {file}{ENTER}")
+        terminal.expect("3 messages are in ")
+        terminal.expect(READY)
+        terminal.write(CTRL_D)
+        assert terminal.ended() == 0
+    system, user, assistant = json.loads(file.read_text())
+    assert (system["role"], user["content"]) == ("system", "Tell me a long story about a ship.")
+    assert 3 <= len(assistant["content"].split()) < 400
+
+
+def test_lines_are_edited_quoted_cleared_and_kept_for_the_user_alone(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "said.json"
+    with chat(home, "-n", "4") as terminal:
+        terminal.expect(READY)
+        terminal.write(f'"""one{ENTER}two"""{ENTER}')
+        terminal.expect(r"cut after 4 tokens")
+        terminal.expect(READY)
+        terminal.write(f"never said{CTRL_C}a{ALT_ENTER}b{ENTER}")
+        terminal.expect(r"cut after 4 tokens")
+        terminal.expect(READY)
+        terminal.write(f"/save {file}{ENTER}")
+        terminal.expect("4 messages are in ")
+        terminal.expect(READY)
+        terminal.write("/clear" + ENTER)
+        terminal.expect("forgotten")
+        terminal.expect(READY)
+        terminal.write(CTRL_C)
+        terminal.expect("Ctrl-D or /bye ends the chat")
+        terminal.expect(READY)
+        terminal.write("\x1b[A" * 3 + ENTER)  # three lines up: what was said before /save
+        terminal.expect(r"cut after 4 tokens")
+        terminal.expect(READY)
+        terminal.write("/stats" + ENTER)
+        terminal.expect("1 turn, ")
+        terminal.expect(READY)
+        terminal.write("/bye" + ENTER)
+        assert terminal.ended() == 0
+    assert [one["content"] for one in json.loads(file.read_text())[::2]] == ["one\ntwo", "a\nb"]
+    history = home / "chat_history"
+    assert "never said" not in history.read_text()
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+def test_ctrl_c_while_the_prompt_is_read_takes_the_message_back(tmp_path: Path) -> None:
+    with chat(tmp_path / "home") as terminal:
+        terminal.expect(READY)
+        terminal.write('"""' + "".join(f"line {n} of many{ENTER}" for n in range(60)) + f'"""{ENTER}')
+        terminal.expect("reading the prompt: 0 of ")
+        terminal.write(CTRL_C)
+        terminal.expect("stopped before the first word: your message is taken back")
+        terminal.expect(READY)
+        terminal.write("/stats" + ENTER)
+        terminal.expect("0 of 1,024 tokens of context")
+        terminal.write(CTRL_D)
+        assert terminal.ended() == 0

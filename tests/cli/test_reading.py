@@ -1,0 +1,75 @@
+"""How far a long prompt is read: a line on a terminal, gone afterwards; elsewhere one every few seconds."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paceline.cli import reading
+from paceline.cli.reading import Reading
+
+CALM: Any = SimpleNamespace(pressed=False)
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown_on(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Not a fixture: pytest sets stderr anew after those."""
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    return screen
+
+
+def test_a_terminal_shows_a_line_after_a_moment_and_takes_it_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = shown_on(monkeypatch)
+    monkeypatch.setattr(reading, "SOON", 0.05)
+    tell = Reading(CALM)
+    tell(0, 2776)
+    assert screen.getvalue() == ""
+    until = time.monotonic() + 20
+    while not screen.getvalue() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert screen.getvalue() == "\rreading the prompt: 0 of 2,776 tokens"
+    tell(512, 2776)
+    last = screen.getvalue().rpartition("\r")[2]
+    assert last.startswith("reading the prompt: 512 of 2,776 tokens, ")
+    assert last.endswith(" tokens/s")
+    tell(2776, 2776)
+    assert screen.getvalue().endswith(f"\r{' ' * len(last)}\r")
+
+
+def test_what_is_read_in_a_moment_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = shown_on(monkeypatch)
+    tell = Reading(CALM)
+    for read in (0, 512, 600):
+        tell(read, 600)
+    tell.close()
+    assert screen.getvalue() == ""
+
+
+def test_elsewhere_there_is_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    tell = Reading(CALM, clock=lambda: now)
+    for number in range(8):
+        now = 2.0 * number
+        tell(512 * number, 4096)
+    assert capsys.readouterr().err == (
+        "paceline: reading the prompt: 1,536 of 4,096 tokens, 256 tokens/s\n"
+        "paceline: reading the prompt: 3,072 of 4,096 tokens, 256 tokens/s\n"
+    )
+
+
+def test_ctrl_c_stops_the_reading() -> None:
+    pressed: Any = SimpleNamespace(pressed=True)
+    with pytest.raises(KeyboardInterrupt):
+        Reading(pressed)(512, 4096)
