@@ -1,6 +1,7 @@
 """Suites for a real model whose texts are the standard library's: code, edits, and work on a given text.
 
-All of it is from modules that `tools/embedded/corpus.py` holds out of every training text.
+All of it is from modules inside of packages (`MODULES`). The draft of the real model was taught by answers
+about modules that stand alone, and about their documentation (`tools/smollm2/prompts.py`): by none of these.
 """
 
 from __future__ import annotations
@@ -8,11 +9,18 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 
 from paceline.lab.workload import Item
-from tools.embedded.corpus import docstrings, held_out
+from tools.embedded.corpus import docstrings, stdlib
 from tools.toy_suites import renamings
 
+MODULES = (
+    "asyncio/base_events", "asyncio/locks", "asyncio/streams", "concurrent/futures/_base", "email/header",
+    "email/headerregistry", "email/message", "html/parser", "http/cookiejar", "http/cookies", "json/decoder",
+    "json/encoder", "logging/handlers", "multiprocessing/pool", "unittest/mock", "urllib/robotparser",
+    "wsgiref/headers", "wsgiref/handlers", "xml/etree/ElementTree",
+)  # fmt: skip
 ANSWER = 192  # tokens
 SHOULDER = "Answer with the code alone, in one Python block."
 
@@ -33,7 +41,7 @@ def code() -> Iterator[Item]:
     for number, task in enumerate(write):
         yield item("code", f"write-{number}", user(task))
     for number, (module, name) in enumerate(
-        (("textwrap", "dedent"), ("bisect", "insort_right"), ("heapq", "_siftup"))
+        (("http/cookiejar", "domain_match"), ("http/cookies", "_unquote"), ("json/decoder", "JSONArray"))
     ):
         yield item(
             "code",
@@ -44,7 +52,9 @@ def code() -> Iterator[Item]:
                 f"that is easily forgotten.\n\n{block(source(module, name))}"
             ),
         )
-    for number, (module, name) in enumerate((("graphlib", "_find_cycle"), ("csv", "_guess_delimiter"))):
+    for number, (module, name) in enumerate(
+        (("urllib/robotparser", "Entry"), ("xml/etree/ElementTree", "_namespaces"))
+    ):
         yield item(
             "code",
             f"explain-{number}",
@@ -54,8 +64,8 @@ def code() -> Iterator[Item]:
             ),
         )
     broken = (
-        ("colorsys", "hsv_to_rgb", "f = (h*6.0) - i", "f = (h*6.0) + i"),
-        ("statistics", "median", "i = n // 2", "i = n // 2 + 1"),
+        ("http/cookiejar", "reach", "b = h[i+1:]", "b = h[i:]"),
+        ("http/cookiejar", "join_header_words", "if v is not None:", "if v is None:"),
     )
     for number, (module, name, right, wrong) in enumerate(broken):
         text = source(module, name)
@@ -73,17 +83,22 @@ def code() -> Iterator[Item]:
 def edit() -> Iterator[Item]:
     """A function, a class or a module, and what is to be changed in it; most of the answer stands there."""
     short = (
-        ("bisect", "bisect_left", "Add type hints to all parameters and to the result"),
-        ("colorsys", "rgb_to_hsv", "Rename the variables maxc and minc to highest and lowest"),
-        ("sched", "run", "Add a comment above each line that says what the line does"),
-        ("textwrap", "indent", "Rewrite the function so that it takes one more parameter, `strip=False`"),
+        ("http/cookiejar", "user_domain_match", "Add type hints to all parameters and to the result"),
+        ("http/cookiejar", "time2isoz", "Rename the parameter t to seconds, and all that is made of it"),
+        ("urllib/robotparser", "can_fetch", "Add a comment above each line that says what the line does"),
+        (
+            "email/header",
+            "make_header",
+            "Rewrite the function so that it takes one more parameter, `strip=False`",
+        ),
     )
     for number, (module, name, task) in enumerate(short):
         yield item("edit", f"function-{number}", user(f"{task}. {SHOULDER}\n\n{block(source(module, name))}"))
     found = [
-        next(renamings(held_out()[name], 1_500, 6_000), None) for name in ("imaplib", "difflib", "pprint")
+        next(renamings(library(name), 1_500, 6_000))
+        for name in ("http/cookiejar", "unittest/mock", "logging/handlers")
     ]
-    for number, (function, before, _, old, new) in enumerate(one for one in found if one is not None):
+    for number, (function, before, _, old, new) in enumerate(found):
         yield item(
             "edit",
             f"rename-{number}",
@@ -94,26 +109,26 @@ def edit() -> Iterator[Item]:
         )
     long = (
         (
-            "wave",
-            "Wave_read",
-            "make `readframes` raise ValueError where nframes is negative",
-            "readframes",
+            "wsgiref/headers",
+            "Headers",
+            "make `add_header` raise ValueError where the name is empty",
+            "add_header",
             9_000,
         ),
-        ("graphlib", "TopologicalSorter", "make `done` accept a list of nodes as well", "done", 11_000),
+        ("asyncio/locks", "Condition", "make `notify` return how many it woke", "notify", 11_000),
         (
-            "textwrap",
-            "TextWrapper",
-            "add a parameter `max_words=None` to `__init__` and keep it",
+            "html/parser",
+            "HTMLParser",
+            "add a parameter `strict=False` to `__init__` and keep it",
             "__init__",
-            15_000,
+            16_000,
         ),
         (
-            "statistics",
-            "linear_regression",
-            "return a plain tuple instead of the named one",
-            "linear_regression",
-            17_000,
+            "logging/handlers",
+            "RotatingFileHandler",
+            "let `doRollover` log each name it renames",
+            "doRollover",
+            23_000,
         ),
     )
     for number, (module, thing, task, answer, size) in enumerate(long):
@@ -122,7 +137,7 @@ def edit() -> Iterator[Item]:
             f"module-{number}",
             user(
                 f"Here is a part of the module "
-                f"`{module}`.\n\n{block(around(held_out()[module], thing, size))}\n\n"
+                f"`{module}`.\n\n{block(around(library(module), thing, size))}\n\n"
                 f"In `{thing}`, {task}. Answer with the changed `{answer}` alone, as one Python block."
             ),
         )
@@ -130,63 +145,44 @@ def edit() -> Iterator[Item]:
 
 def grounded() -> Iterator[Item]:
     """Summaries of a text and questions about it: the answer's words are the text's."""
-    texts = {
-        name: docstrings(held_out()[name], name)
-        for name in (
-            "wave",
-            "cmd",
-            "textwrap",
-            "fractions",
-            "configparser",
-            "statistics",
-            "difflib",
-            "imaplib",
-            "heapq",
-            "shelve",
-        )
-    }
     asks = (
-        ("shelve", 3_000, "Sum the text up in four sentences."),
-        ("heapq", 2_400, "Which functions does the text describe? List each with what it says about it."),
+        ("wsgiref/headers", 2_200, "Sum the text up in four sentences."),
+        ("json/decoder", 3_400, "Which names does the text describe? List each with what it says about it."),
         (
-            "wave",
-            6_000,
-            "How is a file opened for writing, and which parameters have to be set before the "
-            "first "
-            "frame is written? Quote the sentences that say so.",
+            "email/headerregistry",
+            4_900,
+            "How does a header tell its own value? Quote the sentences that say so.",
         ),
         (
-            "cmd",
-            4_300,
-            "Sum the text up by quoting its five most important sentences word for word, one a line.",
+            "asyncio/streams",
+            4_900,
+            "Sum the text up by quoting its five most important sentences, one a line.",
         ),
-        ("textwrap", 6_600, "List every option of TextWrapper with its default, as a Markdown table."),
-        ("imaplib", 7_400, "Which methods return data, and in which form? Quote what the text says of each."),
+        ("asyncio/locks", 5_600, "List every class in the text with what it is for, as a Markdown table."),
         (
-            "configparser",
-            12_000,
-            "Write a short reference of all methods of the parser: the name, and one "
-            "sentence "
-            "taken from the text.",
+            "asyncio/base_events",
+            6_300,
+            "Which methods return at once, and which wait? Quote what the text says.",
         ),
         (
-            "statistics",
-            12_500,
-            "Which function do I take for a median of grouped data? Quote the example "
-            "that the "
-            "text gives, and explain it.",
+            "http/cookiejar",
+            12_300,
+            "Write a short reference of all functions: the name, and a sentence of the text.",
         ),
         (
-            "statistics",
-            16_500,
-            "Give an overview of all functions in the text, with the first sentence of each.",
+            "logging/handlers",
+            13_200,
+            "Which handler do I take for files that grow? Quote what the text says of it.",
         ),
         (
-            "difflib",
-            19_800,
-            "What does SequenceMatcher do, what is junk for it, and how fast is it? "
-            "Answer with "
-            "sentences from the text.",
+            "xml/etree/ElementTree",
+            15_400,
+            "Give an overview of all functions, with the first sentence of each.",
+        ),
+        (
+            "unittest/mock",
+            17_300,
+            "What is a side effect, and what is a spec? Answer with sentences from the text.",
         ),
     )
     for number, (name, size, ask) in enumerate(asks):
@@ -195,7 +191,7 @@ def grounded() -> Iterator[Item]:
             str(number),
             (
                 ("system", "You answer from the text that the user gives, and in its words."),
-                ("user", f"{head(texts[name], size)}\n\n---\n{ask}"),
+                ("user", f"{head(docstrings(library(name), name), size)}\n\n---\n{ask}"),
             ),
         )
 
@@ -226,10 +222,17 @@ def block(text: str) -> str:
     return f"```python\n{text.rstrip()}\n```"
 
 
+@cache
+def library(module: str) -> str:
+    """The source of one of MODULES."""
+    assert module in MODULES, module
+    return (stdlib() / f"{module}.py").read_text("utf-8")
+
+
 def source(module: str, name: str) -> str:
-    """A function or class of a held-out module, without a margin. The first of that name."""
-    start, end = span(held_out()[module], name)
-    return textwrap.dedent("\n".join(held_out()[module].splitlines()[start:end]))
+    """A function or class of a module, without a margin. The first of that name."""
+    start, end = span(library(module), name)
+    return textwrap.dedent("\n".join(library(module).splitlines()[start:end]))
 
 
 def span(text: str, name: str) -> tuple[int, int]:

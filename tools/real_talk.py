@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from paceline.lab.workload import Item
-from tools.embedded.corpus import held_out
 from tools.embedded.records import Records
 from tools.embedded.words import CITIES, STATUS, a_date, a_time, an_email, full_name
-from tools.real_sources import item, source, user
+from tools.real_sources import item, library, source, user
 
 SEED = 20_32
 GOODS = (
@@ -133,23 +132,14 @@ def _minutes(r: random.Random, n: int) -> tuple[str, Sequence[str]]:
 
 def agent() -> Iterator[Item]:
     """Half of them read and change code, half ask a database; two to five calls have been made already."""
-    for number, (module, names, task) in enumerate(
-        (
-            ("textwrap", ("indent", "dedent"), "make indent skip lines that hold only spaces"),
-            ("heapq", ("_siftdown", "_siftup", "heapify"), "give heapify a docstring with an example"),
-            ("gettext", ("_expand_lang", "find"), "make find say which folders it has looked in"),
-            (
-                "configparser",
-                ("read", "read_dict", "add_section"),
-                "make read return the files that it could not open too",
-            ),
-            (
-                "statistics",
-                ("mean", "fmean", "median", "mode"),
-                "make mean and median refuse an iterator with a clear error",
-            ),
-        )
-    ):
+    tasks = (
+        ("urllib/robotparser", ("can_fetch", "allowance"), "let can_fetch say which line decided"),
+        ("http/cookies", ("_quote", "_unquote", "value_decode"), "give _unquote a docstring with an example"),
+        ("asyncio/locks", ("notify", "notify_all", "release"), "make notify return how many it woke"),
+        ("json/decoder", ("decode", "raw_decode", "JSONArray"), "let decode accept bytes too"),
+        ("wsgiref/headers", ("add_header", "get_all", "setdefault"), "refuse empty names with a clear error"),
+    )
+    for number, (module, names, task) in enumerate(tasks):
         yield item("agent", f"code-{number}", tuple(_coding(module, names, task)))
     records = Records(SEED + 1, [])
     for number in range(5):
@@ -166,7 +156,7 @@ TOOLS = (
 
 
 def _coding(module: str, names: Sequence[str], task: str) -> Iterator[tuple[str, str]]:
-    path, lines = f"Lib/{module}.py", held_out()[module].splitlines()
+    path, lines = f"Lib/{module}.py", library(module).splitlines()
     yield "system", _rules([_tool(*tool) for tool in TOOLS])
     yield "user", f"In {path}, {task}. Look at the code first."
     for name in names:

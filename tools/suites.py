@@ -40,7 +40,7 @@ SUITES: dict[str, tuple[str, str, Callable[[], Iterable[Item]]]] = {
     "real-json": ("mails, notes, logs and orders, to be written as JSON", OURS, real_talk.json_),
     "real-agent": ("the next turn of an agent that has called tools several times", PSF, real_talk.agent),
     "real-grounded": (
-        "sum up and answer questions from a text of up to 6,000 tokens",
+        "sum up and answer questions from a text of up to 4,500 tokens",
         PSF,
         real_sources.grounded,
     ),

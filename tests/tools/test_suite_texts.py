@@ -12,8 +12,9 @@ import pytest
 
 from paceline.lab.workload import FOLDER
 from suite_items import NAMES, REAL, SIZES, of, text
-from tools import suites, toy_suites
+from tools import real_sources, suites, toy_suites
 from tools.embedded.corpus import docstrings, held_out, topics
+from tools.smollm2 import prompts
 
 pytestmark = pytest.mark.skipif(
     platform.python_version() != "3.11.7", reason="made of CPython 3.11.7's library"
@@ -95,13 +96,19 @@ def test_full_texts_are_the_language_reference() -> None:
         assert any(said in topic for topic in known), item.id
 
 
-def test_a_real_models_texts_are_of_modules_that_were_held_out() -> None:
-    sources = {name: re.sub(r"\s+", "", source) for name, source in held_out().items()}
+def test_a_real_models_texts_are_of_modules_that_its_draft_was_not_taught() -> None:
+    """Those modules are inside of packages, and named by none of the prompts."""
+    taught = set(prompts.MODULES)
+    assert not {name.replace("/", ".") for name in real_sources.MODULES} & taught
+    assert all(
+        "/" in name for name in real_sources.MODULES
+    )  # the prompts' functions are of modules that are not
+    sources = [re.sub(r"\s+", "", real_sources.library(name)) for name in real_sources.MODULES]
     blocks = [block for name in ("real-code", "real-edit") for item in of(name, "full")
               for block in re.findall(r"```python\n(.*?)\n```", text(item), re.S)]  # fmt: skip
-    whole = [one for one in blocks if any(re.sub(r"\s+", "", one) in source for source in sources.values())]
+    whole = [one for one in blocks if any(re.sub(r"\s+", "", one) in source for source in sources)]
     assert len(blocks) - len(whole) == 2  # those with a mistake in them
-    known = [docstrings(source, name) for name, source in held_out().items()]
+    known = [docstrings(real_sources.library(name), name) for name in real_sources.MODULES]
     for item in of("real-grounded", "full"):
         given = (item.messages[1][1] or "").partition("\n\n---\n")[0]
         assert any(given in one for one in known), item.id
