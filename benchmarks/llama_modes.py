@@ -53,11 +53,12 @@ from paceline.core.settings import Drafting
 from paceline.lab import workload
 from paceline.lab.bench.bench import unwatched
 from paceline.lab.bench.entry import Entry
+from paceline.lab.bench.measurement import Group
 from paceline.lab.bench.method import Method, parse_all
 from paceline.lab.bench.models import Models
 from paceline.lab.bench.prompts import Prompts
 from paceline.lab.bench.record import Interval
-from paceline.lab.bench.summary import Group, Row, ratio, summarize
+from paceline.lab.bench.summary import Row, ratio, summarize
 from paceline.lab.bench.turns import Turns
 from paceline.lab.peers.llama_server import LlamaServer, find_server
 from paceline.lab.provenance import provenance

@@ -1,280 +1,57 @@
 """Make the suites: `python -m tools.suites [--out FOLDER]`.
 
-From the standard library's source and documentation (of CPython 3.11.7, for the files in the package) and a
-generator of records, with nothing left to chance: the same Python gives the same files.
+From the standard library's source and documentation (of CPython 3.11.7, for the files in the package),
+templates and a generator of records, with nothing left to chance: the same Python gives the same files.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
-import re
-import textwrap
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from paceline.lab.workload import FOLDER, Item
 from paceline.system.whole import whole
-from tools.embedded.corpus import HELD_OUT, docstrings, held_out, topics
-from tools.embedded.records import Entity, Records
-from tools.questions import QUESTIONS
+from tools import real_sources, real_talk, toy_suites
 
-SEED = 20_27  # the embedded models were trained on records of another
-N = 8  # items of each size; agent has sessions
 PSF = "PSF-2.0 (CPython 3.11.7)"
 OURS = "Apache-2.0"
-# name -> what it is, and the licence of its text
-SUITES = {
-    "code": ("go on with a held-out module of the standard library, at the start of a function", PSF),
-    "edit": ("rename a parameter: most of the answer is the question's code", PSF),
-    "json": ("records told in sentences, to be written as JSON", OURS),
-    "agent": ("tool calls and SQL over one schema, several requests a session, with retries", OURS),
-    "quote": ("say a text again, or sum it up in its own sentences", PSF),
-    "prose": ("go on with documentation", PSF),
-    "chat": ("short questions of a user", OURS),
+# name -> what it is, the licence of its text, and who makes its items
+SUITES: dict[str, tuple[str, str, Callable[[], Iterable[Item]]]] = {
+    "code": (
+        "go on with a held-out module of the standard library, at the start of a function",
+        PSF,
+        toy_suites.code,
+    ),
+    "edit": ("rename a parameter: most of the answer is the question's code", PSF, toy_suites.edit),
+    "json": ("records told in sentences, to be written as JSON", OURS, toy_suites.json_),
+    "agent": (
+        "tool calls and SQL over one schema, several requests a session, with retries",
+        OURS,
+        toy_suites.agent,
+    ),
+    "quote": ("say a text again, or sum it up in its own sentences", PSF, toy_suites.quote),
+    "prose": ("go on with documentation", PSF, toy_suites.prose),
+    "chat": ("short questions of a user", OURS, toy_suites.chat),
+    "real-code": ("write, test, explain and repair functions", PSF, real_sources.code),
+    "real-edit": ("change a function or a whole module as told, and answer with it", PSF, real_sources.edit),
+    "real-json": ("mails, notes, logs and orders, to be written as JSON", OURS, real_talk.json_),
+    "real-agent": ("the next turn of an agent that has called tools several times", PSF, real_talk.agent),
+    "real-grounded": (
+        "sum up and answer questions from a text of up to 4,500 tokens",
+        PSF,
+        real_sources.grounded,
+    ),
+    "real-chat": ("questions, and conversations of two turns", OURS, real_talk.chat),
+    "real-maths": ("word problems, step by step", OURS, real_talk.maths),
 }
-TOKENS = {"tiny": 96, "full": 256}
-ROWS = {"tiny": 2, "full": 5}  # most that a tool call finds
-RESULT = "Tool: "
-RUN_SQL = {
-    "type": "function",
-    "function": {
-        "name": "run_sql",
-        "description": "Run one query",
-        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
-    },
-}
-CONTEXT = {"tiny": 1_500, "full": 7_000}  # characters of source or text before the answer
-
-
-def code() -> Iterator[Item]:
-    modules = held_out()
-    for size in TOKENS:
-        for number, name in enumerate(_modules(size)):
-            text = modules[name]
-            lines = text.splitlines(keepends=True)
-            starts = [node.lineno for node in _functions(text) if node.end_lineno - node.lineno >= 5]
-            # In the middle, where there is something before it to go by.
-            start = min(starts, key=lambda line: abs(line - 0.6 * len(lines)))
-            before = _tail("".join(lines[: start - 1]), CONTEXT[size])
-            yield _item("code", size, number, prompt=before + lines[start - 1].rstrip("\n"))
-
-
-def edit() -> Iterator[Item]:
-    modules = held_out()
-    for size, (shortest, longest) in (("tiny", (300, 1_200)), ("full", (1_000, 6_000))):
-        found = [list(_renamings(modules[name], shortest, longest)) for name in HELD_OUT]
-        # One of each module, then a second one.
-        some = [of[turn] for turn in (0, 1, 2) for of in found if turn < len(of)]
-        for number, (function, before, after, old, new) in enumerate(some[:N]):
-            if size == "tiny":
-                head = "\n".join(after.splitlines()[:2])
-                prompt = f"# Before\n{before}\n\n# After: `{old}` is called `{new}`\n{head}"
-                yield _item("edit", size, number, prompt=prompt)
-            else:
-                yield _item("edit", size, number, messages=_user(
-                    f"In this Python code, rename the parameter `{old}` of `{function}` to `{new}`. "
-                    f"Answer with the code alone.\n\n```python\n{before}\n```"))  # fmt: skip
-
-
-def json_() -> Iterator[Item]:
-    records = Records(SEED, [])
-    for size, (low, high) in (("tiny", (4, 5)), ("full", (14, 18))):
-        for number in range(N):
-            entity = records.entity()
-            rows = records.rows(entity, low, high)
-            told = "\n".join(_sentence(entity, row) for row in rows)
-            if size == "tiny":
-                start = json.dumps(rows[:1])[:-1]
-                yield _item("json", size, number, prompt=f"{told}\n\nThe same as JSON:\n{start}, {{")
-            else:
-                keys = ", ".join(["id", *entity.fields])
-                yield _item("json", size, number, messages=_user(
-                    f"Write all {entity.table} of this text as a JSON array of objects with the keys {keys}. "
-                    f"Answer with the JSON alone.\n\n{told}"))  # fmt: skip
-
-
-def agent() -> Iterator[Item]:
-    records = Records(SEED + 1, [])
-    for size in TOKENS:
-        for session in range(3):
-            entity = records.entity()
-            find = records.tool_schema(entity, "find")
-            # One session in three asks the database instead.
-            turns = [_turn(records, entity, find, sql=session == 1, most=ROWS[size]) for _ in range(3)]
-            past: list[tuple[str, str]] = []
-            for request, turn in enumerate((turns[0], turns[1], turns[1], turns[2])):
-                ask = turn.ask if request != 2 else "That failed with a timeout. Please try again."
-                yield _agent(size, f"{session}-{request}", f"{size}-{session}", [find, RUN_SQL], past, ask)
-                past += [("user", ask), *_answered(turn, failed=request == 1)]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A question, the tool call that answers it, the rows it finds, and what is said then."""
-
-    ask: str
-    call: Any
-    rows: list[Any]
-    answer: str
-
-
-def _turn(records: Records, entity: Entity, find: Any, *, sql: bool, most: int) -> Turn:
-    """By the field that the tool asks for; from turn to turn the literal changes."""
-    (key,) = find["function"]["parameters"]["required"]
-    found = records.rows(entity, 1, most)
-    value = found[0][key]
-    rows: list[dict[str, Any]] = [row | {key: value} for row in found]
-    call = {"name": find["function"]["name"], "arguments": {key: value}}
-    if sql:
-        query = f"SELECT * FROM {entity.table} WHERE {key} = {records.literal(value)}"
-        call = {"name": "run_sql", "arguments": {"query": query}}
-    other = records.r.choice([name for name in entity.fields if name != key])
-    asks = (f"Which {entity.table} have {key} {value}?", f"Show me {entity.table} where {key} is {value}.")
-    answer = f"{entity.noun.capitalize()} {rows[0]['id']} has {other} {rows[0][other]}."
-    return Turn(records.r.choice(asks), call, rows, answer)
-
-
-def _agent(size: str, number: str, session: str, schemas: Any, past: list[tuple[str, str]], ask: str) -> Item:
-    tools = f"Tools: {json.dumps(schemas)}"
-    conversation = [*past, ("user", ask)]
-    if size == "full":
-        system = (
-            f"You answer with one tool call as JSON, and with a sentence once its result is there.\n{tools}"
-        )
-        return _item("agent", size, number, session=session, messages=(("system", system), *conversation))
-    lines = [
-        content if content.startswith(RESULT) else f"{role.capitalize()}: {content}"
-        for role, content in conversation
-    ]
-    prompt = "\n".join([tools, *lines, "Assistant: <tool_call>"])
-    return _item("agent", size, number, session=session, prompt=prompt)
-
-
-def _answered(turn: Turn, *, failed: bool) -> list[tuple[str, str]]:
-    """What was said after a question: a call, its result as the next message of the user, and the answer."""
-    call = f"<tool_call>\n{json.dumps(turn.call)}\n</tool_call>"
-    result = '{"error": "timeout"}' if failed else json.dumps(turn.rows)
-    after = "The call failed." if failed else turn.answer
-    return [("assistant", call), ("user", f"{RESULT}{result}"), ("assistant", after)]
-
-
-def quote() -> Iterator[Item]:
-    for size in TOKENS:
-        for number, text in enumerate(_texts(size)):
-            if size == "tiny":
-                words = list(re.finditer(r"\S+", text))
-                prompt = f"{text}\n\nThe same again, word for word:\n\n{text[: words[3].end()]}"
-                yield _item("quote", size, number, prompt=prompt)
-            else:
-                yield _item("quote", size, number, messages=_user(
-                    "Sum up the following text by quoting its five most important sentences word for word, "
-                    f"one a line.\n\n{text}"))  # fmt: skip
-
-
-def prose() -> Iterator[Item]:
-    for size in TOKENS:
-        for number, text in enumerate(_texts(size)):
-            cut = text[: int(len(text) * 0.8)]
-            yield _item("prose", size, number, prompt=cut.rpartition(" ")[0].rstrip())
-
-
-def chat() -> Iterator[Item]:
-    for size, questions in zip(TOKENS, (QUESTIONS[:N], QUESTIONS[N:]), strict=True):
-        for number, question in enumerate(questions):
-            yield _item("chat", size, number, messages=_user(question))
-
-
-def _item(suite: str, size: str, number: int | str, **asked: Any) -> Item:
-    return Item(id=f"{suite}-{size}-{number}", category=suite, size=size, max_tokens=TOKENS[size], **asked)
-
-
-def _user(text: str) -> tuple[tuple[str, str], ...]:
-    return (("user", text),)
-
-
-def _modules(size: str) -> list[str]:
-    """Modules of some length; other ones for either size, as far as there are enough."""
-    texts = held_out()
-    long = [name for name in HELD_OUT if len(texts[name]) > 6_000]
-    return (long if size == "tiny" else long[::-1])[:N]
-
-
-def _functions(text: str) -> list[Any]:
-    """Their nodes in the syntax tree, in order."""
-    found = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and not n.decorator_list]
-    return sorted(found, key=lambda node: node.lineno)
-
-
-def _renamings(text: str, shortest: int, longest: int) -> Iterator[tuple[str, str, str, str, str]]:
-    """Functions with a parameter that is used often: (name, before, after, the parameter, its new name)."""
-    lines = text.splitlines()
-    for node in _functions(text):
-        before = "\n".join(lines[node.lineno - 1 : node.end_lineno])
-        if not shortest <= len(before) <= longest:
-            continue
-        for argument in node.args.args:
-            old, new = argument.arg, f"the_{argument.arg}"
-            after = re.sub(rf"\b{old}\b", new, before)
-            if old != "self" and after.count(new) >= 4 and _renames(before, after, old, new):
-                yield node.name, before, after, old, new
-                break
-
-
-def _renames(before: str, after: str, old: str, new: str) -> bool:
-    """Whether names alone differ: no attribute, no keyword of a call, and no word of a sentence."""
-    try:
-        tree, expected = (ast.parse(textwrap.dedent(code)) for code in (before, after))
-    except SyntaxError:  # a parameter b, where there is a b"..." too
-        return False
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id == old:
-            node.id = new
-        elif isinstance(node, ast.arg) and node.arg == old:
-            node.arg = new
-    return ast.dump(tree) == ast.dump(expected)
-
-
-def _sentence(entity: Entity, row: dict[str, Any]) -> str:
-    told = ", ".join(f"{name} {json.dumps(row[name])}" for name in entity.fields)
-    return f"{entity.noun.capitalize()} {row['id']} has {told}."
-
-
-def _texts(size: str) -> list[str]:
-    """Documentation: of modules that the embedded models never saw; or, for the longer ones, of the language,
-    which they did see."""
-    if size == "tiny":
-        modules = held_out()
-        long = [docstrings(modules[name], name) for name in HELD_OUT]
-    else:
-        long = topics()
-    some = [text for text in long if len(text) >= CONTEXT[size]]
-    step = max(1, len(some) // N)
-    return [_head(text, CONTEXT[size]) for text in some[::step]][:N]
-
-
-def _head(text: str, most: int) -> str:
-    """Its first paragraphs; or, where those are long, its first lines."""
-    paragraphs, rows = (text[:most].rpartition(end)[0].strip() for end in ("\n\n", "\n"))
-    return paragraphs if len(paragraphs) > most // 2 else rows
-
-
-def _tail(text: str, most: int) -> str:
-    """Its last lines."""
-    return text if len(text) <= most else text[-most:].partition("\n")[2]
-
-
-MAKERS = {
-    "code": code, "edit": edit, "json": json_, "agent": agent, "quote": quote, "prose": prose, "chat": chat,
-}  # fmt: skip
 
 
 def lines(name: str) -> str:
     """A suite as its file holds it: an object a line, without what is empty."""
-    kept = [{key: value for key, value in asdict(item).items() if value} for item in MAKERS[name]()]
+    kept = [{key: value for key, value in asdict(item).items() if value} for item in SUITES[name][2]()]
     for said in kept:
         if "messages" in said:
             said["messages"] = [{"role": role, "content": content} for role, content in said["messages"]]
@@ -290,7 +67,7 @@ def main() -> None:
     for name in SUITES:
         with whole(out / f"{name}.jsonl") as part:
             part.write_text(lines(name), "utf-8", newline="\n")
-    about = {name: {"description": what, "licence": licence} for name, (what, licence) in SUITES.items()}
+    about = {name: {"description": what, "licence": licence} for name, (what, licence, _) in SUITES.items()}
     with whole(out / "suites.json") as part:
         part.write_text(json.dumps(about, indent=2) + "\n", "utf-8", newline="\n")
 

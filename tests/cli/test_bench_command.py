@@ -64,7 +64,7 @@ def kept(tmp_path: Path) -> Path:
 def args(models: Path, suite: Path, kept: Path) -> tuple[str, ...]:
     """The two models, each a row of its own, and the suite: two rounds."""
     return (
-        "bench", "-m", f"{models}/target.gguf", "-md", f"{models}/draft.gguf", "-t", "1", "--n", "2",
+        "bench", "-m", f"{models}/target.gguf", "-md", f"{models}/draft.gguf", "-t", "1", "--rounds", "2",
         "--methods", ",".join(METHODS), "--suite", str(suite), "--history", str(kept), *EXACT,
     )  # fmt: skip
 
@@ -211,9 +211,12 @@ def test_a_regression_is_marked(capsys: Capture, args: tuple[str, ...], kept: Pa
             result = json.loads(text)
             if result["system"] == "model":
                 result["speedup"] = {name: value / 1000 for name, value in result["speedup"].items()}
+            result["items"] = 8  # three would tell no difference
             connection.execute(
                 "UPDATE results SET result = ? WHERE run = 2 AND place = ?", (json.dumps(result), place)
             )
+            before = json.dumps(json.loads(text) | {"items": 8})
+            connection.execute("UPDATE results SET result = ? WHERE run = 1 AND place = ?", (before, place))
     connection.close()
     changes = stored(capsys, kept, "compare", "1", "2", "--json").json["changes"]
     marked = {one["system"] for one in changes if one["change"] == "REGRESSED"}
@@ -268,7 +271,7 @@ def test_a_history_that_fails_in_mid_run_costs_no_measurement(
         (["--json", "--csv"], "--json, --csv: choose one"),
         (["--size", "huge"], "--size huge: choose tiny or full"),
         (["--plot", "/nowhere/x.html"], "name a file in a folder that is there"),
-        (["--n", "0"], "rounds 0: must be at least 1"),
+        (["--rounds", "0"], "rounds 0: must be at least 1"),
         (["-n", "1"], "the speed of decoding shows from the second on"),
         (["--methods", "plain,medusa"], "medusa"),
         (["--methods", "lookup"], "no method names 'model'"),
@@ -462,7 +465,7 @@ def test_a_sweep_goes_on_at_the_point_it_was_left_at(
 def test_a_run_that_was_killed_can_be_gone_on_with(
     capsys: Capture, alone: tuple[str, ...], kept: Path, asked: Counter[str]
 ) -> None:
-    endless = [*PROGRAM, *alone, "--n", "4000"]
+    endless = [*PROGRAM, *alone, "--rounds", "4000"]
     with subprocess.Popen(endless, env=environment(), stdout=subprocess.DEVNULL) as process:
         while not (kept.is_file() and groups_in(kept)):
             assert process.poll() is None
@@ -594,7 +597,7 @@ def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, 
     )
     done = command(
         capsys, "bench", "-t", "1", "--methods", "lookup", "--peer", "llama-server=xllamacpp", "-n", "16",
-        "--n", "1", "--suite", suite, "--history", kept, "--json",
+        "--rounds", "1", "--suite", suite, "--history", kept, "--json",
     )  # fmt: skip
     assert (done.code, done.err) == (0, "")
     systems = {one["system"]: one for one in done.json["results"]}

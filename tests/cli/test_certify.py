@@ -54,7 +54,7 @@ def certify(capsys: Capture, *args: str | Path) -> Done:
 
 
 def timeless(record: dict[str, Any]) -> dict[str, Any]:
-    for one in record["greedy"]:
+    for one in [*record["greedy"], *record["every_draft"]]:
         del one["stats"]["time"]
     return record
 
@@ -71,6 +71,9 @@ def test_the_summary_goes_to_stdout_and_nothing_else_anywhere(capsys: Capture, m
         "CERTIFIED:",
     ]  # fmt: skip
     assert "8 prompts, 32 tokens" in done.out
+    assert said[0].startswith("losslessness certificate of what `paceline run` does, ")
+    assert said[3].startswith("drafting  auto by rate, ")
+    assert said[5].startswith("          with every draft verified (")
 
 
 def test_json_has_every_figure_and_where_it_came_from(capsys: Capture, pair: tuple[str, ...]) -> None:
@@ -78,7 +81,8 @@ def test_json_has_every_figure_and_where_it_came_from(capsys: Capture, pair: tup
     assert (done.code, done.err) == (0, "")
     record = done.json
     assert list(record) == [
-        "certified", "defects", "greedy", "sampled", "state", "logprobs", "draft_state", "provenance",
+        "certified", "defects", "greedy", "every_draft", "sampled", "state", "logprobs", "draft_state",
+        "provenance",
     ]  # fmt: skip
     assert (record["certified"], record["defects"]) == (True, [])
     assert [one["n_tokens"] for one in record["greedy"]] == [12, 12]
@@ -91,7 +95,9 @@ def test_json_has_every_figure_and_where_it_came_from(capsys: Capture, pair: tup
     for name in ("state", "draft_state"):
         assert (record[name]["sequences"], record[name]["passed"]) == (3, True)
         assert record[name]["worst"] <= record[name]["limit"]
-    assert record["logprobs"]["tokens"] == 24
+    assert [one["n_tokens"] for one in record["every_draft"]] == [12, 12]
+    assert sum(one["stats"]["drafted"] for one in record["every_draft"]) > 0
+    assert record["logprobs"]["tokens"] == 48
     request = record["provenance"]["request"]
     assert (request["n"], request["contexts"], request["runs"], request["sequences"]) == (12, 2, 100, 3)
     assert request["prompts"] == ["ab ab ab ab", "hello hello"]
@@ -101,7 +107,7 @@ def test_json_has_every_figure_and_where_it_came_from(capsys: Capture, pair: tup
 def test_the_same_seed_makes_the_same_certificate_and_another_seed_another(
     capsys: Capture, pair: tuple[str, ...]
 ) -> None:
-    args = (*pair, "--json", "--draft-temp", "1", "--n-draft", "2", "--contexts", "1")
+    args = (*pair, "--json", "--policy", "p_min", "--draft-temp", "1", "--n-draft", "2", "--contexts", "1")
     first, again, other = (timeless(certify(capsys, *args, "--seed", seed).json) for seed in ("3", "3", "4"))
     assert first == again
     assert first["sampled"] != other["sampled"]

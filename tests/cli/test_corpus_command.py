@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from command_line import PROGRAM, Done, command, environment
+from command_line import PROGRAM, Done, chunks, command, environment
 from gguf_files import write_llama
 from paceline.drafters import suffix_sort
 from paceline.drafters.suffix_array import SuffixArray
@@ -134,6 +134,41 @@ def test_rm_removes_one_corpus_and_nothing_else(capsys: Capture, home: Path, sou
     paceline(capsys, home, "rm", "mine", "--yes").refused(2, "no corpus 'mine'")
     paceline(capsys, home, "rm", "../src", "--yes").refused(2, "a corpus cannot be named '../src'")
     assert source.is_dir()
+
+
+def remembering(home: Path) -> list[bytes]:
+    return [path.read_bytes() for path in home.rglob("*.sqlite")]
+
+
+@pytest.mark.parametrize("scope", [(), ("--all",)])
+def test_forget_asks_before_it_removes_anything(
+    capsys: Capture, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("run", "-m", "toy:", "-n", "4", "--draft", "suffix", "--remember", "ab ab ab")
+    assert command(capsys, *words, PACELINE_HOME=str(home)).code == 0
+    (kept,) = remembering(home)
+    done = paceline(capsys, home, "forget", *scope)
+    assert done.code == 2
+    of = " of 1 project" if scope else ""
+    assert done.err == f"paceline: Forget 1 answer{of}: not without --yes where nobody can be asked\n"
+    assert remembering(home) == [kept]
+    assert paceline(capsys, home, "forget", *scope, "--yes").code == 0
+    assert paceline(capsys, home, "forget", *scope).err == "nothing was remembered\n"
+
+
+def test_building_shows_from_its_start_that_it_looks_for_files(home: Path, source: Path) -> None:
+    ours, theirs = pty.openpty()
+    args = [*PROGRAM, "corpus", "build", "mine", "--from", str(source)]
+    env = environment(PACELINE_HOME=str(home))
+    with subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        shown = b"".join(chunks(ours))
+    os.close(ours)
+    assert process.returncode == 0
+    phases = [shown.index(name) for name in (b"look for files", b"tokenize", b"sort")]
+    assert phases == sorted(phases)
+    assert b"3/?" in shown
 
 
 @pytest.mark.parametrize(("answer", "code", "stays"), [(b"n\n", 1, ["mine"]), (b"y\n", 0, [])])

@@ -67,7 +67,7 @@ def test_nothing_is_certified_or_measured_of_a_damaged_target(
     small = ("--samples", "100", "--contexts", "2", "--sequences", "2", "-n", "8", "-t", "1")
     done = command(capsys, "certify", "-m", damaged[damage], "--draft", "lookup", *small)
     done.refused(1, str(damaged[damage]), "its logits are not numbers (NaN)")
-    few = ("--suite", "code", "--items", "1", "--n", "1", "-n", "8", "--methods", "lookup", "-t", "1")
+    few = ("--suite", "code", "--items", "1", "--rounds", "1", "-n", "8", "--methods", "lookup", "-t", "1")
     done = command(capsys, "bench", "-m", damaged[damage], *few, "--history", tmp_path / "history.db")
     assert done.code == 1
     assert "its logits are not numbers (NaN)" in done.err

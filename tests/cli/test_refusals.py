@@ -196,7 +196,7 @@ def test_texts_are_read_from_pipes_as_from_files(capsys: Capture, target: Path, 
     for args, file in (
         (("run", *model, "--json", "-f"), "prompt.txt"),
         (("run", *model, "--json", "hi", "-jf"), "schema.json"),
-        (("bench", *model, "--methods", "lookup", "--n", "1", "--no-history", "--json", "--suite"),
+        (("bench", *model, "--methods", "lookup", "--rounds", "1", "--no-history", "--json", "--suite"),
          "suite.jsonl"),
     ):  # fmt: skip
         ours, theirs = os.pipe()

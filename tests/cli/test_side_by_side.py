@@ -102,7 +102,7 @@ def test_builds_of_one_corpus_all_succeed_and_one_of_them_stays(tmp_path: Path) 
 def test_benches_of_one_history_are_all_kept(models: Path, tmp_path: Path) -> None:
     suite, history = tmp_path / "suite.jsonl", tmp_path / "bench.sqlite"
     suite.write_text(json.dumps({"id": "a", "category": "one", "prompt": "ab ab ab", "max_tokens": 6}) + "\n")
-    bench = ("bench", "-m", models / "target.gguf", "--methods", "lookup", "--suite", suite, "--n", "1",
+    bench = ("bench", "-m", models / "target.gguf", "--methods", "lookup", "--suite", suite, "--rounds", "1",
              "--cache-type", "f32", "-fa", "off", "--history", history, "--json")  # fmt: skip
     ends = together([bench] * 3, PACELINE_HOME=str(tmp_path / "home"))
     assert [(done.code, done.err) for done in ends] == [(0, "")] * 3

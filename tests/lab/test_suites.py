@@ -12,7 +12,8 @@ import pytest
 import paceline
 from paceline.lab.workload import FOLDER, load, suites
 from paceline.llm import LLM
-from suite_items import NAMES, SIZES, of, text
+from real_model import smollm2
+from suite_items import NAMES, REAL, SIZES, of, text
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +24,66 @@ def llm() -> Iterator[LLM]:
 
 def test_every_suite_is_listed_with_what_it_is_its_licence_and_its_sizes() -> None:
     found = suites()
-    assert tuple(suite.name for suite in found) == NAMES
+    assert tuple(suite.name for suite in found) == NAMES + REAL
     assert {f"{suite.name}.jsonl" for suite in found} == {path.name for path in FOLDER.glob("*.jsonl")}
     assert all(suite.description for suite in found)
     assert {suite.licence for suite in found} == {"Apache-2.0", "PSF-2.0 (CPython 3.11.7)"}
-    assert [(suite.tiny, suite.full) for suite in found] == [
-        (12, 12) if suite.name == "agent" else (8, 8) for suite in found
+    assert [(suite.tiny, suite.full) for suite in found if suite.name in NAMES] == [
+        (12, 12) if suite.name == "agent" else (8, 8) for suite in found if suite.name in NAMES
     ]
+    assert all(suite.tiny == 0 and 8 <= suite.full <= 12 for suite in found if suite.name in REAL)
+
+
+def test_groups_name_several_suites_at_once() -> None:
+    assert load("toy") == load(",".join(NAMES))
+    assert load("real") == load(",".join(REAL))
+    assert load("real,real-code") == load("real")
+
+
+def test_all_that_is_for_a_real_model_is_small() -> None:
+    assert sum((FOLDER / f"{name}.jsonl").stat().st_size for name in REAL) < 1_500_000
+
+
+def test_a_real_suites_items_are_messages_for_a_model_with_a_context() -> None:
+    for name in REAL:
+        for item in load(name):
+            assert item.id.startswith(f"{name}-")
+            assert item.category == name.removeprefix("real-")
+            assert item.messages
+            assert item.size == "full"
+
+
+def test_agents_have_called_tools_several_times_and_seen_their_results() -> None:
+    for item in load("real-agent"):
+        turns = Counter(role for role, _ in item.messages)
+        assert sum("<tool_call>" in (said or "") for _, said in item.messages[1:]) >= 2, item.id
+        assert sum((said or "").startswith("Tool: ") for _, said in item.messages) >= 2, item.id
+        assert turns["assistant"] >= 2
+    last = [
+        (load_[1] or "").startswith("Tool: ") for load_ in (item.messages[-1] for item in load("real-agent"))
+    ]
+    assert {True, False} == set(last)  # the next turn is an answer here, one more call there
+
+
+def test_conversations_go_on_from_the_models_own_answer() -> None:
+    going_on = [item for item in load("real-chat") if any(said is None for _, said in item.messages)]
+    assert len(going_on) == 3
+
+
+def test_prompts_of_2000_to_6000_tokens_are_among_edits_and_grounded_work() -> None:
+    with paceline.load(smollm2(), drafters="none", n_ctx=256, threads=1) as real:
+        for name in REAL:
+            lengths = [
+                len(real.chat_tokens([{"role": role, "content": said or ""} for role, said in item.messages]))
+                for item in load(name)
+            ]
+            assert max(lengths) <= 6_300, name
+            if name in ("real-edit", "real-grounded"):
+                assert sum(2_000 <= n <= 6_300 for n in lengths) >= 3, name
 
 
 def test_the_readme_tells_each_suites_licence() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|.*\| ([\w.-]+) \|$", (FOLDER / "README.md").read_text("utf-8"), re.M)
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| ([\w.-]+) \|$", (FOLDER / "README.md").read_text("utf-8"), re.M)
     assert rows == [(suite.name, suite.licence.split()[0]) for suite in suites()]
 
 

@@ -15,6 +15,7 @@ from paceline.core.errors import UsageError
 from paceline.lab.workload import ANSWER, TO_BE_FETCHED, Item, load, of_size, read, sampled
 
 SPEC_BENCH = Path(__file__).parents[3] / "shared/data/spec_bench_question.jsonl"
+SESSIONS = SPEC_BENCH.with_name("agent_transcripts.jsonl")
 GOOD = {"prompt": "def f("}
 USER = {"role": "user", "content": "Hi"}
 OWN = {"role": "assistant", "content": None}
@@ -184,8 +185,9 @@ def test_a_folder_and_a_missing_file_are_refused_by_their_path(tmp_path: Path) -
 @pytest.mark.parametrize(("text", "name"), [("cod", "cod"), ("code,,edit", ""), ("", ""), ("code,x", "x")])
 def test_an_unknown_suite_is_refused_with_the_known_ones(text: str, name: str) -> None:
     assert refusal(text) == (
-        f"unknown suite {name!r}: choose from code, edit, json, agent, quote, prose, chat, "
-        "or name a file that ends in .jsonl"
+        f"unknown suite {name!r}: choose from toy, real, code, edit, json, agent, quote, prose, chat, "
+        "real-code, real-edit, real-json, real-agent, real-grounded, real-chat, real-maths, or name a "
+        "file that ends in .jsonl"
     )
 
 
@@ -243,6 +245,64 @@ def test_spec_benchs_own_file_is_read_whole() -> None:
     second = next(item for item in items if item.id == "81.2")
     said = questions[0]["turns"]
     assert second.messages == (("user", said[0]), ("assistant", None), ("user", said[1]))
+
+
+def test_files_and_suites_are_named_together_and_a_file_may_say_its_form(tmp_path: Path) -> None:
+    path = written(tmp_path, QUESTION)
+    assert load(f"json,specbench:{path}") == [*load("json"), *load(str(path))]
+    other = tmp_path / "prompts.jsonl"
+    other.write_text(json.dumps(GOOD))
+    assert refusal(f"specbench:{other}") == (
+        f"--suite specbench:{other}: {other} holds no questions in Spec-Bench's form"
+    )
+    other.write_text(json.dumps(GOOD | {"id": "7.1"}))
+    assert "two items have the id '7.1'; name one of the files alone" in refusal(f"{path},{other}")
+
+
+def test_every_answer_of_a_recorded_session_is_asked_again_after_what_came_before_it(tmp_path: Path) -> None:
+    told = [
+        ("system", "Be short."),
+        ("user", "List."),
+        ("assistant", "ls"),
+        ("tool", "a b"),
+        ("user", "Now?"),
+        ("assistant", "cat a"),
+        ("tool", "1"),
+    ]
+    path = written(tmp_path, {"id": "x", "messages": [{"role": r, "content": c} for r, c in told]})
+    first = (("system", "Be short."), ("user", "List."))
+    assert load(f"sessions:{path}") == [
+        Item("x.1", "agent", messages=first, max_tokens=ANSWER, session="x"),
+        Item(
+            "x.2",
+            "agent",
+            messages=(*first, ("assistant", "ls"), ("user", "a b\n\nNow?")),
+            max_tokens=ANSWER,
+            session="x",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("line", [GOOD, "[]", {"messages": [{"role": "user"}]}, {"messages": "Hi"}])
+def test_what_is_no_recorded_session_is_refused_by_file_and_line(tmp_path: Path, line: Any) -> None:
+    path = written(tmp_path, line)
+    assert refusal(f"sessions:{path}").startswith(f"{path}, line 1: is no recorded conversation; write")
+
+
+def test_a_recorded_session_has_known_roles_and_an_answer(tmp_path: Path) -> None:
+    path = written(tmp_path, {"messages": [{"role": "ghost", "content": "Boo"}]})
+    assert "a message's role is 'ghost'; choose from system, user, assistant, tool" in refusal(
+        f"sessions:{path}"
+    )
+    path = written(tmp_path, {"messages": [USER]})
+    assert refusal(f"sessions:{path}") == f"{path}: no conversation has an answer in it"
+
+
+@pytest.mark.skipif(not SESSIONS.exists(), reason="the recorded sessions are not here")
+def test_recorded_agents_are_read_whole() -> None:
+    items = load(f"sessions:{SESSIONS}")
+    assert len({item.session for item in items}) == 13
+    assert all(item.messages[-1][0] == "user" for item in items)
 
 
 def test_a_size_keeps_its_items_and_those_for_any() -> None:

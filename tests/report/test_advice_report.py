@@ -104,6 +104,17 @@ def test_what_needs_no_model_is_not_advised_with_one() -> None:
     assert line.startswith("no draft model is needed: paceline run -m /models/target.gguf (")
 
 
+def test_what_is_only_estimated_is_to_be_tried_and_measured() -> None:
+    guessed = passes(0.1, source="estimated")
+    line = report.advice(record(draft(), task="edit", how=known(guessed, {"draft": 0.5})))
+    assert line.startswith("try it without a draft model: paceline run -m /models/target.gguf (")
+    assert "x [1.00, " in line
+    assert line.endswith("; whether it gains, `paceline bench -m /models/target.gguf` tells")
+    line = report.advice(record(draft(), how=known(guessed)))
+    assert line.startswith("try: paceline run -m /models/target.gguf -md /models/draft.gguf (")
+    assert line.endswith("`paceline bench -m /models/target.gguf -md /models/draft.gguf` tells")
+
+
 def test_a_draft_of_another_vocabulary_is_run_with_a_translation() -> None:
     said = record(draft(verdict="mappable"), how=known(passes(0.02)), task="chat")
     line = report.advice(said)

@@ -56,12 +56,17 @@ def moved(passed: bool = True) -> Record:
 
 
 def a_record(
-    runs: list[Record] | None = None, draft: bool = True, defects: tuple[str, ...] = (), exact: bool = False
+    runs: list[Record] | None = None,
+    draft: bool = True,
+    defects: tuple[str, ...] = (),
+    exact: bool = False,
+    every: list[Record] | None = None,
 ) -> Record:
     return {
         "certified": not defects,
         "defects": list(defects),
         "greedy": runs or [a_run()] * 8,
+        "every_draft": every or [],
         "sampled": {
             "passed": "sampled" not in defects,
             "drafted": 40_000,
@@ -88,6 +93,7 @@ def a_record(
             "exact_rows": 8 if exact else 0,
             "drafting": {
                 "drafters": ("lookup", "model") if draft else ("lookup",),
+                "policy": "p_min",
                 "n_draft": 7,
                 "width": 1,
                 "temperature": 0.8,
@@ -107,7 +113,7 @@ ALL = ("greedy", "sampled", "state", "log-probabilities")
 def test_there_are_at_most_fifteen_lines_and_each_fits_a_window(
     draft: bool, defects: tuple[str, ...], verdict: str
 ) -> None:
-    said = lines(a_record([a_run(verdict)] * 8, draft, defects, exact=True))
+    said = lines(a_record([a_run(verdict)] * 8, draft, defects, exact=True, every=[a_run(verdict)] * 8))
     assert len(said) <= 15
     assert max(map(len, said)) <= 115
     assert not any("\n" in line for line in said)
@@ -115,10 +121,10 @@ def test_there_are_at_most_fifteen_lines_and_each_fits_a_window(
 
 def test_what_is_certified_is_told_line_by_line() -> None:
     assert lines(a_record()) == [
-        "losslessness certificate, paceline 0.1.0, llama-cpp-python 0.3.36",
+        "losslessness certificate of the drafting below, paceline 0.1.0, llama-cpp-python 0.3.36",
         "target    Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), fingerprint 0123456789abcdef",
         "draft     Qwen2.5 Coder 7B Instruct (qwen2 7B Q4_K - Medium), fingerprint 0123456789abcdef",
-        "drafting  lookup,model, n_draft 7, width 1, temperature 0.8, verify traversal, threads 16",
+        "drafting  lookup,model by p_min, n_draft 7, width 1, temperature 0.8, verify traversal, threads 16",
         "greedy    8 prompts, 16,384 tokens (12,000 of 14,400 drafts kept): 8 identical",
         "sampled   16,000 runs (9,000 of 40,000 drafts kept): p 0.012 (limit 4e-05); "
         "a bias of 7.9% would show: passed",
@@ -127,6 +133,19 @@ def test_what_is_certified_is_told_line_by_line() -> None:
         "logprobs  900 tokens: off by 0.012 (limit 0.046): passed",
         "CERTIFIED: drafted output is plain output",
     ]
+
+
+def test_what_run_does_by_itself_is_told_in_the_heading_and_checked_with_every_draft_too() -> None:
+    record = a_record(every=[a_run()] * 7 + [a_run("near-tie")])
+    record["provenance"]["drafting"] |= {"drafters": ["auto"], "policy": "rate"}
+    said = lines(record)
+    assert said[0].startswith("losslessness certificate of what `paceline run` does, paceline ")
+    assert said[3].startswith("drafting  auto by rate, n_draft 7, ")
+    at = next(i for i, line in enumerate(said) if line.startswith("greedy"))
+    assert said[at + 1] == (
+        "          with every draft verified (12,000 of 14,400 drafts kept): 7 identical, 1 near-tie"
+    )
+    assert "prompt 8 token 60" in said[at + 2]
 
 
 def test_every_check_that_failed_says_so_and_the_last_line_names_them() -> None:

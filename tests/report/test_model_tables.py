@@ -95,16 +95,17 @@ def test_what_is_piped_is_whole() -> None:
     assert lines[2].endswith("MoE 10 of 512, hybrid, window 4K")
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = shown([PLAIN, MIXED | {"model": "/models/" + "x" * 90 + ".gguf"}], Terminal())
     assert max(map(len, lines)) <= columns
-    name = "".join(line.split(" ")[0] for line in lines[2:])
-    assert name.endswith("/models/" + "x" * 90 + ".gguf")
-    text = " ".join(lines)
+    # Folded in its column; or, where there is too little room for that, over lines of its own.
+    name = "".join(line.split(" ")[0] if columns > 60 else line.strip() for line in lines)
+    assert "/models/" + "x" * 90 + ".gguf" in name
+    text = " ".join(" ".join(lines).split())
     assert all(word in text for word in ("79.7B", "Q4_K_M", "2.0 GB", "128K", "MoE 10 of 512", "window 4K"))
 
 
@@ -119,6 +120,15 @@ def test_home_is_short_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> No
     model = PLAIN | {"model": str(Path.home() / "models/m.gguf")}
     assert shown([model], Terminal())[1].startswith("~/models/m.gguf ")
     assert shown([model], io.StringIO())[1].startswith(str(Path.home() / "models/m.gguf"))
+
+
+def test_what_lies_in_the_hub_cache_is_known_by_its_repository() -> None:
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    folder = f"/home/me/.cache/huggingface/hub/models--user--repo/snapshots/{revision}"
+    assert report.known_as(folder) == "user/repo@0123456"
+    assert report.known_as(f"{folder}/deep/m.gguf") == "user/repo:deep/m.gguf@0123456"
+    assert report.known_as("user/repo:Q8_0") == "user/repo:Q8_0"
+    assert report.known_as("/models/m.gguf") == "/models/m.gguf"
 
 
 def test_no_name_reaches_the_terminal_as_it_is() -> None:

@@ -11,9 +11,10 @@ from types import CodeType
 import pytest
 
 from paceline.lab.workload import FOLDER
-from suite_items import NAMES, SIZES, of, text
-from tools import suites
-from tools.embedded.corpus import held_out, topics
+from suite_items import NAMES, REAL, SIZES, of, text
+from tools import real_sources, suites, toy_suites
+from tools.embedded.corpus import docstrings, held_out, topics
+from tools.smollm2 import prompts
 
 pytestmark = pytest.mark.skipif(
     platform.python_version() != "3.11.7", reason="made of CPython 3.11.7's library"
@@ -33,7 +34,7 @@ def test_code_is_from_modules_that_were_held_out_and_stops_at_the_start_of_a_fun
 
 def renamings() -> Iterator[tuple[str, str, str, str, str]]:
     for source in held_out().values():
-        yield from suites._renamings(source, 300, 6_000)
+        yield from toy_suites.renamings(source, 300, 6_000)
 
 
 def names(code: str) -> list[tuple[set[str], tuple[str, ...], list[object]]]:
@@ -95,6 +96,24 @@ def test_full_texts_are_the_language_reference() -> None:
         assert any(said in topic for topic in known), item.id
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_a_real_models_texts_are_of_modules_that_its_draft_was_not_taught() -> None:
+    """Those modules are inside of packages, and named by none of the prompts."""
+    taught = set(prompts.MODULES)
+    assert not {name.replace("/", ".") for name in real_sources.MODULES} & taught
+    assert all(
+        "/" in name for name in real_sources.MODULES
+    )  # the prompts' functions are of modules that are not
+    sources = [re.sub(r"\s+", "", real_sources.library(name)) for name in real_sources.MODULES]
+    blocks = [block for name in ("real-code", "real-edit") for item in of(name, "full")
+              for block in re.findall(r"```python\n(.*?)\n```", text(item), re.S)]  # fmt: skip
+    whole = [one for one in blocks if any(re.sub(r"\s+", "", one) in source for source in sources)]
+    assert len(blocks) - len(whole) == 2  # those with a mistake in them
+    known = [docstrings(real_sources.library(name), name) for name in real_sources.MODULES]
+    for item in of("real-grounded", "full"):
+        given = (item.messages[1][1] or "").partition("\n\n---\n")[0]
+        assert any(given in one for one in known), item.id
+
+
+@pytest.mark.parametrize("name", [*NAMES, *REAL])
 def test_the_files_are_what_the_script_writes(name: str) -> None:
     assert (FOLDER / f"{name}.jsonl").read_bytes() == suites.lines(name).encode()

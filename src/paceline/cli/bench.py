@@ -22,12 +22,14 @@ from paceline.cli.options import OUTPUT, flag, option
 from paceline.core.errors import LosslessError, PeerError, UsageError
 
 if TYPE_CHECKING:
-    from paceline.lab.bench.bench import Record
     from paceline.lab.bench.history import History
+    from paceline.lab.bench.outcome import Record
+    from paceline.lab.bench.outlook import Outlook
     from paceline.lab.replay.recording import Recorder
 
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
+MINUTES, FULL_ROUNDS = 5.0, 5
 FORMATS = ("json", "jsonl", "md", "csv")
 
 HistoryFile = Annotated[
@@ -54,7 +56,7 @@ def bench(
             panel=WHAT,
             metavar="NAMES",
             help="plain,lookup,suffix,lookup+model; settings follow a colon: model:n_draft=12:p_min=0. "
-            "Default: those, ngram and model, as the models allow.",
+            "Default: plain,auto,lookup and, with a draft model, model; with --full all of them.",
         ),
     ] = None,
     suite: Annotated[
@@ -63,18 +65,40 @@ def bench(
             "--suite",
             panel=WHAT,
             metavar="NAME",
-            help="One or more of `bench suites`, or a file of questions.",
+            help="One or more of `bench suites`, or a file: FILE.jsonl, specbench:FILE, sessions:FILE. "
+            "Default: real for a model with a chat template, else toy.",
         ),
-    ] = "code,edit,json,agent,quote,prose,chat",
+    ] = "",
     size: Annotated[
         str, option("--size", panel=WHAT, metavar="SIZE", help="tiny or full. Default: what fits the model.")
     ] = "",
+    minutes: Annotated[
+        float,
+        option(
+            "--minutes",
+            panel=WHAT,
+            metavar="N",
+            help="Take as many items as fit into about N minutes; 0: all.",
+        ),
+    ] = MINUTES,
+    full: Annotated[
+        bool, flag("--full", panel=WHAT, help="All items and methods, 5 rounds, each prompt read each time.")
+    ] = False,
     items: Annotated[
-        int, option("--items", panel=WHAT, metavar="N", help="Most items of the suite; 0: all.")
+        int,
+        option("--items", panel=WHAT, metavar="N", help="So many items, however long it takes; 0: by time."),
     ] = 0,
     rounds: Annotated[
-        int, option("-r", "--n", panel=WHAT, metavar="N", help="Times that each item is measured.")
-    ] = 5,
+        int | None,
+        option(
+            "-r",
+            "--rounds",
+            panel=WHAT,
+            metavar="N",
+            help="Times that each item is measured. Default: 1; with --full 5.",
+        ),
+    ] = None,
+    rounds_before: Annotated[int | None, typer.Option("--n", hidden=True)] = None,
     n_predict: Annotated[
         int,
         option("-n", "--n-predict", panel=WHAT, metavar="N", help="Tokens of each answer; 0: the suite's."),
@@ -83,13 +107,14 @@ def bench(
         bool, flag("--stop-at-eos", panel=WHAT, help="End an answer where the model does.")
     ] = False,
     keep_prompts: Annotated[
-        bool,
+        bool | None,
         flag(
             "--keep-prompts",
             panel=WHAT,
-            help="Read a prompt once for all methods: quicker, and without a time to the first token.",
+            help="Read a prompt once for all methods: quicker, and without a time to the first token. "
+            "Default: yes, but with --full, --rounds or --peer.",
         ),
-    ] = False,
+    ] = None,
     seed: Annotated[
         int, option("--seed", panel=WHAT, metavar="N", help="The same seed draws the same texts.")
     ] = 0,
@@ -136,6 +161,8 @@ def bench(
 ) -> int:
     """Measure ways to decode, in turns, on the same requests: plain decoding, drafters, other systems.
 
+    By default it ends in about five minutes: it says first which items it takes, and --full takes all.
+
     Every method first has to repeat plain output; one that does not shows no speed. The table goes to stdout,
     everything else to stderr. Exit code 3: a method was not lossless.
     """
@@ -147,6 +174,9 @@ def bench(
     if size not in ("", "tiny", "full"):
         raise UsageError(f"--size {size}: choose tiny or full")
     check_plot(plot)
+    if rounds_before is not None:
+        print("paceline: --n is called --rounds now", file=sys.stderr)
+        rounds = rounds_before if rounds is None else rounds
     recorder = recording.recorder(record, record_top_k)
 
     from paceline.lab.bench.plan import Plan
@@ -157,17 +187,18 @@ def bench(
         models=given | {"exact_greedy": exact} | ({"corpora": list(corpus)} if corpus else {}),
         drafting=drafting,
         sampling=sampling,
-        methods=methods or default_methods(models),
+        methods=methods or default_methods(models, full=full),
         peers=tuple(peer or ()),
         suite=suite,
         size=size,
         items=items,
-        rounds=rounds,
+        rounds=rounds if rounds is not None else FULL_ROUNDS if full else 1,
+        minutes=0 if full or items else minutes,
         n=n_predict,
         seed=seed,
         ignore_eos=not stop_at_eos,
         sweep=sweep,
-        keep_prompts=keep_prompts,
+        keep_prompts=not (full or peer or rounds is not None) if keep_prompts is None else keep_prompts,
     )
     with ExitStack() as stack:
         kept = None if no_history else stack.enter_context(opened(history))
@@ -192,8 +223,10 @@ def check_plot(plot: Path | None) -> None:
     require_plotly()
 
 
-def default_methods(models: Mapping[str, Any]) -> str:
+def default_methods(models: Mapping[str, Any], *, full: bool) -> str:
     drafted = models["draft"] is not None or models["target"] is None
+    if not full:
+        return "plain,auto,lookup" + ",model" * drafted
     return "plain,auto,lookup,suffix,ngram" + ",model,lookup+model" * drafted
 
 
@@ -221,15 +254,23 @@ def run(
     recorder: Recorder | None = None,
 ) -> int:
     """Measure, print, and say with the exit code how it went."""
-    from paceline.cli.progress import progress
+    from paceline.cli.bench_progress import Left, announcement, watching
     from paceline.lab.bench.bench import Bench
+
+    left = Left()
+
+    def announce(outlook: Outlook) -> None:
+        if said := announcement(outlook):
+            print(f"paceline: {said}", file=sys.stderr)
+        left.begin(outlook.seconds)
 
     with Interrupts() as interrupts:
 
         def watch(work: Mapping[str, int]) -> AbstractContextManager[Any]:
-            return progress(work, interrupts)
+            return watching(work, interrupts, left)
 
-        record = Bench(plan, history=history, run=number, watch=watch, recorder=recorder).measure()
+        bench = Bench(plan, history=history, run=number, watch=watch, recorder=recorder, announce=announce)
+        record = bench.measure()
     return told(record, form, plot)
 
 

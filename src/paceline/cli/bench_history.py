@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +47,15 @@ def as_record(run: Any) -> dict[str, Any]:
     return {**vars(run), "run": run.id, "results": list(run.results)}
 
 
+def measurements(
+    groups: Mapping[tuple[int, int, str], Sequence[Mapping[str, Any]]],
+) -> Iterator[dict[str, Any]]:
+    """Every one, as in the record of a bench that has just ended."""
+    for (point, round_, item), told in groups.items():
+        for one in told:
+            yield {"point": point, "round": round_, "item": item, **one}
+
+
 def found(history: History, text: str) -> Any:
     """A run by its number, or the last."""
     if text != "last" and not text.isdecimal():
@@ -69,7 +79,10 @@ def show(
     form = chosen_format({"json": as_json, "jsonl": as_jsonl, "md": as_md, "csv": as_csv})
     check_plot(plot)
     with opened(history) as kept:
-        record = as_record(found(kept, which))
+        run_ = found(kept, which)
+        record = as_record(run_)
+        if form == "json":
+            record["measurements"] = list(measurements(kept.groups(run_.id)))
     write(record, form)
     if plot is not None:
         from paceline.report.plot import html

@@ -60,7 +60,8 @@ def certify(
     """Check that drafted output is plain output, and print a certificate that can be pasted into an issue.
 
     Four checks: greedy output token for token; sampled output against the target's own distribution, with
-    every sampler on unless some are named; the cache's state after rejections; log-probabilities.
+    every sampler on unless some are named; the cache's state after rejections; log-probabilities. Drafted is
+    as `paceline run` drafts with the same options; the certificate says so.
     Exit code 0 is certified, 3 is not.
     """
     for name, value, low in (
@@ -85,9 +86,6 @@ def certify(
     from paceline.lab.provenance import provenance
     from paceline.report.certificate import lines
 
-    if draft is None:
-        # A rule that goes by the clock would draft otherwise every time.
-        draft, drafting = "auto", {"policy": "p_min"} | drafting
     if sampling != Sampling():
         named["sampling"] = sampling
     plan = Plan(n=n_predict, contexts=contexts, runs=samples, sequences=sequences, seed=seed, **named)
@@ -95,6 +93,10 @@ def certify(
         Interrupts() as interrupts,
         load(**models, drafters=draft, corpora=tuple(corpus or ()), **drafting) as llm,
     ):
+        if llm.drafting.plain:
+            raise UsageError(
+                "a recurrent model's state cannot be rolled back yet, so there is nothing to certify"
+            )
         with progress(work(llm, plan), interrupts) as tick:
             certificate = run_checks(llm, plan, tick)
         record = certificate.as_dict() | {"provenance": provenance(llm, plan.as_dict())}

@@ -213,8 +213,10 @@ def forget(
             for one in kept
         ]
         listing(("project", "answers", "tokens", "bytes"), rows, sys.stdout, 1)
-    if kept and everything:
-        _ask(f"Forget {len(kept)} of them", yes)
+    if kept:
+        n = sum(one.outputs for one in kept)
+        of = f" of {len(kept)} project{'s' * (len(kept) != 1)}" if everything else ""
+        _ask(f"Forget {n:,} answer{'s' * (n != 1)}{of}", yes)
     gone = remembered.forget(project)
     if as_json:
         typer.echo(json.dumps([{"project": str(one.project), "path": str(one.path), "answers": one.outputs,

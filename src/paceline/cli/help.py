@@ -33,7 +33,9 @@ def write_panels(params: Sequence[Any], ctx: Any, formatter: Any) -> None:
     panels: dict[str, list[tuple[str, str]]] = {}
     for param in sorted(params, key=lambda p: _panel(p) == LAST):
         # How to undo a flag is said once, below the options.
-        names, text = param.get_help_record(ctx)
+        if (shown := param.get_help_record(ctx)) is None:  # hidden: what an option was called before
+            continue
+        names, text = shown
         short = (names.partition(" <")[0].partition(" / ")[0], text.replace(".0]", "]"))
         panels.setdefault(_panel(param), []).append(short)
     for title, rows in panels.items():

@@ -20,6 +20,7 @@ from rich.progress import (
 from paceline.cli.interrupts import Interrupts
 from paceline.system.leaving import undone
 
+UNKNOWN = -1  # steps
 SHOW_CURSOR = b"\x1b[?25h\n"  # below the bars
 
 
@@ -36,11 +37,16 @@ def bars(*columns: ProgressColumn, drawn: bool = True) -> Iterator[Progress]:
 
 @contextmanager
 def progress(work: Mapping[str, int], interrupts: Interrupts) -> Iterator[Callable[[str], None]]:
-    """work: how many steps of each kind there are. Yields what is to be called after each, with its kind, and
-    raises KeyboardInterrupt from there once Ctrl-C was pressed."""
+    """work: how many steps of each kind there are; UNKNOWN where that is seen at the end only. Yields what
+    is to be called after each, with its kind, and raises KeyboardInterrupt from there once Ctrl-C was
+    pressed."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with bars(*columns) as drawing:
-        tasks = {kind: drawing.add_task(kind, total=n, start=False) for kind, n in work.items() if n}
+        tasks = {
+            kind: drawing.add_task(kind, total=None if n == UNKNOWN else n, start=False)
+            for kind, n in work.items()
+            if n
+        }
         interrupts.hold()
 
         def tick(kind: str) -> None:

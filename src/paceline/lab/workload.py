@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ from paceline.lab.jsonl import numbered_lines
 
 Message = tuple[str, str | None]  # role and content
 FOLDER = Path(__file__).parent / "suites"
+# Several suites by one name.
+GROUPS = {
+    "toy": ("code", "edit", "json", "agent", "quote", "prose", "chat"),
+    "real": tuple(f"real-{name}" for name in ("code", "edit", "json", "agent", "grounded", "chat", "maths")),
+}
+FORMS = ("specbench", "sessions")  # what a file may be said to hold: FORM:FILE
 ROLES = ("system", "user", "assistant")
 SIZES = ("", "tiny", "full")
 # The fields of Spec-Bench's questions (github.com/hemingkx/Spec-Bench, read in its file) and of SPEED-Bench's
@@ -74,24 +81,98 @@ def suites() -> tuple[Suite, ...]:
 
 
 def load(text: str) -> list[Item]:
-    """The items of NAME, of NAME,NAME,..., or of a .jsonl file: our own fields (see Item; only `prompt` or
-    `messages` has to be there), Spec-Bench's or SPEED-Bench's. Raises UsageError, with file and line."""
-    if is_file(text):
-        return read(Path(text))
+    """The items of one or several of, with commas between them: the name of a suite or of a group of them; a
+    .jsonl file with our own fields (see Item; only `prompt` or `messages` has to be there), Spec-Bench's or
+    SPEED-Bench's questions; FORM:FILE. Raises UsageError, with file and line."""
+    out: dict[str, Item] = {}
+    for part in parts(text):
+        found = read_as(part) if is_file(part) else read(FOLDER / f"{_known(part)}.jsonl")
+        for item in found:
+            if out.setdefault(item.id, item) is not item:
+                raise UsageError(
+                    f"--suite {text}: two items have the id {item.id!r}; name one of the files alone"
+                )
+    return list(out.values())
+
+
+def parts(text: str) -> list[str]:
+    """What a suite's name names, each once: groups as what is in them."""
+    if Path(text).is_file():
+        return [text]
+    names = [GROUPS.get(one.strip(), (one.strip(),)) for one in text.split(",")]
+    return list(dict.fromkeys(name for some in names for name in some))
+
+
+def _known(name: str) -> str:
     known = json.loads((FOLDER / "suites.json").read_text("utf-8"))
-    out: list[Item] = []
-    for name in dict.fromkeys(one.strip() for one in text.split(",")):
-        if name not in known:
-            raise UsageError(
-                f"unknown suite {name!r}: choose from {', '.join(known)}, or name a file that ends in .jsonl"
-            )
-        out += read(FOLDER / f"{name}.jsonl")
-    return out
+    if name not in known:
+        raise UsageError(
+            f"unknown suite {name!r}: choose from {', '.join([*GROUPS, *known])}, or name a file that "
+            f"ends in "
+            ".jsonl"
+        )
+    return name
 
 
 def is_file(text: str) -> bool:
     """Whether a suite's name is that of a file."""
     return text.endswith((".jsonl", ".json")) or "/" in text
+
+
+def located(text: str) -> tuple[str, str]:
+    """The form and the path of FORM:FILE; the form is "" where the file itself tells."""
+    form, colon, path = text.partition(":")
+    return (form, path) if colon and form in FORMS else ("", text)
+
+
+def read_as(text: str) -> list[Item]:
+    """The items of FILE or FORM:FILE."""
+    form, path = located(text)
+    if form == "sessions":
+        return sessions(Path(path))
+    items = read(Path(path))
+    if form and any(item.prompt for item in items):
+        raise UsageError(f"--suite {text}: {path} holds no questions in Spec-Bench's form")
+    return items
+
+
+def sessions(path: Path) -> list[Item]:
+    """Recorded conversations, {"id", "messages"} a line: every answer in them is an item, which is asked with
+    what was said before it. What a tool said is the user's; messages of one role that follow each other are
+    one."""
+    items: dict[str, Item] = {}
+    for number, line in numbered_lines(path):
+        where = f"{path}, line {number}"
+        try:
+            said = json.loads(line)
+            name, messages = str(said.get("id", number)), said["messages"]
+            told = [
+                ("user" if one["role"] == "tool" else one["role"], _text(one["content"], "content", where))
+                for one in messages
+            ]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise UsageError(
+                f"{where}: is no recorded conversation; write an object with id and messages, and a role and "
+                "text in each of them"
+            ) from error
+        joined: list[tuple[str, str]] = []
+        for role, content in told:
+            if role not in ROLES:
+                raise UsageError(
+                    f"{where}: a message's role is {role!r}; choose from {', '.join(ROLES)}, tool"
+                )
+            if joined and joined[-1][0] == role:
+                content = f"{joined.pop()[1]}\n\n{content}"
+            joined.append((role, content))
+        for turn, at in enumerate((i for i, (role, _) in enumerate(joined) if role == "assistant"), 1):
+            if at and joined[at - 1][0] == "user":
+                id_ = f"{name}.{turn}"
+                if id_ in items:
+                    raise UsageError(f"{where}: a line before it has the id {name!r} too; each needs its own")
+                items[id_] = Item(id_, "agent", messages=tuple(joined[:at]), max_tokens=ANSWER, session=name)
+    if not items:
+        raise UsageError(f"{path}: no conversation has an answer in it")
+    return list(items.values())
 
 
 def read(path: Path) -> list[Item]:
@@ -126,22 +207,25 @@ def of_size(items: Sequence[Item], size: str) -> list[Item]:
 def sampled(items: Sequence[Item], n: int) -> list[Item]:
     """At most n items, evenly from all categories and from all over each; a session that is in is in from its
     start. In their order."""
+    chosen = {item.id for item in islice(ordered(items), n)}
+    return [item for item in items if item.id in chosen]
+
+
+def ordered(items: Sequence[Item]) -> Iterator[Item]:
+    """In an order whose beginnings are all good samples: the categories take turns, each with items from all
+    over it; of a session always the next one."""
     by_category: dict[str, list[Item]] = {}
     home: dict[str, str] = {}  # session -> category of its first item, which all of it counts for
     for item in items:
         category = home.setdefault(item.session, item.category) if item.session else item.category
         by_category.setdefault(category, []).append(item)
-    chosen: set[str] = set()
     queues = [_spread(some) for some in by_category.values()]
-    while queues and len(chosen) < n:
+    while queues:
         for queue in list(queues):
-            if len(chosen) == n:
-                break
             if (following := next(queue, None)) is None:
                 queues.remove(queue)
             else:
-                chosen.add(following.id)
-    return [item for item in items if item.id in chosen]
+                yield following
 
 
 def _spread(items: Sequence[Item]) -> Iterator[Item]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from paceline.core.printable import printable
 from paceline.report.bench import NONE
 from paceline.report.block import Block
-from paceline.report.models import at_home, size
+from paceline.report.models import at_home, known_as, size
 
 Record = Mapping[str, Any]
 
@@ -70,11 +70,17 @@ def advice(record: Record) -> str:
     if best["speedup"]["likely"] < WORTH:
         return download or _refusal(record, best)
     said = f"{interval(best['speedup'])} {_word(best)}"
+    sure = best["speedup"]["low"] > 1 or best["speedup_from"] != PREDICTED
     if best["drafter"] != "model":
-        line = f"no draft model is needed: paceline run -m {target} ({said})"
+        how = "no draft model is needed" if sure else "try it without a draft model"
+        line = f"{how}: paceline run -m {target} ({said})"
+        draft = ""
     else:
         more = " --cross-vocab auto" if best["verdict"] == MAPPABLE else ""
-        line = f"use: paceline run -m {target} -md {typed(best['reference'])}{more} ({said})"
+        draft = f" -md {typed(best['reference'])}{more}"
+        line = f"{'use' if sure else 'try'}: paceline run -m {target}{draft} ({said})"
+    if not sure:
+        line += f"; whether it gains, `paceline bench -m {target}{draft}` tells"
     return f"{line}; better: {download}" if download else line
 
 
@@ -93,7 +99,7 @@ def notes(record: Record) -> list[str]:
         out.append("~: costs estimated from sizes and the memory's speed; --measure measures them")
     if any(not row["memory_known"] for row in rows):
         out.append("+: and the context's part of the memory, which a header does not tell")
-    if short := [printable(at_home(row["reference"])) for row in record["drafts"] if not row["fits"]]:
+    if short := [printable(known_as(row["reference"])) for row in record["drafts"] if not row["fits"]]:
         out.append(f"more memory than is free ({size(record['available'])}): {', '.join(short)}")
     if any(row["verdict"] == MAPPABLE for row in record["drafts"]):
         out.append("mappable: of another vocabulary, to be used with --cross-vocab auto")
@@ -127,7 +133,7 @@ def _cells(row: Record) -> tuple[str, ...]:
     estimated = "" if row["costs_from"] == MEASURED or row["speedup_from"] != PREDICTED else "~"
     right = f"{row['acceptance']['low']:.2f}-{row['acceptance']['high']:.2f}"
     return (
-        printable(at_home(row["reference"])),
+        printable(known_as(row["reference"])),
         row["verdict"],
         size(row["size"]) if row["size"] else NONE,
         _draft(row),

@@ -16,6 +16,8 @@ Record = Mapping[str, Any]
 
 PLAIN = "plain"  # the system that every speedup refers to
 NONE = "-"
+TTFT = "TTFT\nms"
+ENOUGH = 6  # items: fewer tell no difference, whatever they say (lab/bench/paired.py)
 LONGEST = 24  # characters of a verdict that stand in the table; a longer one stands below it
 
 
@@ -60,6 +62,8 @@ def header(record: Record) -> list[tuple[str, str]]:
     if results:
         rounds, items = (max(result[name] for result in results) for name in ("rounds", "items"))
         what.append(f"{counted(items, 'item')}, {counted(rounds, 'round')}")
+    if record.get("prompt_speed"):
+        what.append(f"prompts read at {record['prompt_speed']:.0f} t/s")
     if "temperature" in request:
         what.append(f"temperature {request['temperature']:g}")
     if what:
@@ -98,10 +102,12 @@ def conclusion(record: Record) -> str:
     if best is None:
         return "no conclusion: no system beside plain decoding has a speed"
     said = f"{named(best)}, {interval(best['speedup'])} plain decoding"
-    if best["speedup"]["high"] < 1:
-        return f"no gain: plain decoding is fastest here; next is {said}"
-    if best["speedup"]["low"] <= 1:
+    if best["items"] < ENOUGH:
+        return f"{counted(best['items'], 'item')} cannot tell a difference, {ENOUGH} can; highest is {said}"
+    if not clear(best):
         return f"no clear difference from plain decoding; highest is {said}"
+    if best["speedup"]["value"] < 1:
+        return f"no gain: plain decoding is fastest here; next is {said}"
     others = [r for r in overall(record["results"]) if r is not best and _drafts(r)]
     equal = [named(r) for r in others if r["speedup"]["high"] >= best["speedup"]["low"]]
     return f"fastest: {said}" + (f"; no clear difference from {', '.join(equal)}" if equal else "")
@@ -135,6 +141,15 @@ def named(result: Record) -> str:
     return printable(result["system"] + (f" ({at})" if at else ""))
 
 
+def clear(result: Record) -> bool:
+    """Whether its speed differs from plain decoding's by more than chance; of a record that does not say
+    so, by its interval."""
+    it, said = result["speedup"], result.get("clear")
+    if it is None or result["items"] < ENOUGH:
+        return False
+    return bool(it["low"] > 1 or it["high"] < 1) if said is None else bool(said)
+
+
 def gained(result: Record) -> bool:
     return bool(result["lossless"] and result["speedup"])
 
@@ -144,6 +159,8 @@ def _drafts(result: Record) -> bool:
 
 
 def interval(speedup: Record) -> str:
+    if speedup["low"] == speedup["high"]:  # of a single measurement
+        return times(speedup["value"])
     return f"{times(speedup['value'])} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
 
 
@@ -200,19 +217,24 @@ def _speeds(results: Sequence[Record]) -> Block:
         "speedup",
         "accept.\nrate",
         "accept.\nlength",
-        "TTFT\nms",
+        TTFT,
         "TPOT\nms",
         "draft\n%",
         "memory",
         "lossless",
     )
-    return Block("", columns, tuple(_row(result, swept) for result in results), len(swept) + 1)
+    rows = [_row(result, swept) for result in results]
+    # Where prompts are kept, nobody has a time to the first token.
+    timed = any(result["ttft"] is not None for result in results)
+    kept = [i for i, name in enumerate(columns) if timed or name != TTFT]
+    told = tuple(tuple(row[i] for i in kept) for row in rows)
+    return Block("", tuple(columns[i] for i in kept), told, len(swept) + 1)
 
 
 def _row(result: Record, swept: Sequence[str]) -> tuple[str, ...]:
     if not result["lossless"]:  # no figures without proof
         return (*place(result, swept), *[NONE] * 8, _short(result))
-    gain = interval(result["speedup"]) if result["speedup"] else NONE
+    gain = ("" if clear(result) else "~") + interval(result["speedup"]) if result["speedup"] else NONE
     return (
         *place(result, swept),
         spread(result),
@@ -235,7 +257,7 @@ def _by_category(results: Sequence[Record], categories: tuple[str, ...]) -> Bloc
         cells.setdefault(place(result, swept), {})[result["category"]] = _category_cell(result)
     rows = tuple((*key, *(of.get(name, NONE) for name in (*categories, ""))) for key, of in cells.items())
     columns = (*swept, "method", *(printable(name).replace("-", "-\n") for name in categories), "all")
-    title = "speedup by category (plain: t/s; ~ where the interval includes 1)"
+    title = "speedup by category (plain: t/s; ~ no clear difference from plain)"
     return Block(title, columns, rows, len(swept) + 1)
 
 
@@ -245,7 +267,7 @@ def _category_cell(result: Record) -> str:
     if not gained(result):
         return NONE
     it = result["speedup"]
-    return ("~" if it["low"] <= 1 <= it["high"] else "") + times(it["value"])
+    return ("" if clear(result) else "~") + times(it["value"])
 
 
 def _theory(results: Sequence[Record]) -> Block:

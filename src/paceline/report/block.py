@@ -6,12 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO
 
-from rich.cells import cell_len
 from rich.console import Console
 
-from paceline.report.table import listing
-
-GAP = 2  # between two columns
+from paceline.report.table import GAP, listing, widest
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,7 @@ class Block:
         return [_line(names), _line(marks), *(_line(row) for row in self.rows)]
 
     def _width(self, i: int) -> int:
-        cells = (self.columns[i], *(row[i] for row in self.rows))
-        return max(cell_len(line) for cell in cells for line in cell.split("\n"))
+        return widest(self.columns[i], [row[i] for row in self.rows])
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -15,11 +15,11 @@ def lines(record: Mapping[str, Any]) -> list[str]:
     known = record["provenance"]
     failed = ", ".join(record["defects"])
     return [
-        f"losslessness certificate, paceline {known['paceline']}, {known['engine']}",
+        f"losslessness certificate {subject(known)}, paceline {known['paceline']}, {known['engine']}",
         f"target    {model(known['target'])}",
         *([f"draft     {model(known['draft'])}"] if known["draft"] else []),
         f"drafting  {settings(known)}",
-        *greedy(record["greedy"]),
+        *greedy(record["greedy"], record["every_draft"]),
         sampled(record["sampled"]),
         state("state", record["state"]),
         *([state("draft", record["draft_state"])] if record["draft_state"] else []),
@@ -35,9 +35,17 @@ def model(it: Mapping[str, Any]) -> str:
     return f"{name} ({description}), fingerprint {it['fingerprint'][:16]}{altered}"
 
 
+def subject(known: Mapping[str, Any]) -> str:
+    """What was tested: the settings that `paceline run` has by itself, or some that were named."""
+    drafting = known["drafting"]
+    usual = drafting["policy"] == "rate" and list(drafting["drafters"]) == ["auto"]
+    return "of what `paceline run` does" if usual else "of the drafting below"
+
+
 def settings(known: Mapping[str, Any]) -> str:
     drafting = known["drafting"]
-    parts = [",".join(drafting["drafters"]), f"n_draft {drafting['n_draft']}"]
+    who = f"{','.join(drafting['drafters'])} by {drafting['policy']}"
+    parts = [who, f"n_draft {drafting['n_draft']}"]
     parts += [f"{name} {drafting[name]}" for name in ("width", "temperature", "verify")]
     if drafting["cross_vocab"] != "off":
         parts.append(f"cross_vocab {drafting['cross_vocab']}")
@@ -46,13 +54,12 @@ def settings(known: Mapping[str, Any]) -> str:
     return ", ".join([*parts, f"threads {known['threads']}"])
 
 
-def greedy(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    verdicts = Counter(run["verdict"] for run in runs)
-    counts = ", ".join(f"{verdicts[v]} {v}" for v in ("identical", "near-tie", "defect") if verdicts[v])
+def greedy(runs: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]) -> list[str]:
+    """every: the same prompts with every draft verified."""
     n = sum(run["n_tokens"] for run in runs)
-    drafted, accepted = (sum(run["stats"][name] for run in runs) for name in ("drafted", "accepted"))
-    out = [f"greedy    {len(runs)} prompts, {n:,} tokens ({accepted:,} of {drafted:,} drafts kept): {counts}"]
-    different = [(i, run) for i, run in enumerate(runs) if run["difference"]]
+    out = [f"greedy    {len(runs)} prompts, {n:,} tokens {counted(runs)}"]
+    out += [f"          with every draft verified {counted(every)}"] if every else []
+    different = [(i, run) for some in (runs, every) for i, run in enumerate(some) if run["difference"]]
     different.sort(key=lambda item: item[1]["verdict"] != "defect")
     for i, run in different[:SHOWN]:
         it = run["difference"]
@@ -62,6 +69,13 @@ def greedy(runs: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{float(it['gap']):.2g} apart, noise {float(it['noise']):.2g}: {run['verdict']}"
         )
     return out
+
+
+def counted(runs: Sequence[Mapping[str, Any]]) -> str:
+    verdicts = Counter(run["verdict"] for run in runs)
+    counts = ", ".join(f"{verdicts[v]} {v}" for v in ("identical", "near-tie", "defect") if verdicts[v])
+    drafted, accepted = (sum(run["stats"][name] for run in runs) for name in ("drafted", "accepted"))
+    return f"({accepted:,} of {drafted:,} drafts kept): {counts}"
 
 
 def sampled(it: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from paceline.core.printable import printable
-from paceline.report.bench import NONE, PLAIN, best_of, interval, place, points, spread, times
+from paceline.report.bench import ENOUGH, NONE, PLAIN, best_of, clear, interval, place, points, spread, times
 from paceline.report.block import Block
 
 Record = Mapping[str, Any]
@@ -20,11 +20,11 @@ REGRESSED, IMPROVED = "REGRESSED", "improved"
 
 
 def changes(a: Record, b: Record) -> list[dict[str, Any]]:
-    """What both measured, over all categories first: point, system, category, results `a` and `b`, ratio of
-    their speeds (B over A), and change: "REGRESSED" where B's speedup is below A's, interval and all, or B's
-    output is no longer the target's, or plain decoding itself is slower by more than its spread on the same
-    machine; "improved" the other way round; "" where neither can be said; None where the two did not ask the
-    same."""
+    """What both measured, over all categories first: point, system, category, results `a` and `b`, ratio
+    of their speeds (B over A), and change: "REGRESSED" where B's speedup is below A's, interval and all,
+    or B's output is no longer the target's, or plain decoding itself is slower by more than its spread on
+    the same machine; "improved" the other way round; "" where neither can be said, as of a few items; None
+    where the two did not ask the same."""
     before = {_key(result): result for result in a["results"]}
     unlike = differences(a, b)
     asked_alike, run_alike = not _work(unlike), not caution(unlike)
@@ -92,17 +92,24 @@ def summary(found: Sequence[Mapping[str, Any]]) -> str:
 
 def write_runs(records: Sequence[Record], file: IO[str]) -> None:
     """What the history has; each record also with `id` and `paceline`."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for record in records:
         known, best = record["provenance"], best_of(record)
         target = printable((known.get("target") or {}).get("name", NONE))
         fastest = f"{printable(best['system'])} {interval(best['speedup'])}" if best else NONE
-        if best and best["speedup"]["high"] < 1:
+        if best and not clear(best):
+            fastest = f"~{fastest}"
+        elif best and best["speedup"]["value"] < 1:
             fastest = PLAIN
         suite = printable(str(known.get("suite") or NONE))
         number, version = str(record["id"]), record["paceline"]
         rows.append((number, record["started"], record["status"], version, target, suite, fastest))
-    columns = ("run", "started", "status", "paceline", "target", "suite", "fastest")
+    columns: tuple[str, ...] = ("run", "started", "status", "paceline", "target", "suite", "fastest")
+    if file.isatty():  # what fits beside each other in 80 columns; the target's name wraps
+        places = [columns.index(name) for name in ("run", "started", "status", "suite", "fastest", "target")]
+        rows = [(row[0], row[1][:16].replace("T", " "), *row[2:]) for row in rows]
+        rows = [tuple(row[i] for i in places) for row in rows]
+        columns = tuple(columns[i] for i in places)
     Block("", columns, tuple(rows), len(columns)).write(file)
 
 
@@ -126,6 +133,8 @@ def _block(found: Sequence[Mapping[str, Any]]) -> Block:
         rows.append((*words, spread(a), spread(b), ratio, _gain(a), _gain(b), row["change"] or ""))
     words = (*swept, "method", *(("category",) if several else ()))
     columns = (*words, "A t/s", "B t/s", "B/A", "A speedup", "B speedup", "")
+    if not any(row[-1] for row in rows):
+        rows, columns = [row[:-1] for row in rows], columns[:-1]
     return Block("", columns, tuple(rows), len(words))
 
 
@@ -142,6 +151,8 @@ def _change(a: Record, b: Record, run_alike: bool) -> str:
     if a["lossless"] != b["lossless"]:
         return IMPROVED if b["lossless"] else REGRESSED
     if a["speedup"] and b["speedup"]:
+        if min(a["items"], b["items"]) < ENOUGH:
+            return ""
         (a_low, a_high), (b_low, b_high) = ((r["speedup"]["low"], r["speedup"]["high"]) for r in (a, b))
     elif run_alike and a["speed_sd"] is not None and b["speed_sd"] is not None:
         (a_low, a_high), (b_low, b_high) = (

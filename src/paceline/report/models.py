@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -11,13 +12,17 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.core.printable import printable
-from paceline.report.table import WIDEST
+from paceline.report.table import WIDEST, records
 
 Record = Mapping[str, Any]
 
 COLUMNS = ("model", "family", "params", "quant", "size", "context", "notes")
 FIGURES = ("params", "size", "context")
 GAP = 2
+LEAST_NAME = 8  # characters of a name, below which a model has a line for each figure
+HUB_PATH = re.compile(
+    r".*/models--(?P<repository>[^/]+)/snapshots/(?P<revision>[0-9a-f]{40})(?:/(?P<file>.+))?", re.DOTALL
+)
 MOST_NOTES = 12
 
 
@@ -32,6 +37,12 @@ def write(models: Sequence[Record], file: IO[str]) -> None:
     if sum(GAP + widest(name, cells) for name in names) - GAP > console.width:
         names.remove("family")
         cells = [one | {"notes": one["notes"].replace(", ", "\n")} for one in cells]
+    others = sum(GAP + widest(name, cells) for name in names if name != "model")
+    if console.width - others < LEAST_NAME:
+        records(
+            names, [[one[name].replace("\n", ", ") for name in names] for one in cells], file, console.width
+        )
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
         justify: Literal["right", "left"] = "right" if name in FIGURES else "left"
@@ -47,7 +58,7 @@ def write(models: Sequence[Record], file: IO[str]) -> None:
 def row(model: Record, *, short: bool) -> dict[str, str]:
     """One model's cells by column. short: a path in the home folder begins with ~."""
     return {
-        "model": printable(at_home(model["model"]) if short else model["model"]),
+        "model": printable(known_as(model["model"]) if short else model["model"]),
         "family": printable(model["family"]),
         "params": parameters(model["parameters"]),
         "quant": printable(model["quantisation"]),
@@ -99,6 +110,17 @@ def at_home(reference: str) -> str:
     home = str(Path.home())
     inside = reference.startswith(home.rstrip("/") + "/") and home != "/"
     return f"~{reference[len(home) :]}" if inside else reference
+
+
+def known_as(reference: str) -> str:
+    """As people know it: what lies in the Hugging Face cache and no name leads to, such as an older
+    revision or a folder of safetensors, by its repository and the beginning of its revision; any other
+    path from ~ on."""
+    found = HUB_PATH.fullmatch(reference)
+    if found is None:
+        return at_home(reference)
+    file = f":{found['file']}" if found["file"] else ""
+    return f"{found['repository'].replace('--', '/')}{file}@{found['revision'][:7]}"
 
 
 def widest(name: str, cells: Sequence[Mapping[str, str]]) -> int:

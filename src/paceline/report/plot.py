@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -19,37 +20,44 @@ from paceline.system.whole import whole
 
 Record = Mapping[str, Any]
 
-CLOSE = 0.03  # of the best speed: what a knee may be slower
+CLOSE = 0.03  # of the best speedup: what a knee may be slower
 # One line each, in turn; plain decoding has its own. Colours are of the terminal's palette of 256.
 MARKS, COLOURS = "●▲■◆○△□◇", (9, 10, 12, 13, 14, 11)
 PLAIN_MARK, PLAIN_COLOUR, KNEE_MARK = "·", 8, "★"
 WIDE = 16  # from the smallest x to the largest, as a factor: beyond it doublings stand equally far apart
-KNEED = ("n_draft", "threads", "batch")  # more of it costs something: where does it cease to pay?
+# Plain decoding does not depend on these. What is drawn is how much faster a method is in the same minutes:
+# speeds of two points are of different minutes, and what they differ by may be the machine.
+RATIOS = ("n_draft", "draft_temp", "draft_type")
+KNEED = ("n_draft",)  # more of it costs something: where does it cease to pay?
 BAR = 60  # characters of the longest bar
 WIDTH, HEIGHT = 100, 24  # characters, in a pipe
 
 
 @dataclass(frozen=True)
 class Line:
-    """One system: where it was measured, its tokens/s there and their standard deviation. kneed: whether it
-    may have a knee."""
+    """One system: where it was measured, and what is drawn of it: its speed over plain decoding's at the
+    same point, or tokens/s, and how far these may be off, down and up. kneed: whether it may have a knee.
+    ratio: whether it is drawn over plain decoding."""
 
     name: str
     kneed: bool
     plain: bool
+    ratio: bool
     x: tuple[Any, ...]
-    speed: tuple[float, ...]
-    sd: tuple[float | None, ...]
+    y: tuple[float, ...]
+    below: tuple[float, ...]
+    above: tuple[float, ...]
 
     @property
     def knee(self) -> float | None:
-        return knee(list(zip(self.x, self.speed, strict=True))) if self.kneed else None
+        return knee(list(zip(self.x, self.y, strict=True))) if self.kneed else None
 
 
-def knee(measured: Sequence[tuple[float, float]]) -> float:
-    """The smallest x whose speed is within 3% of the best: to go beyond it costs more than it gives."""
-    best = max(speed for _, speed in measured)
-    return min(x for x, speed in measured if speed >= (1 - CLOSE) * best)
+def knee(measured: Sequence[tuple[float, float]]) -> float | None:
+    """The smallest x whose speedup is within 3% of the best: to go beyond it costs more than it gives.
+    None where plain decoding is faster everywhere."""
+    best = max(gain for _, gain in measured)
+    return min(x for x, gain in measured if gain >= (1 - CLOSE) * best) if best > 1 else None
 
 
 def lines(record: Record, x: str | None = None) -> list[Line]:
@@ -60,21 +68,32 @@ def lines(record: Record, x: str | None = None) -> list[Line]:
     x = x or next(iter(swept), None)
     if x is not None and x not in swept:
         raise UsageError(f"{x!r} was not swept: {', '.join(swept) or 'nothing was'}")
+    in_ratios = x in RATIOS and all(result["speedup"] for result in results if result["system"] != PLAIN)
     found: dict[tuple[str, str], list[Record]] = {}
     for result in results:
         rest = ", ".join(f"{name} {value}" for name, value in result["point"].items() if name != x)
         found.setdefault((result["system"], rest), []).append(result)
-    return [
-        Line(
-            printable(system + (f" ({rest})" if rest else "")),
-            system != PLAIN and x in KNEED,
-            system == PLAIN,
-            tuple(result["point"].get(x) if x else printable(system) for result in some),
-            tuple(result["speed"] for result in some),
-            tuple(result["speed_sd"] for result in some),
-        )
-        for (system, rest), some in found.items()
-    ]
+    out = []
+    for (system, rest), some in found.items():
+        y, below, above = zip(*(_drawn(result, in_ratios) for result in some), strict=True)
+        name = printable(system + (f" ({rest})" if rest else ""))
+        at = tuple(result["point"].get(x) if x else printable(system) for result in some)
+        kneed = in_ratios and system != PLAIN and x in KNEED
+        out.append(Line(name, kneed, system == PLAIN, in_ratios, at, y, below, above))
+    return out
+
+
+def _drawn(result: Record, in_ratios: bool) -> tuple[float, float, float]:
+    """The value, and how far it may be off, down and up."""
+    if not in_ratios:
+        sd = result["speed_sd"] or 0.0
+        return result["speed"], sd, sd
+    it = result["speedup"] or {"value": 1.0, "low": 1.0, "high": 1.0}
+    return it["value"], it["value"] - it["low"], it["high"] - it["value"]
+
+
+def axis(drawn: Sequence[Line]) -> str:
+    return "times plain decoding" if drawn and drawn[0].ratio else "tokens/s"
 
 
 def numeric(drawn: Sequence[Line]) -> bool:
@@ -96,8 +115,10 @@ def write_bars(record: Record, file: IO[str]) -> None:
         return
     fastest = max(result["speed"] for result in drawn)
     width = max(len(printable(result["system"])) for result in drawn)
+    room = Console(file=file).width if file.isatty() else WIDTH
+    longest = max(5, min(BAR, room - width - len(f"  {fastest:.1f} tokens/s")))
     for result in drawn:
-        bar = "█" * max(1, round(BAR * result["speed"] / fastest))
+        bar = "█" * max(1, round(longest * result["speed"] / fastest))
         file.write(f"{printable(result['system']):{width}} {bar} {result['speed']:.1f} tokens/s\n")
 
 
@@ -153,16 +174,16 @@ def _picture(
         pixel = plotext.pixel(foreground=colour)
         xs = [at[value] for value in line.x]
         if len(xs) > 1:
-            path = figure.signal(xs, list(line.speed), marker=plotext.marker("braille", pixel=pixel))
+            path = figure.signal(xs, list(line.y), marker=plotext.marker("braille", pixel=pixel))
             figure.draw(path.lines(True))
-        figure.draw(figure.signal(xs, list(line.speed), marker=plotext.marker(mark, pixel=pixel)))
+        figure.draw(figure.signal(xs, list(line.y), marker=plotext.marker(mark, pixel=pixel)))
         if line.knee is not None:
-            speed = [line.speed[line.x.index(line.knee)]]
-            figure.draw(figure.signal([at[line.knee]], speed, marker=plotext.marker(KNEE_MARK, pixel=pixel)))
+            top = [line.y[line.x.index(line.knee)]]
+            figure.draw(figure.signal([at[line.knee]], top, marker=plotext.marker(KNEE_MARK, pixel=pixel)))
     figure.ruler("x").ticks(list(at.values()), [printable(str(value)) for value in at])
-    speeds = _ticks([speed for line in drawn for speed in line.speed])
-    figure.ruler("y").ticks(speeds, [f"{speed:g}" for speed in speeds])
-    figure.title("tokens/s")
+    ticks = _ticks([value for line in drawn for value in line.y])
+    figure.ruler("y").ticks(ticks, [f"{tick:g}" for tick in ticks])
+    figure.title(axis(drawn))
     figure.label(printable(name), axis="x")
     return figure.build()
 
@@ -189,18 +210,18 @@ def _places(drawn: Sequence[Line]) -> dict[Any, float]:
 
 
 def html(record: Record, path: Path, x: str | None = None) -> None:
-    """The same with error bars (one standard deviation), for a browser, offline too; without a sweep, bars.
-    Raises MissingExtraError and OSError."""
+    """The same with error bars (of speedups 95% intervals, of speeds one standard deviation), for a
+    browser, offline too; without a sweep, bars. Raises MissingExtraError and OSError."""
     require_plotly()
     import plotly.graph_objects as go
 
     swept, drawn = points(record["results"]), lines(record, x)
-    target = record["provenance"].get("target")
+    in_ratios = any(line.ratio for line in drawn)
     figure = go.Figure()
     for line in drawn:
-        errors = {"type": "data", "array": line.sd}
+        errors = {"type": "data", "symmetric": False, "array": line.above, "arrayminus": line.below}
         at = f", knee at {line.knee:g}" if line.knee is not None else ""
-        data = {"name": line.name + at, "x": line.x, "y": line.speed, "error_y": errors}
+        data = {"name": line.name + at, "x": line.x, "y": line.y, "error_y": errors}
         if not swept:
             figure.add_bar(**data)
             continue
@@ -213,10 +234,29 @@ def html(record: Record, path: Path, x: str | None = None) -> None:
         scale = "log" if doubling(drawn) else "linear"
         figure.update_xaxes(type=scale, tickvals=values, ticktext=[str(x) for x in values])
     figure.update_layout(
-        title=model(target) if target else None,
+        title={"text": title(record, x or next(iter(swept), None)), "subtitle": {"text": subtitle(record)}},
         xaxis={"title": printable(x or swept[0])} if swept else {},
-        yaxis={"title": "tokens/s (± standard deviation)", "rangemode": "tozero"},
+        yaxis={
+            "title": f"{axis(drawn)} ({'95% interval' if in_ratios else '± standard deviation'})",
+            "rangemode": "tozero",
+        },
         template="plotly_white",
     )
+    page = figure.to_html(include_plotlyjs=True, div_id="bench")
+    head = f"<head><title>{escape(title(record, x or next(iter(swept), None)))}</title>"
     with whole(path) as part:
-        figure.write_html(part, include_plotlyjs=True, div_id="bench")
+        part.write_text(page.replace("<head>", head, 1), "utf-8")
+
+
+def title(record: Record, x: str | None) -> str:
+    """What is drawn: of which model, on what, against what."""
+    known = record["provenance"]
+    name = printable((known.get("target") or {}).get("name", ""))
+    suite = printable(str(known.get("suite") or ""))
+    parts = ["paceline bench", *([name] if name else []), *([f"suite {suite}"] if suite else [])]
+    return ", ".join([*parts, *([f"by {printable(x)}"] if x else [])])
+
+
+def subtitle(record: Record) -> str:
+    target = record["provenance"].get("target")
+    return model(target) if target else ""

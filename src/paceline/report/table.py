@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, Literal
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 WIDEST = 10_000
+GAP = 2  # between two columns
+WRAPPED = 12  # characters that a column has at least, where it is wrapped
 
 
 def ratio(value: float | None) -> str:
@@ -74,17 +78,45 @@ def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
 def listing(
     columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str], n_left: int | None = None
 ) -> None:
-    """The first `n_left` columns (by default all) are words, the rest numbers."""
+    """The first `n_left` columns (by default all) are words, the rest numbers. No number is ever cropped:
+    what does not fit beside each other on a terminal, though the last column of words wraps, stands below
+    each other."""
+    words = len(columns) if n_left is None else n_left
+    console = Console(file=file, highlight=False, markup=False, width=None if file.isatty() else WIDEST)
+    widths = [widest(name, [row[i] for row in rows]) for i, name in enumerate(columns)]
+    fixed = widths[:-1] if words == len(columns) else widths
+    if sum(fixed) + GAP * (len(widths) - 1) + WRAPPED * (len(fixed) < len(widths)) > console.width:
+        records(columns, rows, file, console.width)
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(columns):
-        words = n_left is None or i < n_left
+        justify: Literal["left", "right"] = "left" if i < words else "right"
         # On a narrow terminal the last column wraps.
-        table.add_column(name, justify="left" if words else "right", no_wrap=i < len(columns) - 1)
+        table.add_column(name, justify=justify, no_wrap=i < len(columns) - 1)
     for row in rows:
         table.add_row(*row)
-    width = None if file.isatty() else WIDEST
-    console = Console(file=file, width=width, highlight=False, markup=False)
     # Written by us: rich would answer a closed pipe with an exit code of its own.
     with console.capture() as captured:
         console.print(table)
     file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def records(columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str], room: int) -> None:
+    """A cell a line, with its column's name before it, and a line between two rows."""
+    names = [" ".join(name.replace("-\n", "-").split()) for name in columns]
+    width = max(map(cell_len, names), default=0)
+    for n, row in enumerate(rows):
+        file.write("\n" * (n > 0))
+        for name, cell in zip(names, row, strict=True):
+            if cell:
+                first = f"{name}{' ' * (width - cell_len(name) + GAP)}"
+                lines = textwrap.wrap(
+                    " ".join(cell.split()), max(room, width + GAP + WRAPPED), initial_indent=first,
+                    subsequent_indent=" " * (width + GAP), break_on_hyphens=False,
+                )  # fmt: skip
+                file.write("".join(f"{line.rstrip()}\n" for line in lines or [first]))
+
+
+def widest(name: str, cells: Sequence[str]) -> int:
+    """Characters of a column, whose name and cells may have several lines."""
+    return max(cell_len(line) for cell in (name, *cells) for line in cell.split("\n"))

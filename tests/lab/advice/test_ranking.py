@@ -59,6 +59,15 @@ def test_the_prediction_lies_in_its_range_which_never_ends_below_plain_decoding(
         assert 1.0 <= row.speedup.low < row.speedup.likely < row.speedup.high
 
 
+def test_what_nobody_has_measured_may_gain_nothing() -> None:
+    """Neither what passes cost here nor how often drafts are right."""
+    guessed = replace(passes(0.1), source=ESTIMATED)
+    rows = ranked(*fitting("draft"), how=known(guessed)).rows
+    assert len(rows) == 2
+    assert all(row.speedup.low == 1.0 < row.speedup.likely for row in rows)
+    assert all(row.speedup.low > 1.0 for row in ranked(*fitting("draft"), task="edit").rows)
+
+
 def test_costs_that_are_estimated_widen_the_range() -> None:
     sure, unsure = (
         ranked(*fitting("draft"), how=known(target)).rows[0].speedup

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from paceline.lab.bench.summary import Group, Measurement, Row, speedup, summarize
+from paceline.lab.bench.measurement import Group, Measurement
+from paceline.lab.bench.summary import Row, speedup, summarize
 from paceline.lab.system import Answer, Parts
 
 

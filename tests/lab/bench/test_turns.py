@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,15 +21,17 @@ from paceline.core.tree import DraftTree, chain
 from paceline.drafters import lookup
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.session import LlamaSession
-from paceline.lab.bench.bench import Bench, Record, unwatched
+from paceline.lab.bench.bench import Bench, unwatched
 from paceline.lab.bench.entry import Entry
 from paceline.lab.bench.history import History
+from paceline.lab.bench.measurement import Group
 from paceline.lab.bench.method import parse_all
 from paceline.lab.bench.models import Models
+from paceline.lab.bench.outcome import Record
+from paceline.lab.bench.outlook import Outlook
 from paceline.lab.bench.own import Paceline
 from paceline.lab.bench.plan import Plan
 from paceline.lab.bench.prompts import Prompts
-from paceline.lab.bench.summary import Group
 from paceline.lab.bench.sweep import every_drafter
 from paceline.lab.bench.turns import Turns, in_turn, together
 from paceline.lab.system import Answer, Ask
@@ -263,6 +266,107 @@ def test_only_what_learns_answers_again_what_is_done(target: Models, monkeypatch
     monkeypatch.setattr(Paceline, "answer", answers)
     list(one.rounds(1, {(0, "a"), (0, "b")}))
     assert asked == ["plain"]
+
+
+@pytest.fixture
+def streaming(target: Models, monkeypatch: pytest.MonkeyPatch) -> Turns:
+    """With a drafter that knows every answer it has seen, before anything but the first plain answer."""
+    monkeypatch.setattr(lookup, "make", lambda _: Parrot())
+    one = turns(target, TWICE)
+    one.ask_first(TWICE)
+    one.add(parse_all("lookup", {})[1:], None)
+    return one
+
+
+def test_streamed_items_are_gated_and_measured_at_once_and_teach_each_other(streaming: Turns) -> None:
+    groups = list(streaming.streamed(TWICE, (), math.inf))
+    assert drafted(groups) == [(0, item, n) for item, n in (("a", 0), ("b", 0), ("c", 0), ("again", 5))]
+    assert [set(group.measurements) for group in groups] == [{"plain", "lookup"}] * 4
+    assert [entry.verdict.said for entry in streaming.entries] == ["reference", "identical"]
+
+
+def test_a_streamed_answer_that_is_not_plain_decodings_is_no_speed(
+    streaming: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Paceline.answer
+
+    def wrong(system: Paceline, asks: Sequence[Ask]) -> list[Answer]:
+        said = answer(system, asks)
+        if system.name == "lookup":
+            said = [replace(one, tokens=tuple((t + 1) % 50 for t in one.tokens or ())) for one in said]
+        return said
+
+    monkeypatch.setattr(Paceline, "answer", wrong)
+    list(streaming.streamed(TWICE, (), math.inf))
+    assert streaming.entries[1].verdict.said.startswith("NOT LOSSLESS: a from token 0 on")
+
+
+def test_streaming_goes_on_after_what_is_done(streaming: Turns) -> None:
+    assert drafted(streaming.streamed(TWICE, {(0, "a"), (0, "b")}, math.inf)) == [
+        (0, "c", 0),
+        (0, "again", 5),
+    ]
+
+
+def test_streaming_ends_when_its_time_is_over_but_not_before_the_first_item(streaming: Turns) -> None:
+    assert [group.item for group in streaming.streamed(TWICE, (), 0.0)] == ["a"]
+    assert streaming.skipped == ["3 of 4 items: their time was over (--minutes)"]
+
+
+def test_a_streamed_prompt_is_read_once(streaming: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    forward = LlamaTarget.forward
+
+    def forwards(target: LlamaTarget, batch: Any, want: Want) -> Any:
+        read.append(sum(part if isinstance(part, int) else 0 for _, part in batch))
+        return forward(target, batch, want)
+
+    kept = [entry.system for entry in streaming.entries if isinstance(entry.system, Paceline)]
+    for system in kept:
+        system._keep_prompts = True
+    long = replace(ITEMS[0], id="long", prompt="ab " * 60)
+    monkeypatch.setattr(LlamaTarget, "forward", forwards)
+    list(streaming.streamed([long], (), math.inf))
+    n = len(streaming.asks([long])[0].tokens)
+    assert n > 40
+    assert 0.8 * n < sum(read) < 1.5 * n
+
+
+def test_a_bench_that_streams_says_what_one_that_does_not_says(asked: dict[str, Any], tmp_path: Path) -> None:
+    plans = [Plan(**asked), Plan(**asked, keep_prompts=True)]
+    rows = []
+    for plan in plans:
+        record = Bench(plan).measure()
+        rows.append(
+            [(one.system, one.category, one.verdict, one.items, one.n_tokens) for one in record.results]
+        )
+        assert [one.ttft is None for one in record.results] == [plan.keep_prompts] * len(record.results)
+    assert rows[0] == rows[1]
+    with History(tmp_path / "bench.sqlite") as history:
+        record = Bench(plans[1], history=history).measure()
+        assert len(list(record.measurements())) == 9
+        history.finish(1, "interrupted", [])
+        again = Bench(Plan.read(history.run(1).plan), history=history, run=1).measure()
+        assert (again.status, len(again.results)) == ("done", 9)
+
+
+def test_a_time_that_is_given_chooses_items_which_a_resumed_run_takes_again(
+    asked: dict[str, Any], tmp_path: Path
+) -> None:
+    told: list[Outlook] = []
+    with History(tmp_path / "bench.sqlite") as history:
+        plan = Plan(**asked, keep_prompts=True, minutes=1e-9)
+        record = Bench(plan, history=history, announce=told.append).measure()
+        (outlook,) = told
+        assert (outlook.items, outlook.of, outlook.systems, outlook.rounds) == (1, 3, 3, 1)
+        assert outlook.full is not None
+        assert outlook.full > outlook.seconds > 0
+        assert {one["item"] for one in record.measurements()} == set(record.plan.only)
+        stored = Plan.read(history.run(1).plan)
+        assert stored.only == record.plan.only
+        history.finish(1, "interrupted", [])
+        again = Bench(stored, history=history, run=1).measure()
+    assert [one.items for one in again.results] == [1, 1, 1]
 
 
 def ending(target: Models, token: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,14 +62,14 @@ def references(found: Found) -> list[str]:
 
 def put(source: Path, to: Path) -> Path:
     to.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(source, to)
+    to.write_bytes(source.read_bytes() + str(to).encode())  # of a content of its own
     return to
 
 
 def test_every_store_is_looked_into(home: Path, made: Path) -> None:
     plain = made / "plain.gguf"
     blob = ollama_model(home / ".ollama/models", f"{HOST}/library/tiny/1b", plain)
-    hub_file(home / ".cache/huggingface/hub", "user/repo", "m-Q8_0.gguf", plain)
+    hub_file(home / ".cache/huggingface/hub", "user/repo", "m-Q8_0.gguf", put(plain, home / "other.gguf"))
     studio = put(plain, home / ".lmstudio/models/user/repo/m.gguf")
     llama = put(plain, home / ".cache/llama.cpp/user_repo_m.gguf")
     (llama.parent / "manifest=user=repo=latest.json").write_text("{}")
@@ -116,6 +116,18 @@ def test_one_file_under_two_names_is_one_model(home: Path, made: Path) -> None:
         ("ollama:mine:latest", ("ollama:tiny:1b", str(linked)))
     ]
     assert found.notes == []
+
+
+def test_one_content_in_two_places_is_one_model_and_has_the_name(home: Path, made: Path) -> None:
+    hub = home / ".cache/huggingface/hub"
+    hub_file(hub, "user/repo", "m-Q8_0.gguf", made / "plain.gguf")
+    copied, other = home / "given/m.gguf", put(made / "plain.gguf", home / "given/other.gguf")
+    shutil.copy(made / "plain.gguf", copied)
+    found = look(home, copied.parent)
+    assert {(model.reference, model.also) for model in found.models} == {
+        ("user/repo:Q8_0", (str(copied),)),
+        (str(other), ()),
+    }
 
 
 def test_every_name_leads_where_the_command_line_looks(

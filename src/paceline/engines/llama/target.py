@@ -33,6 +33,7 @@ MAX_ROWS = 512
 CHUNK = 2048  # tokens of prompts in one pass
 N_BATCH = CHUNK + MAX_ROWS
 FEW = 32  # tokens read along that leave a pass what it is
+SMALL = 1e9  # parameters, below which llama.cpp's names of sizes say little
 
 _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 
@@ -150,10 +151,15 @@ class LlamaTarget:
 
     @property
     def description(self) -> str:
-        """Architecture, size class and quantisation in llama.cpp's words."""
+        """Architecture, size class and quantisation in llama.cpp's words: llama 7B Q8_0. Of small models
+        it knows no class ("?B") or another one's, and their parameters are told: llama 135M Q4_1."""
         buffer = ctypes.create_string_buffer(256)
         self._cpp.llama_model_desc(self._model, buffer, len(buffer))
-        return buffer.value.decode(errors="replace")
+        words = buffer.value.decode(errors="replace").split(" ")
+        n = int(self._cpp.llama_model_n_params(self._model))
+        if len(words) > 1 and (n < SMALL or words[1] == "?B"):
+            words[1] = f"{n / 1e9:.1f}B" if n >= SMALL else f"{n / 1e6:.{1 if n < 99.5e6 else 0}f}M"
+        return " ".join(words)
 
     @property
     def settings(self) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from paceline.lab.bench.method import parse
 
 # Tokens of one text resemble each other: so many are worth one that was drawn by itself. Judgement.
 ALIKE = 10
+SUITES = {"math": ("maths",), "summary": ("grounded",)}  # categories of suites, by the task that they are
 HALF_OF_95 = 1.96
 FINE = 2**30  # steps of an acceptance that is looked for
 
@@ -61,9 +62,9 @@ def of_drafters(
 
 def _fits(result: Mapping[str, Any], drafters: tuple[str, ...], task: str) -> bool:
     """A suite of one task has no result for all of them: then only that task was measured."""
-    category = "" if task == ANY else task
+    categories = ("",) if task == ANY else (task, *SUITES.get(task, ()))
     named = result["system"].partition(":")[0] in drafters
-    return named and bool(result["lossless"]) and not result["point"] and result["category"] == category
+    return named and bool(result["lossless"]) and not result["point"] and result["category"] in categories
 
 
 def _past(run: Any, result: Mapping[str, Any], here: bool) -> Past | None:

@@ -159,7 +159,8 @@ class _Ranking:
     ) -> Row:
         """For kinds and ranges see _predicted."""
         question, depth = self._question, self._question.depth
-        found, speedup = _predicted(kinds, ranges, costs, depth)
+        guessed = more["acceptance_from"] == PRIOR and more["costs_from"] != MEASURED
+        found, speedup = _predicted(kinds, ranges, costs, depth, guessed=guessed)
         n_draft, from_ = found.n_draft, PREDICTED
         if past is not None and past.speedup is not None:  # of this very pair, here: no prediction is needed
             speedup, from_ = past.speedup, f"bench {past.run}"
@@ -191,10 +192,13 @@ def _predicted(
     ranges: Sequence[Range],
     costs: tuple[Costs, Costs, Costs],
     depth: int,
+    *,
+    guessed: bool,
 ) -> tuple[speed.Best, Range]:
-    """What is best at what is likely, and its speed-up with a range. kinds: of steps, by a value of each of
-    the ranges. Costs and the ranges are independent causes: they do not all err one way, so that their
-    logarithms add up in squares. Not below plain decoding, to which the policy falls back."""
+    """What is best at what is likely, and its speed-up with a range. kinds: of steps, by a value of each
+    of the ranges. guessed: nothing of all this was measured. Costs and the ranges are independent causes:
+    they do not all err one way, so that their logarithms add up in squares. Not below plain decoding, to
+    which the policy falls back."""
     likely, worst, best = costs
     values = [one.likely for one in ranges]
 
@@ -208,7 +212,9 @@ def _predicted(
         highs.append(logarithm([*values[:i], one.high, *values[i + 1 :]], likely))
     log, speedup = math.log(found.speedup), found.speedup
     down, up = (math.hypot(*(end - log for end in ends)) for ends in (lows, highs))
-    return found, Range(max(1.0, speedup * math.exp(-down)), speedup, speedup * math.exp(up))
+    # What nobody has measured may as well gain nothing.
+    low = 1.0 if guessed else max(1.0, speedup * math.exp(-down))
+    return found, Range(low, speedup, speedup * math.exp(up))
 
 
 def _absent(pair: KnownPair) -> Facts:

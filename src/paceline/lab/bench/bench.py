@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from paceline.assemble import choose
 from paceline.core.errors import HistoryError, PacelineError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.lab.bench import peers
-from paceline.lab.bench.history import History, Status
+from paceline.lab.bench.forecast import Work
+from paceline.lab.bench.history import History
+from paceline.lab.bench.measurement import Group, Measurement
 from paceline.lab.bench.method import PLAIN, changed, parse_all
 from paceline.lab.bench.models import Models
-from paceline.lab.bench.plan import Plan
+from paceline.lab.bench.outcome import Record
+from paceline.lab.bench.outlook import Outlook, Prospect
+from paceline.lab.bench.plan import Plan, suite_for
 from paceline.lab.bench.prompts import Prompts
 from paceline.lab.bench.record import Result
-from paceline.lab.bench.summary import Group, Measurement, Row, summarize
+from paceline.lab.bench.summary import Row, summarize
 from paceline.lab.bench.sweep import DRAFTER, Point, every_drafter, parse
 from paceline.lab.bench.turns import Tick, Turns, Watch
 from paceline.lab.provenance import provenance
 from paceline.lab.replay.recording import Recorder
 from paceline.lab.workload import Item, load, of_size, sampled
+from paceline.machine.models.header import read as read_header
 from paceline.makers import Corpora
 from paceline.system.scratch import scratch_folder
 from paceline.zoo.quantize import quantize
@@ -36,7 +43,13 @@ VARIED = {
     "threads": ("threads", "flash_attention"),
     "draft-type": ("draft",),
 }  # of the provenance, by a sweep
+PATIENCE = 1.2  # of the time that was given or announced: when items are left out
+LONG, LONGEST_CONTEXT = 12_000, 8_192  # characters of an item that want a longer context, and tokens of it
 FULL_CONTEXT = 4096  # a target with less is asked the tiny items of a suite
+
+
+def unannounced(_: Outlook) -> None:
+    """Nobody wants to know."""
 
 
 @contextmanager
@@ -44,38 +57,12 @@ def unwatched(_: Mapping[str, int]) -> Iterator[Tick]:
     yield lambda _: None
 
 
-@dataclass
-class Record:
-    """What a bench came to. groups: all measurements, by point. run: its number in the history. skipped:
-    why which items were not asked. lost: why the history could not be written any more. broken: what ended a
-    sweep after its first points."""
-
-    plan: Plan
-    provenance: dict[str, Any] = field(default_factory=dict)
-    status: Status = "running"
-    run: int | None = None
-    results: list[Result] = field(default_factory=list)
-    groups: list[list[Group]] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    lost: str = ""
-    broken: PacelineError | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "status": self.status,
-            "plan": self.plan.as_dict(),
-            "results": [asdict(result) for result in self.results],
-            "skipped": self.skipped,
-            "provenance": self.provenance,
-        }
-
-
 class Bench:
-    """One bench over all points of its sweep. history: where measurements are kept as they come. run: one of
-    its runs, to go on with. watch: told how much work each phase is, and of each piece of it that is done.
-    recorder: told every plain answer. Raises UsageError for a plan that cannot be carried out and PeerError
-    for a program that is not there, before anything is loaded."""
+    """One bench over all points of its sweep. history: where measurements are kept as they come. run: one
+    of its runs, to go on with. watch: told how much work each phase is, and of each piece of it that is
+    done. recorder: told every plain answer. announce: told what will be done, before it is. Raises
+    UsageError for a plan that cannot be carried out and PeerError for a program that is not there, before
+    anything is loaded."""
 
     def __init__(
         self,
@@ -85,10 +72,11 @@ class Bench:
         run: int | None = None,
         watch: Watch = unwatched,
         recorder: Recorder | None = None,
+        announce: Callable[[Outlook], object] = unannounced,
     ) -> None:
-        self._plan, self._history, self._watch = plan, history, watch
-        self._recorder = recorder
-        self.record = Record(plan, run=run)
+        self._history, self._watch = history, watch
+        self._recorder, self._announce = recorder, announce
+        self._plan = plan
         self._sweep = parse(plan.sweep)
         text = plan.methods
         if plan.sweep == DRAFTER:
@@ -99,6 +87,8 @@ class Bench:
         self._peers = peers.parse(plan.peers)
         peers.require(self._peers)
         self._target, self._draft = self._files()
+        self._plan = plan = replace(plan, suite=plan.suite or suite_for(self._target))
+        self.record = Record(plan, run=run)
         for point in self._sweep.points:
             self._sampling(point)
             for method in self._methods:
@@ -109,6 +99,7 @@ class Bench:
         self._given: dict[str, Any] = {}
         self._recorded: set[Hashable] = set()
         self._begun = False  # until then a run to go on with stays as it was
+        self._until, self._told = math.inf, False
 
     def _files(self) -> tuple[Path, Path | None]:
         needed = any(method.needs_draft for method in self._methods)
@@ -180,7 +171,7 @@ class Bench:
         if not rows:
             return None
         self.record.groups.append(self._groups(at))
-        return summarize(point.at, rows, self.record.groups[-1], PLAIN)
+        return self._summarized(point, rows, self.record.groups[-1])
 
     def _groups(self, at: int) -> list[Group]:
         if self._history is None or self.record.run is None:
@@ -198,31 +189,78 @@ class Bench:
             turns: Turns | None = None
             try:
                 models = self._load(point)
-                items = self._chosen(models)
+                every = self._of_size(models)
+                prospect = self._prospect(models, point)
+                items = self._chosen(every, self._prompts(models, every, point), prospect)
                 prompts = self._prompts(models, items, point)
                 watch, keep = self._watch_at(point), self._plan.keep_prompts
-                turns = Turns(models, self._methods[0], prompts, watch, keep_prompts=keep)
+                forecast = None if prospect is None else prospect.forecast
+                turns = Turns(models, self._methods[0], prompts, watch, keep_prompts=keep, forecast=forecast)
                 turn.callback(turns.close)
-                turns.ask_plainly(items, point.batch)
-                if self._recorder is not None:
-                    turns.record(self._recorder, self._recorded)
-                record.skipped = list(dict.fromkeys([*record.skipped, *turns.skipped]))
+                if prospect is not None and not self._told:
+                    outlook = replace(prospect, plan=self._plan).tell(every, items, prompts)
+                    self._told = True
+                    self._announce(outlook)
+                    if self._plan.minutes:
+                        given = max(60 * self._plan.minutes, outlook.seconds)
+                        self._until = perf_counter() + PATIENCE * given
+                streamed = self._streams(point)
+                if streamed:
+                    turns.ask_first(items)
+                else:
+                    turns.ask_plainly(items, point.batch)
+                    self._record(turns)
                 self._join(turns, point, models)
                 self._begin(turns)
                 groups = self._groups(at)
-                turns.check(self._sampling(point), self._plan.seed)
                 done = {(group.round, group.item) for group in groups}
-                for group in turns.rounds(self._plan.rounds, done):
+                if not streamed:
+                    turns.check(self._sampling(point), self._plan.seed)
+                measuring = (
+                    turns.streamed(items, done, self._until)
+                    if streamed
+                    else turns.rounds(self._plan.rounds, done)
+                )
+                for group in measuring:
                     groups.append(group)
                     self._keep(at, group)
+                if streamed:
+                    self._record(turns)
             except KeyboardInterrupt:
                 record.status = "interrupted"
-            rows = [] if turns is None else [entry.row for entry in turns.entries]
+            rows = list[Row]()
+            if turns is not None:
+                rows = [entry.row for entry in turns.entries]
+                record.skipped = list(dict.fromkeys([*record.skipped, *turns.skipped]))
+                record.reading += turns.reading
         if record.status == "running" and self._history is not None and record.run is not None:
             with self._keeping():
                 self._history.add_gates(record.run, at, {row.system: asdict(row) for row in rows})
         self.record.groups.append(groups)
-        return summarize(point.at, rows, groups, PLAIN) if groups else []
+        return self._summarized(point, rows, groups) if groups else []
+
+    def _summarized(self, point: Point, rows: Sequence[Row], groups: Sequence[Group]) -> list[Result]:
+        """Where prompts are kept, the time to the first token says nothing."""
+        results = summarize(point.at, rows, groups, PLAIN)
+        return [replace(one, ttft=None) for one in results] if self._plan.keep_prompts else results
+
+    def _record(self, turns: Turns) -> None:
+        if self._recorder is not None:
+            turns.record(self._recorder, self._recorded)
+
+    def _streams(self, point: Point) -> bool:
+        """Whether all of an item can be done at once: what a learner draws from it, or another program, would
+        want a round of its own."""
+        plan = self._plan
+        alone = point.batch == 1 and not self._peers
+        return plan.keep_prompts and plan.rounds == 1 and alone and self._sampling(point).greedy
+
+    def _prospect(self, models: Models, point: Point) -> Prospect | None:
+        """None where nobody wants to know how long it takes."""
+        if not self._plan.minutes and self._announce is unannounced:
+            return None
+        systems = len(self._methods) + len(self._peers)
+        return Prospect(self._plan, models, systems, len(self._sweep.points), self._streams(point))
 
     def _watch_at(self, point: Point) -> Watch:
         """Says where in a sweep the work is."""
@@ -232,7 +270,10 @@ class Bench:
 
         @contextmanager
         def watch(work: Mapping[str, int]) -> Iterator[Tick]:
-            with self._watch({f"{label}: {kind}": steps for kind, steps in work.items()}) as tick:
+            named = (work if isinstance(work, Work) else Work({}, **work)).named(
+                lambda kind: f"{label}: {kind}"
+            )
+            with self._watch(named) as tick:
                 yield lambda kind: tick(f"{label}: {kind}")
 
         return watch
@@ -271,10 +312,22 @@ class Bench:
         # Passes of one shape (exact_greedy) are as wide as the longest draft.
         longest = max(changed(method, **point.drafting).drafting.n_draft for method in self._methods)
         given = {**self._plan.models, **point.models, "target": self._target, "n_draft": longest}
+        if not given.get("n_ctx"):
+            given["n_ctx"] = self._context()
         if self._models is None or given != self._given:
             self._stack.close()
             self._models, self._given = self._stack.enter_context(Models(given)), given
         return self._models
+
+    def _context(self) -> int:
+        """As long as the suite's prompts want it, where the model has it; 0 leaves it to the model."""
+        longest = max(sum(len(said or "") for _, said in item.messages) for item in self._items)
+        if longest < LONG:
+            return 0
+        try:
+            return min(LONGEST_CONTEXT, read_header(self._target).n_ctx or 0)
+        except (PacelineError, OSError):
+            return 0
 
     def _drafted(self, point: Point) -> Path | None:
         if self._draft is None or not point.draft_type:
@@ -284,7 +337,8 @@ class Bench:
         quantize(self._draft, out, point.draft_type)
         return out
 
-    def _chosen(self, models: Models) -> list[Item]:
+    def _of_size(self, models: Models) -> list[Item]:
+        """All items that are made for such a model."""
         plan = self._plan
         n_ctx = models.plain.target.caps.n_ctx
         size = plan.size or ("tiny" if n_ctx < FULL_CONTEXT else "full")
@@ -293,11 +347,28 @@ class Bench:
             raise UsageError(f"suite {plan.suite}: has no {size} items; choose another --size")
         return sampled(fitting, plan.items) if plan.items else fitting
 
+    def _chosen(self, every: Sequence[Item], prompts: Prompts, prospect: Prospect | None) -> Sequence[Item]:
+        """Those that fit into the time, the same ones at every point of a sweep, and when a run goes on."""
+        plan = self._plan
+        if plan.only:
+            known = {item.id: item for item in every}
+            if missing := [id_ for id_ in plan.only if id_ not in known]:
+                raise UsageError(f"suite {plan.suite}: has no item {missing[0]} any more: measure anew")
+            return [known[id_] for id_ in plan.only]
+        if not plan.minutes or prospect is None:
+            return every
+        choice = prospect.choose(every, prompts)
+        only = tuple(item.id for item in choice.items)
+        self._plan = self.record.plan = replace(plan, n=choice.tokens, only=only)
+        return choice.items
+
     def _begin(self, turns: Turns) -> None:
         record, plan = self.record, self._plan
         if record.provenance:
             return
         asked = {"size": plan.size, "items": plan.items, "n": plan.n, "ignore_eos": plan.ignore_eos}
+        if plan.only:
+            asked |= {"chosen": digest([item for item in self._items if item.id in plan.only])}
         request = asked | {"seed": plan.seed, "questions": digest(self._items), **asdict(plan.sampling)}
         engine = {name: self._given.get(name) for name in ("flash_attention", "cache_type", "gpu_layers")}
         known = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import PacelineError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.core.settings import checked
-from paceline.lab.workload import is_file
+from paceline.lab.workload import is_file, located, parts
+from paceline.machine.models.header import read
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,16 @@ class Plan:
     comma list or a file; size: "tiny", "full" or "" for what fits the model; items: most of them, 0 is all.
     rounds: times that each is measured. n: most tokens of an answer, 0 leaves it to the suite. sweep: NAME
     or NAME=VALUES. keep_prompts: a prompt stays in the cache for the methods that come next, which takes
-    minutes off a large model's bench; their times to the first token then say nothing."""
+    minutes off a large model's bench; their times to the first token then say nothing. minutes: items are
+    chosen so that it ends in about so many; 0 takes all. only: the ids of the items that were chosen so.
+    suite "": what fits the model, see suite_for."""
 
     models: Mapping[str, Any] = field(default_factory=dict)
     drafting: Mapping[str, Any] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
     methods: str = "plain"
     peers: tuple[str, ...] = ()
-    suite: str = "code"
+    suite: str = ""
     size: str = ""
     items: int = 0
     rounds: int = 5
@@ -36,11 +39,15 @@ class Plan:
     ignore_eos: bool = True
     sweep: str = ""
     keep_prompts: bool = False
+    minutes: float = 0.0
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, low in (("rounds", 1), ("items", 0), ("n", 0), ("seed", 0)):
             if getattr(self, name) < low:
                 raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
+        if not 0 <= self.minutes < 1e6:
+            raise UsageError(f"--minutes {self.minutes:g}: must be at least 0")
         if self.keep_prompts and self.peers:
             raise UsageError(
                 "--keep-prompts: other programs (--peer) read every prompt; leave one of both out"
@@ -59,7 +66,7 @@ class Plan:
             kind, equals, where = peer.partition("=")
             peers.append(f"{kind}={_whole(where)}" if equals else kind)
         changed = {"models": models, "drafting": dict(self.drafting), "peers": peers}
-        return asdict(self) | changed | {"suite": _whole(self.suite) if is_file(self.suite) else self.suite}
+        return asdict(self) | changed | {"suite": _whole_suite(self.suite)}
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Plan:
@@ -68,10 +75,28 @@ class Plan:
         # JSON's keys are text.
         sampling["logit_bias"] = {int(k): float(v) for k, v in sampling.get("logit_bias", {}).items()}
         kept = {name: value for name, value in stored.items() if name in known}
-        return cls(**kept | {"sampling": checked(Sampling, sampling), "peers": tuple(stored["peers"])})
+        return cls(**kept | {"sampling": checked(Sampling, sampling), "peers": tuple(stored["peers"]),
+                          "only": tuple(stored.get("only", ()))})  # fmt: skip
+
+
+def suite_for(target: Path) -> str:
+    """What a model is asked by default: one with a chat template what people ask, any other to go on with
+    texts."""
+    try:
+        return "real" if read(target).chat_template else "toy"
+    except (PacelineError, OSError):  # the toy model, or one that loading will say more about
+        return "toy"
 
 
 FILES = ("target", "draft")
+
+
+def _whole_suite(text: str) -> str:
+    """With whole paths where files are named."""
+    if not is_file(text):
+        return text
+    forms = [located(part) for part in parts(text)]
+    return ",".join(f"{form}:{_whole(path)}" if form else _whole(path) for form, path in forms)
 
 
 def _whole(text: str) -> str:

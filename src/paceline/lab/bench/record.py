@@ -27,7 +27,8 @@ class Result:
     standard deviation over the rounds. speedup: over plain decoding at the same point. ttft, tpot: seconds
     to the first token and for each later one, mean. draft_share: of the time of decoding. acceptance: the
     chance that the next drafted token is kept, given that those before it were. memory: bytes. own_speed:
-    by the system's own word. theory: a formula's name -> the speedup that it predicts.
+    by the system's own word. clear: whether its speed differs from plain decoding's by more than chance
+    (paired.py). theory: a formula's name -> the speedup that it predicts.
     """
 
     point: Mapping[str, Any]
@@ -49,4 +50,5 @@ class Result:
     draft_share: float | None = None
     memory: int | None = None
     own_speed: float | None = None
+    clear: bool | None = None
     theory: Mapping[str, float] = field(default_factory=dict)

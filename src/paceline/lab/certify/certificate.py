@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.core.errors import ModelError
 from paceline.core.sampling import Sampling
 from paceline.engines.noise import batch_noise
 from paceline.lab.certify.contexts import recorded_places
@@ -41,6 +42,7 @@ ALL_SAMPLERS = Sampling(
 )
 RECORDED = 48  # rows kept of each text
 NOISY = 3  # texts that noise is measured on
+DEEPEST = 7  # tokens of a draft in the sampled check
 SHORTEST = 128  # tokens of a text that shows the noise: a few of them may not
 
 
@@ -68,8 +70,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Certificate:
-    """draft_state: of the draft model's own cache; a defect there costs acceptance, never exactness. alters:
-    see Engine; whatever the checks say, what it comes to is not what the file's own model says."""
+    """draft_state: of the draft model's own cache; a defect there costs acceptance, never exactness.
+    alters: see Engine; whatever the checks say, what it comes to is not what the file's own model says.
+    every_draft: the greedy check once more, with all drafts verified; where a rule that goes by the clock
+    decides, which may draft little."""
 
     greedy: tuple[Greedy, ...]
     sampled: Sampled
@@ -77,13 +81,14 @@ class Certificate:
     logprobs: Logprobs
     draft_state: State | None
     alters: str = ""
+    every_draft: tuple[Greedy, ...] = ()
 
     @property
     def defects(self) -> tuple[str, ...]:
         """Which checks failed."""
         failed = {
             altered(self.alters): bool(self.alters),
-            "greedy": any(one.verdict == "defect" for one in self.greedy),
+            "greedy": any(one.verdict == "defect" for one in (*self.greedy, *self.every_draft)),
             "sampled": not self.sampled.passed,
             "state": not self.state.passed,
             "log-probabilities": not self.logprobs.passed,
@@ -95,6 +100,7 @@ class Certificate:
             "certified": not self.defects,
             "defects": list(self.defects),
             "greedy": [one.as_dict() for one in self.greedy],
+            "every_draft": [one.as_dict() for one in self.every_draft],
             "sampled": self.sampled.as_dict(),
             "state": self.state.as_dict(),
             "logprobs": self.logprobs.as_dict(),
@@ -109,21 +115,33 @@ def work(llm: LLM, plan: Plan) -> dict[str, int]:
     """Check -> how often `certify` ticks for it."""
     draft = plan.sequences if llm.draft is not None else 0
     return {
-        "greedy": len(plan.prompts),
+        "greedy": len(plan.prompts) * (1 + by_clock(llm)),
         "state": plan.sequences,
         "draft state": draft,
         "sampled": plan.contexts * math.ceil(plan.runs / CHUNK),
     }
 
 
+def by_clock(llm: LLM) -> bool:
+    """Whether a rule decides that may draft little, and otherwise every time."""
+    return llm.drafting.policy == "rate"
+
+
 def certify(llm: LLM, plan: Plan, tick: Tick = lambda _: None) -> Certificate:
     """Run every check. `tick` is told a check's name after each piece of its work."""
     named = Sampling() if plan.sampling is ALL_SAMPLERS else plan.sampling
     at_zero = replace(named, temperature=0.0, typical_p=1.0, xtc_probability=0.0)
-    greedy = []
+    thorough = LLM(
+        llm.target, llm.drafter, llm.drafting, llm.draft, corpora=llm.corpora
+    )  # verifies all drafts
+    greedy, every_draft = [], []
     for prompt in plan.prompts:
-        greedy.append(check_greedy(llm, llm.tokens(prompt), plan.n, at_zero))
+        text = asked(llm, prompt)
+        greedy.append(check_greedy(llm, text, plan.n, at_zero))
         tick("greedy")
+        if by_clock(llm):
+            every_draft.append(check_greedy(thorough, text, plan.n, at_zero, greedy[-1].plain))
+            tick("greedy")
     texts = lengthened([one.text for one in greedy], llm.target.caps.n_ctx)
     state = state_check(llm, llm.target, texts, plan, lambda: tick("state"))
     draft_state = None
@@ -131,10 +149,23 @@ def certify(llm: LLM, plan: Plan, tick: Tick = lambda _: None) -> Certificate:
         theirs = draft_texts(llm, texts)
         draft_state = state_check(llm, llm.draft, theirs, plan, lambda: tick("draft state"))
     sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
-    tokens, worst = sum(one.alike for one in greedy), float(np.max([one.worst for one in greedy]))  # or NaN
+    compared = [*greedy, *every_draft]
+    tokens, worst = (
+        sum(one.alike for one in compared),
+        float(np.max([one.worst for one in compared])),
+    )  # or NaN
     limit = 0.0 if llm.target.caps.exact else state.limit
     logprobs = Logprobs(tokens, worst, limit)
-    return Certificate(tuple(greedy), sampled, state, logprobs, draft_state, llm.target.alters)
+    alters = llm.target.alters
+    return Certificate(tuple(greedy), sampled, state, logprobs, draft_state, alters, tuple(every_draft))
+
+
+def asked(llm: LLM, prompt: str) -> list[int]:
+    """A prompt's tokens as `paceline run` has them: in the model's chat template, where it has one."""
+    try:
+        return llm.chat_tokens(prompt)
+    except ModelError:
+        return llm.tokens(prompt)
 
 
 def altered(alters: str) -> str:
@@ -179,6 +210,9 @@ def sampled_check(llm: LLM, plan: Plan, texts: Sequence[list[int]], tick: Callab
         theirs = [recorded(llm.draft, text, RECORDED) for text in draft_texts(llm, texts)]
         draft = HeldTarget(llm.draft, np.concatenate(theirs), place)
     drafter, _ = make_drafter(llm.drafting, target, draft, llm.corpora)
-    loop = Loop(target, drafter, place, llm.drafting.budget, plan.sampling, llm.drafting.verify)
+    # Longer drafts repeat what shorter ones do, and take longer to draw.
+    budget = llm.drafting.budget
+    budget = budget.capped(DEEPEST, DEEPEST * budget.width, budget.width)
+    loop = Loop(target, drafter, place, budget, plan.sampling, llm.drafting.verify)
     places = recorded_places(texts, rows)
     return check_sampled(loop, places, plan.contexts, plan.runs, plan.seed, tick)

@@ -44,11 +44,15 @@ class Greedy:
         }
 
 
-def check_greedy(llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling) -> Greedy:
-    """`n` tokens; `sampling` is at temperature 0, with whatever penalties and biases."""
+def check_greedy(
+    llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling, plain: Generation | None = None
+) -> Greedy:
+    """`n` tokens; `sampling` is at temperature 0, with whatever penalties and biases. plain: what plain
+    decoding says, where that is known."""
     request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0}
     request["remember"] = False
-    plain, drafted = (llm.generate(prompt, plain=plainly, **request) for plainly in (True, False))
+    plain = plain or llm.generate(prompt, plain=True, **request)
+    drafted = llm.generate(prompt, **request)
     difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)
     alike = first_difference(plain.tokens, drafted.tokens)
     ours, theirs = difference.tokens if difference else (None, None)

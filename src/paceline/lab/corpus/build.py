@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -32,7 +33,8 @@ from paceline.system.whole import private_file
 # A file's text is tokenized in pieces of so many characters, for the progress bar and Ctrl-C.
 PIECE = 1 << 16
 SPOOL = "tokens"
-READING, COUNTING, SORTING = "tokenize", "count n-grams", "sort"
+LOOKING, READING, COUNTING, SORTING = "look for files", "tokenize", "count n-grams", "sort"
+UNKNOWN = -1  # steps, in a phase's work: how many there are is seen at its end
 
 Tick = Callable[[str], None]
 Phase = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
@@ -83,7 +85,9 @@ def build(
     if "datastore" in kinds:
         _require_sorting()
     skipped = Skipped()
-    files, given = find(sources.paths, sources.logs, sources.globs, skipped)
+    with phase({LOOKING: UNKNOWN}) as tick:
+        looked = partial(tick, LOOKING)
+        files, given = find(sources.paths, sources.logs, sources.globs, skipped, looked)
     reader = Reader(skipped, prompts=sources.prompts)
     with _folder(folder) as new, Spool(new / SPOOL) as spool:
         with phase({READING: sum(map(_pieces, files))}) as tick:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -41,11 +41,15 @@ class Skipped:
 
 
 def find(
-    paths: Sequence[Path], logs: Sequence[Path], globs: Sequence[str], skipped: Skipped
+    paths: Sequence[Path],
+    logs: Sequence[Path],
+    globs: Sequence[str],
+    skipped: Skipped,
+    tick: Callable[[], None] = lambda: None,
 ) -> tuple[list[File], list[Path]]:
     """The files to read, each once, and the paths that were given, in the order of their numbers. Of
-    directories those files that match one of `globs`, if there are any. Raises UsageError for a path that
-    is not there."""
+    directories those files that match one of `globs`, if there are any. tick: called for every file. Raises
+    UsageError for a path that is not there."""
     given = [*paths, *logs]
     files: dict[Path, File] = {}
     for number, path in enumerate(given):
@@ -68,6 +72,7 @@ def find(
             else:
                 log = True if is_log else None if one.suffix == ".jsonl" else False
                 files.setdefault(one.resolve(), File(one, number, size, log))
+            tick()
     return list(files.values()), given
 
 

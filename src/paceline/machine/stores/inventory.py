@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from paceline.core.errors import ModelError
 from paceline.core.printable import printable
 from paceline.machine.home import expanded
+from paceline.machine.identity import fingerprint
 from paceline.machine.models.facts import Facts
 from paceline.machine.models.facts_cache import FactsCache
 from paceline.machine.models.gguf_header import read_header
@@ -116,7 +117,7 @@ def find(
     ]
     counts = Counter(i for key in facts for i in {i for i, _ in named[key]})
     return Found(
-        sorted(_unambiguous(models), key=_order),
+        sorted(_unambiguous(_once(models)), key=_order),
         [Place(store, path, counts[i]) for i, (store, path) in enumerate(stores)],
         search.notes,
     )
@@ -214,6 +215,35 @@ def _model(facts: Facts, named: Iterable[tuple[str, Candidate]]) -> Model:
     store, first = order[0]
     references = dict.fromkeys(one.reference for _, one in order)
     return Model(facts, store, first.reference, tuple(references)[1:])
+
+
+def _once(models: Sequence[Model]) -> Iterator[Model]:
+    """Of files with one content, as two revisions of a repository or two stores have, the first that has a
+    name; the others are its other references."""
+    alike: dict[tuple[Any, ...], list[Model]] = {}
+    for model in models:
+        facts = model.facts
+        key = (facts.format, facts.size, facts.arch, facts.parameters, facts.quantisation, len(facts.files))
+        alike.setdefault(key, []).append(model)
+    for some in alike.values():
+        by_content: dict[Any, list[Model]] = {}
+        for model in some:
+            content = _content(model) if len(some) > 1 else None
+            by_content.setdefault(content or id(model), []).append(model)
+        for same in by_content.values():
+            first = min(same, key=lambda model: model.reference == str(model.facts.path))
+            others = [name for model in same if model is not first for name in (model.reference, *model.also)]
+            yield replace(first, also=tuple(dict.fromkeys([*first.also, *others])))
+
+
+def _content(model: Model) -> tuple[str, ...] | None:
+    """What tells files of one size apart; None where it cannot be read, or is no single file format."""
+    if model.facts.format != "gguf":
+        return None
+    try:
+        return tuple(fingerprint(path) for path in model.facts.files)
+    except OSError:
+        return None
 
 
 def _unambiguous(models: Iterable[Model]) -> Iterator[Model]:
