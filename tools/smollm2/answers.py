@@ -82,7 +82,7 @@ class Teacher:
 
     def decode(self, rows: list[tuple[int, int, int, bool]]) -> Array:
         """rows: (token, position, slot, whether its logits are asked for), BATCH at most.
-        Returns (asked, tokens)."""
+        Returns (rows asked for, tokens)."""
         batch = self.batch
         batch.n_tokens = len(rows)
         for i, (token, position, slot, asked) in enumerate(rows):
@@ -90,8 +90,8 @@ class Teacher:
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, slot
         if llama_cpp.llama_decode(self.context, batch):
             raise SystemExit("llama.cpp could not decode a batch")
-        asked = sum(row[3] for row in rows)
-        return np.ctypeslib.as_array(llama_cpp.llama_get_logits(self.context), (asked, self.tokens))
+        n_asked = sum(row[3] for row in rows)
+        return np.ctypeslib.as_array(llama_cpp.llama_get_logits(self.context), (n_asked, self.tokens))
 
 
 class Slot:
