@@ -80,8 +80,8 @@ class Cost:
                     f"the depths {self._depth[place]} and {depth} are too much alike: keep a factor of two"
                 )
             self._cells[place], self._depth[place] = dict(table[depth]), depth
-            for n in table[depth] if samples is not None else ():
-                self._samples[place, n] = samples[depth][n]
+            if samples is not None:
+                self._samples.update({(place, n): samples[depth][n] for n in table[depth]})
         self._pace = 1.0
         self._pending: dict[tuple[int, int], list[float]] = {}  # seconds at a pace of 1, by bucket and rows
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
