@@ -9,7 +9,6 @@ whole; a run that was stopped goes on with the next one. Run one process a core,
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 
 from paceline.system.whole import whole
+from paceline.zoo.quantize import quantize
 from tools.smollm2.prompts import Conversation, conversations
 
 TOP = 32  # likeliest tokens that are kept
@@ -31,7 +31,6 @@ LONGEST_PROMPT = 520  # of all that comes before an answer
 BATCH = 512
 HEADER = 20  # tokens of the system prompt that are always alike
 SHARD = 20_000  # tokens with their likeliest, in a file
-FTYPE_F32 = 0
 END = "<|im_end|>"
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"  # as the chat template has it
 
@@ -42,11 +41,8 @@ def unpacked(source: Path, folder: Path) -> Path:
     """`source` as F32: faster over many rows, and the same for whatever is made from it."""
     out = folder / "target-F32.gguf"
     if not out.exists():
-        params = llama_cpp.llama_model_quantize_default_params()
-        params.ftype, params.allow_requantize = FTYPE_F32, True
         with whole(out) as part:
-            if llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(part), ctypes.byref(params)):
-                raise SystemExit(f"llama.cpp could not read {source}")
+            quantize(source, part, "F32", name=out)
     return out
 
 
@@ -170,6 +166,8 @@ def talks(teacher: Teacher, seed: int) -> Iterator[Slot]:
     made, rng = conversations(seed), np.random.default_rng(seed)
     end = teacher.tokenize(END)[0]
     slots = [Slot(teacher, next(made)) for _ in range(SLOTS)]
+    for at in range(SLOTS):
+        teacher.forget(at)  # what a run before has left
     while True:
         for at, slot in enumerate(slots):
             # A prompt by itself: llama.cpp reads sequences together only in pieces of one length.

@@ -125,6 +125,7 @@ def rate(done: float) -> float:
 
 def train(answers: Answers, target: Path, run: Path, minutes: float, seed: int) -> Llama:
     torch.manual_seed(seed)
+    run.mkdir(parents=True, exist_ok=True)
     draft, rng = Llama(SHAPE), np.random.default_rng(seed)
     with torch.no_grad():
         draft.token_embd.weight.copy_(principal(target))
@@ -220,7 +221,6 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    args.run.mkdir(parents=True, exist_ok=True)
     draft = train(Answers(args.answers), args.target, args.run, args.minutes, args.seed)
     export(draft, args.target, args.out, "Q8_0")
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")
