@@ -128,13 +128,12 @@ def paragraphs() -> tuple[str, ...]:
     """Prose of Python's documentation and docstrings, 60 to 900 characters each."""
     texts = list(pydoc_data.topics.topics.values())
     for name in MODULES:
-        module = pydoc.safeimport(name)
-        if module is not None:
-            with warnings.catch_warnings(action="ignore"):
-                docs = [
-                    value.__doc__ for value in (module, *vars(module).values()) if hasattr(value, "__doc__")
-                ]
-            texts += [doc for doc in docs if isinstance(doc, str)]
+        with warnings.catch_warnings(action="ignore"):
+            module = pydoc.safeimport(name)
+            if module is None:
+                continue
+            docs = [value.__doc__ for value in (module, *vars(module).values()) if hasattr(value, "__doc__")]
+        texts += [doc for doc in docs if isinstance(doc, str)]
     found: set[str] = set()
     for text in texts:
         parts = [" ".join(part.split()) for part in text.split("\n\n")]

@@ -16,7 +16,7 @@ def test_there_are_turns_of_the_model_s_own_and_none_with_a_gap_left_open() -> N
     asked = [turn for talk in islice(prompts.conversations(0), 400) for turn in talk.turns]
     assert 0.2 < asked.count(None) / len(asked) < 0.5
     given = [turn for turn in asked if turn is not None]
-    assert len(set(given)) > 0.8 * len(given)
+    assert len(set(given)) > 0.6 * len(given)  # what is asked afterwards is often the same
     for gap in ("{t}", "{u}", "{x}", "{y}", "{p}", "{c}", "{w}"):
         assert not any(gap in turn for turn in given if "```" not in turn)
 
