@@ -37,11 +37,12 @@ def main() -> None:
     parser.add_argument("--questions", type=Path, required=True, help="Spec-Bench's question.jsonl")
     parser.add_argument("--each", type=int, default=6, help="questions of a category")
     parser.add_argument("-n", type=int, default=128, help="tokens of an answer")
+    parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     drafts = [distil.load(path) for path in args.draft]
     right: dict[str, list[int]] = defaultdict(lambda: [0] * len(drafts))
     rows: dict[str, int] = defaultdict(int)
-    with load(args.target, drafters="none", n_ctx=4096) as llm, torch.no_grad():
+    with load(args.target, drafters="none", n_ctx=4096, threads=args.threads) as llm, torch.no_grad():
         for category, turns in chosen(args.questions, args.each).items():
             for turn in turns:
                 prompt = llm.chat_tokens([{"role": "user", "content": turn}])
