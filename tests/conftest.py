@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from foreign import write_foreign
 from gguf_files import write_llama
@@ -14,6 +15,9 @@ from paceline import zoo
 from paceline.machine.costs import Effort
 from paceline.zoo.inflate import write_plain
 from paceline.zoo.layout import layout_of
+
+settings.register_profile("paceline", deadline=None)  # a busy machine is no fault
+settings.load_profile("paceline")
 
 UNTRACED = "test_rate_exact.py"  # repeats the same lines millions of times
 TRACED_TOO = "test_llm.py"  # calls core/typed.py in ways that no test of core does

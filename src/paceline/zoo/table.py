@@ -81,7 +81,7 @@ ROWS = (
         "smollm2-draft",
         "draft",
         "smollm2-draft.gguf",
-        0,  # until it is trained
+        8_971_680,
         "Distilled from SmolLM2, to draft for it",
         "SmolLM2's draft",
     ),
