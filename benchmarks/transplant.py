@@ -69,8 +69,9 @@ def tokenizer_for(texts: list[str], path: Path) -> Any:
 def write_donor(out: Path, tokenizer: Any, tokenizer_file: Path) -> None:
     """The embedded draft's blocks under the new tokens, each of which begins as the mean of its pieces."""
     from dataclasses import replace
+    from functools import partial
 
-    from tools.embedded.export import tensors_of, write_gguf
+    from tools.embedded.export import CARDS, add_tokenizer, tensors_of, write_gguf
     from tools.embedded.network import DRAFT
     from tools.embedded.restore import tokenizer_of, weights_of
 
@@ -86,7 +87,9 @@ def write_donor(out: Path, tokenizer: Any, tokenizer_file: Path) -> None:
 
     shape = replace(DRAFT, vocab=VOCAB)
     state = {name: torch.from_numpy(array) for name, array in weights.items()}
-    write_gguf(out, tensors_of(state, shape), shape, tokenizer_file, "draft")
+    name, _, description = CARDS["draft"]
+    tokens = partial(add_tokenizer, path=tokenizer_file)
+    write_gguf(out, tensors_of(state, shape), shape, name, description, tokens)
 
 
 def donor(out: Path, minutes: float) -> None:

@@ -69,7 +69,7 @@ class LLM:
         return [typed.whole("the prompt: token", token) for token in prompt]
 
     def control_text(self, said: str) -> str:
-        """The first of the model's control tokens that a text spells (<|im_end|>); "" where it spells none.
+        """The first of the model's control tokens that a text contains (<|im_end|>); "" where there is none.
         A prompt that is text never means one."""
         return control_text(self.target.text, self.target.vocab, said)
 
@@ -81,7 +81,7 @@ class LLM:
     def chat_tokens(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
         """A user's message, or a conversation of messages with `role` and `content`, in the model's chat
         template; ModelError without a usable one, UsageError for what is no conversation. Where a message
-        spells a control token (<|im_end|>), that is text and ends nothing."""
+        contains a control token (<|im_end|>), that is text and ends nothing."""
         text, vocab = self.target.text, self.target.vocab
         # A template spells BOS itself, as a rule.
         tokens = encoded(text, vocab, conversation(prompt))

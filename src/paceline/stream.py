@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.account import Account
-from paceline.core.decode import Request, advance, decode, start
+from paceline.core.decode import Request, decode, start
 from paceline.core.policy import Policy
 from paceline.core.ports import UNLIMITED, Drafter
 from paceline.core.record import Logprob, Stats, Step, StopReason
@@ -114,10 +114,9 @@ class Stream(Iterator[Piece]):
 
         self._request = sharing.start(self, begin)
         self._decoding = partial(decode, target, drafter, policy)
-        self._steps = self._decoding([self._request])
         # Passes of one shape read a prompt in one go, or what is in the cache could not be used again.
         part = UNLIMITED if target.settings.get("exact_rows") else PART
-        self._advance = partial(advance, target, drafter, policy, [self._request], chunk=part)
+        self._steps = self._decoding([self._request], chunk=part)
         self._open = True
 
     def __next__(self) -> Piece:
@@ -142,7 +141,7 @@ class Stream(Iterator[Piece]):
             if session.unread <= TOGETHER:
                 return
             began = perf_counter()
-            [(_, step)] = self._advance()
+            _, step = next(self._steps)
             self._prompt_seconds += perf_counter() - began
             self._n_read += step.rows
 

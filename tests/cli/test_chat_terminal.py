@@ -83,5 +83,6 @@ def test_ctrl_c_while_the_prompt_is_read_takes_the_message_back(tmp_path: Path) 
         terminal.expect(READY)
         terminal.write("/stats" + ENTER)
         terminal.expect("0 of 1,024 tokens of context")
+        terminal.expect(READY)  # before that, Ctrl-D ends nothing
         terminal.write(CTRL_D)
         assert terminal.ended() == 0

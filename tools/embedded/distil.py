@@ -135,9 +135,9 @@ def loss_of(draft: Llama, target: Llama | None, ids: Tensor) -> Tensor:
     return -(p * q.log_softmax(-1)).sum(-1).mean()
 
 
-def rate(done: float) -> float:
+def rate(done: float, warmup: float = WARMUP) -> float:
     """Multiplier of the learning rates after the fraction `done`: warm-up, then linear to 2%."""
-    return min(max(done / WARMUP, 0.02), max(0.02, (1 - done) / (1 - WARMUP)))
+    return min(max(done / warmup, 0.02), max(0.02, (1 - done) / (1 - warmup)))
 
 
 def corpus_tokens(run: Path, model: Path) -> dict[str, np.ndarray[Any, Any]]:

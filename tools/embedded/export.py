@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +67,18 @@ def add_tokenizer(writer: Any, path: Path) -> None:
     writer.add_add_bos_token(False)
 
 
-def write_gguf(out: Path, tensors: dict[str, Array], shape: Shape, tokenizer: Path, role: str) -> None:
-    """Write float32 tensors with the metadata that llama.cpp and transformers read."""
+def write_gguf(
+    out: Path,
+    tensors: dict[str, Array],
+    shape: Shape,
+    name: str,
+    description: str,
+    tokenizer: Callable[[Any], object],
+) -> None:
+    """Write float32 tensors with the metadata that llama.cpp and transformers read. tokenizer: adds its own
+    to a gguf.GGUFWriter."""
     import gguf
 
-    name, _, description = CARDS[role]
     writer = gguf.GGUFWriter(str(out), "llama")
     fields = {
         "name": name, "description": description, "license": "apache-2.0", "file_type": FTYPES["F32"],
@@ -81,7 +90,7 @@ def write_gguf(out: Path, tensors: dict[str, Array], shape: Shape, tokenizer: Pa
     }  # fmt: skip
     for field, value in fields.items():
         getattr(writer, f"add_{field}")(value)
-    add_tokenizer(writer, tokenizer)
+    tokenizer(writer)
     for key, array in tensors.items():
         writer.add_tensor(key, array)
     writer.write_header_to_file()
@@ -100,8 +109,10 @@ def export(run: Path, out: Path) -> list[Path]:
     for role, shape in (("target", TARGET), ("draft", DRAFT)):
         file = out / f"paceline-{role}.gguf"
         with whole(file) as part, scratch_file(out) as plain:
-            write_gguf(plain, tensors_of(saved[role], shape), shape, run / "tokenizer.json", role)
-            quantize(plain, part, CARDS[role][1], name=file)
+            name, ftype, description = CARDS[role]
+            tokenizer = partial(add_tokenizer, path=run / "tokenizer.json")
+            write_gguf(plain, tensors_of(saved[role], shape), shape, name, description, tokenizer)
+            quantize(plain, part, ftype, name=file)
         written.append(file)
     return written
 

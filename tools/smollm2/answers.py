@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from paceline.system.whole import whole
-from paceline.zoo.quantize import quantize
+from paceline.zoo.quantize import errors_only, quantize
 from tools.smollm2.prompts import Conversation, conversations
 
 TOP = 32  # likeliest tokens that are kept
@@ -50,19 +50,18 @@ class Teacher:
     """One llama.cpp context of SLOTS sequences, on one thread: two that wait for each other lose."""
 
     def __init__(self, path: Path) -> None:
-        self._quiet = llama_cpp.llama_log_callback(lambda *_: None)
-        llama_cpp.llama_log_set(self._quiet, None)
-        llama_cpp.llama_backend_init()
-        self.model = llama_cpp.llama_model_load_from_file(
-            os.fsencode(path), llama_cpp.llama_model_default_params()
-        )
-        if not self.model:
-            raise SystemExit(f"llama.cpp could not load {path}")
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_seq_max, params.kv_unified = SLOTS * ROOM, SLOTS, False
         params.n_batch = params.n_ubatch = BATCH
         params.n_threads = params.n_threads_batch = 1
-        self.context = llama_cpp.llama_init_from_model(self.model, params)
+        with errors_only() as said:
+            llama_cpp.llama_backend_init()
+            self.model = llama_cpp.llama_model_load_from_file(
+                os.fsencode(path), llama_cpp.llama_model_default_params()
+            )
+            if not self.model:
+                raise SystemExit(f"llama.cpp could not load {path}: {'; '.join(said)}")
+            self.context = llama_cpp.llama_init_from_model(self.model, params)
         self.vocab = llama_cpp.llama_model_get_vocab(self.model)
         self.tokens = llama_cpp.llama_vocab_n_tokens(self.vocab)
         self.batch = llama_cpp.llama_batch_init(BATCH, 0, 1)

@@ -23,8 +23,9 @@ from torch import Tensor
 
 from paceline.system.scratch import scratch_file
 from paceline.system.whole import whole
-from paceline.zoo.quantize import FTYPES, quantize
-from tools.embedded.export import tensors_of
+from paceline.zoo.quantize import quantize
+from tools.embedded.distil import rate
+from tools.embedded.export import tensors_of, write_gguf
 from tools.embedded.network import Llama, Shape
 from tools.embedded.train import LONGEST_STEP, optimizers_of, update
 
@@ -38,6 +39,9 @@ WINDOW, LONG_WINDOW, LONG_SHARE = 512, 2048, 0.1
 LIKELY, OTHERS = 12, 2048  # likeliest of a row that a step looks at, and tokens beside all of them
 CHECKPOINT_SECONDS, EVALUATED = 180.0, 40  # conversations
 HELD_OUT = 50  # one conversation in so many
+
+NAME = "Paceline draft for SmolLM2 135M Instruct"
+DESCRIPTION = "Distilled from SmolLM2 135M Instruct, to draft for it"
 
 Array = np.ndarray[Any, Any]
 
@@ -118,11 +122,6 @@ def evaluate(draft: Llama, answers: Answers) -> str:
     return f"held out: {right / rows:.3f} of first guesses right, {overlap / rows:.3f} accepted when sampled"
 
 
-def rate(done: float) -> float:
-    """Multiplier of the learning rates: warm-up, then linear to 2%."""
-    return min(max(done / WARMUP, 0.02), max(0.02, (1 - done) / (1 - WARMUP)))
-
-
 def train(answers: Answers, target: Path, run: Path, minutes: float, seed: int) -> Llama:
     torch.manual_seed(seed)
     run.mkdir(parents=True, exist_ok=True)
@@ -157,7 +156,7 @@ def train(answers: Answers, target: Path, run: Path, minutes: float, seed: int) 
         likely = torch.from_numpy(answers.ids[told].astype(np.int64))
         entropy, refused = losses(draft, ids, p, likely, at, negatives)
         (entropy + (2.0 * refused if done > OVERLAP_FROM else 0.0)).backward()
-        update(optimizers, [lr * rate(done) for lr in RATES], draft)
+        update(optimizers, [lr * rate(done, WARMUP) for lr in RATES], draft)
         steps += 1
         recent.append((float(entropy.detach()), float(refused.detach())))
         seconds += min(time.monotonic() - began, LONGEST_STEP)
@@ -184,29 +183,15 @@ def export(draft: Llama, target: Path, out: Path, ftype: str) -> None:
     import gguf
 
     source = gguf.GGUFReader(target)
-    with whole(out) as part, scratch_file(out.parent) as plain:
-        writer = gguf.GGUFWriter(str(plain), "llama")
-        fields = {
-            "name": "Paceline draft for SmolLM2 135M Instruct", "file_type": FTYPES["F32"],
-            "description": "Distilled from SmolLM2 135M Instruct, to draft for it", "license": "apache-2.0",
-            "context_length": SHAPE.context, "embedding_length": SHAPE.width, "block_count": SHAPE.blocks,
-            "feed_forward_length": SHAPE.feed_forward, "head_count": SHAPE.heads,
-            "head_count_kv": SHAPE.kv_heads, "key_length": SHAPE.head_dim, "value_length": SHAPE.head_dim,
-            "vocab_size": SHAPE.vocab, "rope_dimension_count": SHAPE.head_dim,
-            "rope_freq_base": SHAPE.rope_base, "layer_norm_rms_eps": SHAPE.eps,
-        }  # fmt: skip
-        for name, value in fields.items():
-            getattr(writer, f"add_{name}")(value)
+
+    def tokenizer(writer: Any) -> None:
         for key, field in source.fields.items():
             if key.startswith("tokenizer."):
                 item = field.types[-1] if len(field.types) > 1 else None
                 writer.add_key_value(key, field.contents(), field.types[0], item)
-        for name, array in tensors_of(draft.state_dict(), SHAPE).items():
-            writer.add_tensor(name, array)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+
+    with whole(out) as part, scratch_file(out.parent) as plain:
+        write_gguf(plain, tensors_of(draft.state_dict(), SHAPE), SHAPE, NAME, DESCRIPTION, tokenizer)
         quantize(plain, part, ftype, name=out)
 
 

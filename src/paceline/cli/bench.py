@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
-MINUTES, FULL_ROUNDS = 5.0, 5
+MINUTES = 5.0
 FORMATS = ("json", "jsonl", "md", "csv")
 
 HistoryFile = Annotated[
@@ -179,7 +179,7 @@ def bench(
         rounds = rounds_before if rounds is None else rounds
     recorder = recording.recorder(record, record_top_k)
 
-    from paceline.lab.bench.plan import Plan
+    from paceline.lab.bench.plan import FULL_ROUNDS, Plan
 
     exact = drafting.pop("exact_greedy")
     given = {name: value for name, value in models.items() if value is not None}

@@ -53,7 +53,7 @@ def chat(
     models["target"] = models["target"] or model_option(MODEL)
 
     from paceline.assemble import load
-    from paceline.cli.chatting import Chat
+    from paceline.cli.chatting import Chat, say
     from paceline.cli.conversation import Conversation
     from paceline.cli.lines import piped, typed_in
     from paceline.machine.home import home
@@ -70,18 +70,13 @@ def chat(
         early = Early()
         talk = Chat(llm, conversation, request, sampling, early, interactive=terminal, show_stats=stats)
         if by_chance:
-            note(options.by_chance(first))
+            say(options.by_chance(first))
         if not terminal:
             return talk.go(piped())
-        note(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context")
+        say(f"{llm.target.name}, {llm.target.caps.n_ctx:,} tokens of context")
         with early:
-            talk.go(typed_in(home() / HISTORY, note, early.forget))
+            talk.go(typed_in(home() / HISTORY, say, early.forget))
     return 0
-
-
-def note(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
 
 
 def require_template(target: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from paceline.cli.conversation import Conversation
 from paceline.cli.exits import INTERRUPTED
 from paceline.cli.interrupts import Early, Interrupts
 from paceline.cli.lines import unquoted
-from paceline.cli.reading import Reading
+from paceline.cli.reading import Reading, until_stopped
 from paceline.cli.slowness import Slowness
 from paceline.core.errors import PacelineError, UsageError
 from paceline.core.printable import printable, shortened
@@ -90,12 +91,12 @@ class Chat:
                         return INTERRUPTED
             except PacelineError as error:
                 code = error.exit_code
-                self._say(f"paceline: {printable(str(error))}")
+                say(f"paceline: {printable(str(error))}")
             except BrokenPipeError:
                 raise
             except OSError as error:
                 code = 1
-                self._say(f"paceline: {printable(f'{error.filename}: {error.strerror}')}")
+                say(f"paceline: {printable(f'{error.filename}: {error.strerror}')}")
         return code
 
     def _obey(self, name: str, rest: str) -> None:
@@ -119,7 +120,7 @@ class Chat:
                 prompt, dropped = conversation.prompt()
                 if dropped:
                     turns = "turn" if dropped == 1 else f"{dropped} turns"
-                    self._say(
+                    say(
                         f"the context of {self._llm.target.caps.n_ctx:,} tokens is full: the model no longer "
                         f"sees the oldest {turns} (-c N for a larger one; /clear begins anew)"
                     )
@@ -130,7 +131,7 @@ class Chat:
         self._last = as_record(said)
         if not said.tokens:
             conversation.take_back()
-            self._say("stopped before the first word: your message is taken back")
+            say("stopped before the first word: your message is taken back")
             return True
         conversation.answered(prompt, said)
         self._answered += 1
@@ -141,19 +142,11 @@ class Chat:
         """To its end, or to Ctrl-C."""
         room = {"max_tokens": self._request["max_tokens"] or self._llm.target.caps.n_ctx}
         seed = {"seed": self._request["seed"] + self._answered}
-        reading = Reading(interrupts)
-        with self._llm.stream(prompt, on_read=reading, **self._request | room | seed) as stream:
-            shown = 0
-            try:
-                for piece in stream:
-                    shown += len(piece.text)
-                    self._show(self._marks.marked(piece.parts) if self._show_sources else piece.text)
-                    if interrupts.pressed:
-                        break
-            except KeyboardInterrupt:  # while the prompt was read
-                pass
-            finally:
-                reading.close()
+        reading, shown, asked = Reading(interrupts), 0, self._request | room | seed
+        with closing(reading), self._llm.stream(prompt, on_read=reading, **asked) as stream:
+            for piece in until_stopped(stream, interrupts):
+                shown += len(piece.text)
+                self._show(self._marks.marked(piece.parts) if self._show_sources else piece.text)
         said = stream.result()
         rest = said.text[shown:]
         self._show(rest + ("" if said.text.endswith("\n") or not said.tokens else "\n"))
@@ -161,53 +154,49 @@ class Chat:
 
     def _comment(self, said: Generation) -> None:
         if not said.text.strip():
-            self._say("(an empty answer: the model ended its turn at once)")
+            say("(an empty answer: the model ended its turn at once)")
         if said.stop_reason == "context":
-            self._say(
+            say(
                 "the context is full, and the answer ends here: the next turn loses sight of the oldest ones "
                 "(-c N for a larger one; /clear begins anew)"
             )
         elif said.stop_reason == "length":
-            self._say(f"(cut after {said.n_tokens:,} tokens: -n)")
+            say(f"(cut after {said.n_tokens:,} tokens: -n)")
         if not self._said_slow and (slow := self._slowness.said()):
             self._said_slow = True  # once is enough
-            self._say(f"paceline: {slow}")
+            say(f"paceline: {slow}")
         if self._show_stats and self._last is not None:
-            self._say(summary(self._last))
+            say(summary(self._last))
 
     def _show(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    def _say(self, text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-
     def _help(self, _: str) -> None:
-        self._say(HELP.rstrip("\n"))
+        say(HELP.rstrip("\n"))
 
     def _stats(self, _: str) -> None:
         conversation, n_ctx = self._conversation, self._llm.target.caps.n_ctx
         used = f"{conversation.tokens:,} of {n_ctx:,} tokens of context"
         if self._last is None:
-            self._say(f"nothing was said yet; {used}")
+            say(f"nothing was said yet; {used}")
             return
-        self._say(summary(self._last))
+        say(summary(self._last))
         where.write(self._last, sys.stderr)
         turns = conversation.turns
-        self._say(f"{turns} turn{'s' * (turns != 1)}, {used}")
+        say(f"{turns} turn{'s' * (turns != 1)}, {used}")
 
     def _sources(self, _: str) -> None:
         self._show_sources = not self._show_sources
         drafters = self._llm.drafter.name.split(",")
-        self._say(self._marks.legend(drafters) if self._show_sources else "sources: not shown")
+        say(self._marks.legend(drafters) if self._show_sources else "sources: not shown")
 
     def _system(self, text: str) -> None:
         conversation = self._conversation
         if text:
             conversation.system = unquoted(text)
         shown = conversation.system
-        self._say(
+        say(
             "no system prompt of yours; the model's template may have one"
             if shown is None
             else f"system prompt: {shortened(shown)}"
@@ -220,8 +209,13 @@ class Chat:
 
         file = Path(expanded(name))
         messages.write(file, self._conversation.messages)
-        self._say(f"{len(self._conversation.messages)} messages are in {printable(str(file))}")
+        say(f"{len(self._conversation.messages)} messages are in {printable(str(file))}")
 
     def _clear(self, _: str) -> None:
         self._conversation.clear()
-        self._say("forgotten; the system prompt stays" if self._conversation.system else "forgotten")
+        say("forgotten; the system prompt stays" if self._conversation.system else "forgotten")
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from paceline.cli.exits import INTERRUPTED
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.reading import Reading
+from paceline.cli.reading import Reading, until_stopped
 from paceline.cli.slowness import Slowness
 from paceline.core.errors import ModelError
 from paceline.core.sampling import Sampling
@@ -135,14 +135,10 @@ class Completion:
         with closing(reading), self._llm.stream(prompt, plain=plain, on_read=reading, **asked) as stream:
             self._interrupts.hold()
             try:
-                for piece in stream:
+                for piece in until_stopped(stream, self._interrupts):
                     sources += piece.sources
                     shown += len(piece.text)
                     self._show(self._marks.marked(piece.parts) if self._show_sources else piece.text)
-                    if self._interrupts.pressed:
-                        break
-            except KeyboardInterrupt:  # while the prompt was read
-                pass
             finally:  # whoever closed stdout has seen enough too
                 self._keep(prompt, stream.result(), plain=plain)
         generation = stream.result()

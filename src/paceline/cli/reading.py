@@ -1,13 +1,14 @@
-"""A long prompt: how far it is read, on stderr, and Ctrl-C meanwhile."""
+"""An answer as it comes, until Ctrl-C; and while its prompt is read, on stderr, how far that is."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Timer
 from time import monotonic
 
 from paceline.cli.interrupts import Interrupts
+from paceline.stream import Piece, Stream
 
 SOON = 0.5  # seconds without a word on a terminal
 OFTEN = 5.0  # seconds between lines elsewhere
@@ -66,6 +67,17 @@ class Reading:
             sys.stderr.write(f"\r{'':{self._width}}\r")
             sys.stderr.flush()
             self._width = 0
+
+
+def until_stopped(stream: Stream, interrupts: Interrupts) -> Iterator[Piece]:
+    """The pieces of an answer up to Ctrl-C, which may come while the prompt is read (see Reading)."""
+    try:
+        for piece in stream:
+            yield piece
+            if interrupts.pressed:
+                return
+    except KeyboardInterrupt:
+        pass
 
 
 def line(read: int, total: int, seconds: float) -> str:

@@ -36,7 +36,7 @@ class Slowness:
         if costs is None or llm.target.on_pass is not None or costs.target.seconds(1, 1) < LEAST:
             return
         # As it was: the policy's own gets used to a slow machine.
-        self._known, self._noise = Cost.read(costs.target.as_dict()), costs.target.noise
+        self._known = Cost.read(costs.target.as_dict())
         self._threads = llm.target.settings["threads"]
         self._allowed, self._limits = cores.allowed_here() or frozenset(), containers.read(Files())
         self._before = Meter.read(self._allowed, self._limits)
@@ -47,7 +47,7 @@ class Slowness:
         if self._known is None or len(self._passes) < FEW:
             return ""
         times = median(seconds / self._known.seconds(rows, depth) for rows, depth, seconds in self._passes)
-        if times < TIMES and self._noise < NOISY:
+        if times < TIMES and self._known.noise < NOISY:
             return ""
         evidence = Evidence(
             threads=self._threads,

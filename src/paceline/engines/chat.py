@@ -39,16 +39,16 @@ def conversation(prompt: str | Iterable[Mapping[str, str]]) -> list[dict[str, st
 
 
 def encoded(text: Text, vocab: Vocab, messages: list[dict[str, str]]) -> list[int]:
-    """The messages in the model's template, as tokens. What a message says is text, even where it spells a
-    control token. Raises ModelError without a usable template, and UsageError where such a message cannot be
-    told from what the template puts around it."""
+    """The messages in the model's template, as tokens. What a message says is text, even where it contains
+    a control token. Raises ModelError without a usable template, and UsageError where such a message cannot
+    be told from what the template puts around it."""
     rendered = text.render(messages)
-    spelled = {
+    controls = {
         at: name for at, one in enumerate(messages) if (name := control_text(text, vocab, one["content"]))
     }
-    if not spelled:
+    if not controls:
         return text.encode(rendered, special=True, add_bos=False)
-    marks = {at: f"\ue000{at}\ue001" for at in spelled}  # characters of private use stand for the messages
+    marks = {at: f"\ue000{at}\ue001" for at in controls}  # characters of private use stand for the messages
     frame = text.render([one | {"content": marks.get(at, one["content"])} for at, one in enumerate(messages)])
     tokens, whole = list[int](), ""
     for at, mark in marks.items():
@@ -59,20 +59,20 @@ def encoded(text: Text, vocab: Vocab, messages: list[dict[str, str]]) -> list[in
         whole += before + said
         if not found or not rendered.startswith(whole):
             raise UsageError(
-                f"message {at + 1} spells {spelled[at]}, a control token of this model, and its chat "
+                f"message {at + 1} contains {controls[at]}, a control token of this model, and its chat "
                 "template changes the message, so that the two cannot be told apart: leave it out"
             )
         tokens += text.encode(before, special=True, add_bos=False) + text.encode_within(said)
     if whole + frame != rendered:
         raise UsageError(
-            f"a message spells {next(iter(spelled.values()))}, a control token of this model, and its "
+            f"a message contains {next(iter(controls.values()))}, a control token of this model, and its "
             "chat template repeats or changes messages: leave it out"
         )
     return tokens + text.encode(frame, special=True, add_bos=False)
 
 
 def control_text(text: Text, vocab: Vocab, said: str) -> str:
-    """The first control token that `said` spells; "" where it spells none."""
+    """The first control token that `said` contains as text; "" where there is none."""
     special = text.encode(said, special=True, add_bos=False)
     if special == text.encode(said, add_bos=False):
         return ""

@@ -198,12 +198,7 @@ class Bench:
                 turns = Turns(models, self._methods[0], prompts, watch, keep_prompts=keep, forecast=forecast)
                 turn.callback(turns.close)
                 if prospect is not None and not self._told:
-                    outlook = replace(prospect, plan=self._plan).tell(every, items, prompts)
-                    self._told = True
-                    self._announce(outlook)
-                    if self._plan.minutes:
-                        given = max(60 * self._plan.minutes, outlook.seconds)
-                        self._until = perf_counter() + PATIENCE * given
+                    self._tell(replace(prospect, plan=self._plan).tell(every, items, prompts))
                 streamed = self._streams(point)
                 if streamed:
                     turns.ask_first(items)
@@ -214,13 +209,11 @@ class Bench:
                 self._begin(turns)
                 groups = self._groups(at)
                 done = {(group.round, group.item) for group in groups}
-                if not streamed:
+                if streamed:
+                    measuring = turns.streamed(items, done, self._until)
+                else:
                     turns.check(self._sampling(point), self._plan.seed)
-                measuring = (
-                    turns.streamed(items, done, self._until)
-                    if streamed
-                    else turns.rounds(self._plan.rounds, done)
-                )
+                    measuring = turns.rounds(self._plan.rounds, done)
                 for group in measuring:
                     groups.append(group)
                     self._keep(at, group)
@@ -261,6 +254,14 @@ class Bench:
             return None
         systems = len(self._methods) + len(self._peers)
         return Prospect(self._plan, models, systems, len(self._sweep.points), self._streams(point))
+
+    def _tell(self, outlook: Outlook) -> None:
+        """What will be done; from now on the time runs."""
+        self._told = True
+        self._announce(outlook)
+        if self._plan.minutes:
+            given = max(60 * self._plan.minutes, outlook.seconds)
+            self._until = perf_counter() + PATIENCE * given
 
     def _watch_at(self, point: Point) -> Watch:
         """Says where in a sweep the work is."""
@@ -325,7 +326,7 @@ class Bench:
         if longest < LONG:
             return 0
         try:
-            return min(LONGEST_CONTEXT, read_header(self._target).n_ctx or 0)
+            return min(LONGEST_CONTEXT, read_header(self._target, tokens=False).n_ctx or 0)
         except (PacelineError, OSError):
             return 0
 

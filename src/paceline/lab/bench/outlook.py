@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from paceline.lab.bench.forecast import Choice, Forecast, Pace, Size, fitted
 from paceline.lab.bench.models import Models
-from paceline.lab.bench.plan import Plan
+from paceline.lab.bench.plan import FULL_ROUNDS, Plan
 from paceline.lab.bench.prompts import Prompts
 from paceline.lab.workload import Item
-
-FULL_ROUNDS = 5
 
 
 @dataclass(frozen=True)

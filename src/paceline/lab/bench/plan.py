@@ -13,6 +13,8 @@ from paceline.core.settings import checked
 from paceline.lab.workload import is_file, located, parts
 from paceline.machine.models.header import read
 
+FULL_ROUNDS = 5
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -33,7 +35,7 @@ class Plan:
     suite: str = ""
     size: str = ""
     items: int = 0
-    rounds: int = 5
+    rounds: int = FULL_ROUNDS
     n: int = 0
     seed: int = 0
     ignore_eos: bool = True
@@ -83,7 +85,7 @@ def suite_for(target: Path) -> str:
     """What a model is asked by default: one with a chat template what people ask, any other to go on with
     texts."""
     try:
-        return "real" if read(target).chat_template else "toy"
+        return "real" if read(target, tokens=False).chat_template else "toy"
     except (PacelineError, OSError):  # the toy model, or one that loading will say more about
         return "toy"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import count, cycle, islice
 from pathlib import Path
 from time import perf_counter
@@ -19,16 +19,15 @@ from paceline.lab.bench.method import Method
 from paceline.lab.bench.models import Models, resident
 from paceline.lab.bench.own import Paceline
 from paceline.lab.bench.prompts import Prompts, earlier
+from paceline.lab.bench.recorded import GREEDY, record, todo
 from paceline.lab.replay.recording import Recorder
 from paceline.lab.system import Answer, Ask
 from paceline.lab.workload import Item
 from paceline.llm import LLM
-from paceline.stream import Generation
 
 Tick = Callable[[str], None]
 Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
 
-GREEDY = Sampling()
 WARM = 8  # tokens of a system's first answer, which is not timed
 LEAST = 3  # items, before the clock says how far the forecast is off
 SHORTEST = 2  # tokens: the speed of decoding shows from the second on
@@ -125,26 +124,8 @@ class Turns:
         llm = self._models.plain
         recorder.begin(llm.target.vocab, llm.target.name)
         items = {item.id: item for batch in self.batches.values() for item in batch}
-        greedy = {id_: ask if ask.sampling.greedy else replace(ask, sampling=GREEDY)
-                  for id_, ask in self._asks.items()}  # fmt: skip
-        drawn = {id_: ask for id_, ask in self._asks.items() if not ask.sampling.greedy}
-        todo = [one for asks in (greedy, drawn) for one in asks.items()]
-        with self._watch({"record": len(todo)}) as tick:
-            for id_, ask in todo:
-                known = repr((id_, ask))
-                if recorder.adding and known not in done:
-                    done.add(known)
-                    said, item = answered(llm, ask, recorder.top_k), items[id_]
-                    recorder.add(
-                        ask.tokens,
-                        said,
-                        id_=id_,
-                        sampling=ask.sampling,
-                        seed=ask.seed,
-                        category=item.category,
-                        session=item.session,
-                    )
-                tick("record")
+        with self._watch({"record": len(todo(self._asks))}) as tick:
+            record(recorder, llm, self._asks, items, done, tick)
 
     def add(self, methods: Sequence[Method], draft: Path | None) -> None:
         for method in methods:
@@ -328,25 +309,6 @@ class Turns:
     def close(self) -> None:
         for entry in self.entries:
             entry.system.close()
-
-
-def answered(llm: LLM, ask: Ask, top_k: int) -> Generation:
-    """A plain answer, and how long it took when nothing was asked for beside it."""
-
-    def generated(logprobs: int | None) -> Generation:
-        llm.target.forget()
-        return llm.generate(
-            ask.tokens,
-            max_tokens=ask.max_tokens,
-            seed=ask.seed,
-            ignore_eos=ask.ignore_eos,
-            plain=True,
-            logprobs=logprobs,
-            **asdict(ask.sampling),
-        )
-
-    said = generated(None)
-    return replace(said, logprobs=generated(top_k).logprobs) if top_k else said
 
 
 def in_turn(entries: Sequence[Entry], number: int) -> list[Entry]:

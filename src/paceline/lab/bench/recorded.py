@@ -1,0 +1,68 @@
+"""The plain answers of a bench, recorded for replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, replace
+
+from paceline.core.sampling import Sampling
+from paceline.lab.replay.recording import Recorder
+from paceline.lab.system import Ask
+from paceline.lab.workload import Item
+from paceline.llm import LLM
+from paceline.stream import Generation
+
+GREEDY = Sampling()
+
+
+def todo(asks: Mapping[str, Ask]) -> list[tuple[str, Ask]]:
+    """By item: all of them greedily, and then as they were asked those that draw."""
+    greedy = [
+        (id_, ask if ask.sampling.greedy else replace(ask, sampling=GREEDY)) for id_, ask in asks.items()
+    ]
+    return greedy + [(id_, ask) for id_, ask in asks.items() if not ask.sampling.greedy]
+
+
+def record(
+    recorder: Recorder,
+    llm: LLM,
+    asks: Mapping[str, Ask],
+    items: Mapping[str, Item],
+    done: set[Hashable],
+    tick: Callable[[str], None],
+) -> None:
+    """done: those that were recorded before, which is added to. tick: told of each."""
+    for id_, ask in todo(asks):
+        known = repr((id_, ask))
+        if recorder.adding and known not in done:
+            done.add(known)
+            said, item = answered(llm, ask, recorder.top_k), items[id_]
+            recorder.add(
+                ask.tokens,
+                said,
+                id_=id_,
+                sampling=ask.sampling,
+                seed=ask.seed,
+                category=item.category,
+                session=item.session,
+            )
+        tick("record")
+
+
+def answered(llm: LLM, ask: Ask, top_k: int) -> Generation:
+    """A plain answer, and how long it took when nothing was asked for beside it."""
+
+    def generated(logprobs: int | None) -> Generation:
+        llm.target.forget()
+        return llm.generate(
+            ask.tokens,
+            max_tokens=ask.max_tokens,
+            seed=ask.seed,
+            ignore_eos=ask.ignore_eos,
+            plain=True,
+            logprobs=logprobs,
+            **asdict(ask.sampling),
+        )
+
+    said = generated(None)
+    return replace(said, logprobs=generated(top_k).logprobs) if top_k else said
