@@ -12,6 +12,7 @@ from hypothesis import settings
 from foreign import write_foreign
 from gguf_files import write_llama
 from paceline import zoo
+from paceline.lab import provenance  # noqa: F401  # first: it tells the machine's own cores, patched or not
 from paceline.machine.costs import Effort
 from paceline.zoo.inflate import write_plain
 from paceline.zoo.layout import layout_of

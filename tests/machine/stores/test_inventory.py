@@ -296,14 +296,18 @@ def test_folders_and_headers_are_counted(home: Path, made: Path) -> None:
     assert ticks[FOLDERS] >= 3
 
 
-def test_the_record_is_json_and_in_order(home: Path) -> None:
-    (home / "models").symlink_to(zoo.models_dir())
+def test_the_record_is_json_and_in_order(home: Path, tmp_path: Path) -> None:
+    pair = tmp_path / "pair"  # of one family: others come before or after it, whatever their size
+    pair.mkdir()
+    for path in (zoo.target_path(), zoo.draft_path()):
+        (pair / path.name).symlink_to(path)
+    (home / "models").symlink_to(pair)
     found = look(home, home / "models")
     said = json.loads(json.dumps(found.as_dict()))
     assert [one["parameters"] for one in said["models"]] == sorted(
         one["parameters"] for one in said["models"]
     )
-    count = len(list(zoo.models_dir().glob("*.gguf")))
+    count = len(list(pair.glob("*.gguf")))
     assert len(said["models"]) == count
     assert said["places"][-1] == {"store": "folder", "path": str(home / "models"), "models": count}
 
