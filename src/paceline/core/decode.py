@@ -4,7 +4,7 @@ chunks, beside requests that are decoding already."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -20,6 +20,8 @@ from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import Verdict, verify
 
 __all__ = ["Request", "advance", "decode", "start"]
+
+NOTHING: Mapping[str, int] = Counter()
 
 Clock = Callable[[], float]  # seconds; a replay has one that runs on what passes are known to cost
 
@@ -164,8 +166,8 @@ def settle(
         path=path,
         tree=tree,
         proposal=proposal,
-        drafted=Counter(tree.drafted),
-        accepted=Counter(tree.source[node] for node in verdict.path),
+        drafted=Counter(tree.drafted) if tree.tokens else NOTHING,
+        accepted=Counter([tree.source[node] for node in verdict.path]) if verdict.path else NOTHING,
         stop_reason=reason,
         times=Times(shared.draft, shared.forward, verifying, keeping, shared.other + request.late),
         logprobs=logprobs,

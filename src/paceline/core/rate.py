@@ -215,8 +215,9 @@ class Rate:
         proposal = step.proposal
         guesses = proposal.children(ROOT)
         if guesses:
-            survival = self.belief.survivals(track.recent, proposal)
-            guess = max(guesses, key=survival.__getitem__)
+            guess = guesses[0]
+            if len(guesses) > 1:
+                guess = max(guesses, key=self.belief.survivals(track.recent, proposal).__getitem__)
             self._left_out += 1
             self._was_right += proposal.tokens[guess] == step.tokens[0]
         declined = bool(guesses) or id(track) in self._refused or track.brakes(0.0)

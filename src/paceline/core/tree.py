@@ -7,7 +7,7 @@ The root is not in the arrays: it is the last emitted token (the root law). Node
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paceline.core.arrays import Probabilities
 from paceline.core.errors import ContractError
@@ -138,6 +138,12 @@ class DraftTree:
     def only(self, kept: Sequence[bool]) -> DraftTree:
         """The nodes marked True, in their order; with a node its parent must be kept."""
         return self.chosen([node for node, keep in enumerate(kept) if keep], self.survival)
+
+    def by(self, called: tuple[str, ...]) -> DraftTree:
+        """The same, for which these drafters were called."""
+        if called == self.called:
+            return self
+        return replace(self, called=called) if self.tokens else DraftTree(called=called)
 
     def chosen(self, nodes: Sequence[int], survival: Sequence[float]) -> DraftTree:
         """Only these nodes (ascending, each with its parent). survival: what is known by now of all nodes."""

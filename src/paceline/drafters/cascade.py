@@ -85,7 +85,7 @@ class CascadeDrafter:
         room = min(budget.depth, budget.nodes) - len(tree)
         # Of a sampled draft nothing may be left out, so that a policy could not leave out what is added.
         if room < 1 or tree.q is not None:
-            return replace(tree, called=(MODEL,))
+            return tree.by((MODEL,))
         guess = self._copier.follow(memory, tree.tokens, Budget(room, room))
         depth, survivals = len(tree), list(tree.survival)
         for likely in guess.score:

@@ -7,7 +7,7 @@ Portfolio         those that are worth calling, their guesses in one tree, from 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
@@ -91,7 +91,7 @@ class ComposedDrafter(_Several):
                 size, best = (len(tree.drafted), len(tree)), (len(trees[at].drafted), len(trees[at]))
                 if tree.q is not None or size > best:
                     trees[at] = tree
-        return [replace(tree, called=names) for tree, names in zip(trees, called, strict=True)]
+        return [tree.by(names) for tree, names in zip(trees, called, strict=True)]
 
 
 @dataclass
@@ -170,4 +170,4 @@ class Portfolio(_Several):
                 else:
                     unions[at].add(tree)
         drafts = [union.tree() if tree is None else tree for union, tree in zip(unions, alone, strict=True)]
-        return [replace(tree, called=names) for tree, names in zip(drafts, called, strict=True)]
+        return [tree.by(names) for tree, names in zip(drafts, called, strict=True)]
