@@ -39,7 +39,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from never_slower import record_plainly, settings
+from never_slower import chosen, record_plainly, settings
 from rehearsal import RehearsedServer, SameText, rehearse, spelled
 from rich.console import Console
 from rich.progress import Progress
@@ -228,6 +228,7 @@ def main() -> None:
     parser.add_argument("--ours", default="", help="e.g. auto")
     parser.add_argument("--suite", default="code,edit,json,agent,quote,prose")
     parser.add_argument("--items", type=int, default=14)
+    parser.add_argument("--longest", type=int, default=0, help="tokens of a prompt, about")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--finals", type=int, default=0, help="modes of each category that are asked again")
     parser.add_argument("--heat", type=int, help="items that all modes are asked before the finals")
@@ -254,7 +255,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.same_text and arguments.temp > 0:
         parser.error("--same-text: held to a text, a server would draw most tokens twice; leave --temp out")
-    items = workload.sampled(workload.of_size(workload.load(arguments.suite), "tiny"), arguments.items)
+    items = chosen(arguments.suite, arguments)
     with nullcontext(arguments.keep) if arguments.keep else tempfile.TemporaryDirectory() as kept:
         folder = Path(kept)
         if arguments.keep:

@@ -2,13 +2,15 @@
 
     python benchmarks/never_slower.py [--size 1B] [--types Q4_0,Q8_0,BF16] [--items 6] [--rounds 2] [-n 96]
         [-fa off]
+    python benchmarks/never_slower.py --of smollm2 --size shipped --workloads real-code,real-edit@0.7
 
-For each quantisation of the embedded target, inflated, and for each workload:
+For each quantisation of the embedded target (or of another of the zoo's), inflated, and for each workload:
   1  plain answers are recorded, and what passes cost is measured
   2  a replay of the record scores every fixed setting (one drafter, a fixed length, a fixed p_min) and tells
      what a clairvoyant would reach with the proposals of `auto`
-  3  plain decoding, the best of the fixed settings and `auto` decode the same answers at the same time, a few
-     tokens each in turn (side_by_side.py): real passes and drafts, what the target says is the record's
+  3  plain decoding, the best of the fixed settings, `auto` without and with the draft model decode the same
+     answers at the same time, a few tokens each in turn (side_by_side.py): real passes and drafts, what the
+     target says is the record's
   4  the same replay, with the costs as use has refreshed them and at the pace that the machine had meanwhile,
      predicts the speed of `auto`
 Ratios are of measured speeds within one run; the bound's share is the predicted one. Targets: 0.98 of plain,
@@ -52,7 +54,8 @@ from paceline.lab.replay.traces import Trace
 from paceline.llm import LLM
 from paceline.zoo.inflate import inflate
 
-AUTO = "auto"
+AUTO, ALONE = "auto", "suffix+lookup:policy=rate"  # with what there is; without a draft model
+SHIPPED = "shipped"  # the file as it comes
 WORKLOADS = {
     "code": ("code", 0.0),
     "edit": ("edit", 0.0),
@@ -67,7 +70,8 @@ GUESSED = [f"model:n_draft={n}:p_min={p}" for n in (2, 3, 4, 7, 12) for p in (0.
 
 @dataclass
 class Row:
-    """One workload with one quantisation. plain, fixed: the speed of `auto` over theirs. bound: its share of
+    """One workload with one quantisation. plain, fixed: the speed of `auto` over theirs; alone: with no draft
+    model, over plain decoding. bound: its share of
     the clairvoyant's. off: how much too high the prediction is, as a share; drift: how much too high that of
     plain decoding is, which is the machine's doing: it was faster when the costs were measured. calibration:
     of what the rule went by, in the replay."""
@@ -76,6 +80,7 @@ class Row:
     workload: str
     best: str
     plain: Interval | None
+    alone: Interval | None
     fixed: Interval | None
     best_over_plain: Interval | None
     bound: float
@@ -105,7 +110,7 @@ def speed(result: Result) -> float:
 
 
 def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) -> Row:
-    suite, temperature = WORKLOADS[name]
+    suite, temperature = workload_of(name)
     sampling = Sampling(temperature=temperature)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "traces.jsonl"
@@ -113,22 +118,23 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
             record_plainly(llm, Recorder(file, print), suite, sampling, arguments)
             text = llm.target.text
             recorded = [traces.read(file, traces.lines(file), text)]
-        with both_models(target, settings(arguments)) as (big, small, costs):
+        draft = drafts_of(arguments)
+        with both_models(target, draft, settings(arguments)) as (big, small, costs):
             grid = ",".join([*COPIED, *SURE, *GUESSED])
             best = max(replayed(recorded, grid, big, small, costs, bound=False), key=speed)
-        methods = [AUTO] if best.method == "plain" else [best.method, AUTO]
+        methods = [ALONE, AUTO] if best.method == "plain" else [best.method, ALONE, AUTO]
         recordings = [request.recording for trace in recorded for request in trace.requests]
         with SideBySide(
             target,
             parse_all(",".join(methods), {}),  # plain decoding is among them
-            zoo.draft_path(),
+            draft,
             recordings,
             temperature,
             settings(arguments),
         ) as sides:
             sides.run(arguments.rounds)
             in_use = sides.costs()
-        with both_models(target, settings(arguments)) as (big, small, _):
+        with both_models(target, draft, settings(arguments)) as (big, small, _):
             both = replayed(recorded, ",".join(methods), big, small, in_use, bound=True)
     auto, fixed, plain = (
         next(result for result in both if result.method == name) for name in (AUTO, best.method, "plain")
@@ -141,6 +147,7 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
         workload=name,
         best=best.method,
         plain=sides.over(AUTO, "plain"),
+        alone=sides.over(ALONE, "plain"),
         fixed=sides.over(AUTO, best.method),
         best_over_plain=sides.over(best.method, "plain"),
         bound=auto.predicted.bound.reached,
@@ -159,18 +166,36 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def both_models(target: Path, given: Mapping[str, Any]) -> Iterator[tuple[Any, Any, Costs]]:
+def both_models(target: Path, draft: Path, given: Mapping[str, Any]) -> Iterator[tuple[Any, Any, Costs]]:
     """The target, its draft, and what their passes cost."""
     with (
         load(target, drafters="none", **given) as big,
-        load(zoo.draft_path(), drafters="none", **beside(given)) as small,
+        load(draft, drafters="none", **beside(given)) as small,
     ):
         yield big.target, small.target, costs_of(big.target, small.target)
 
 
+def workload_of(name: str) -> tuple[str, float]:
+    """A suite and a temperature: one of WORKLOADS, or SUITE[@TEMPERATURE]."""
+    suite, _, temperature = name.partition("@")
+    return WORKLOADS.get(name, (suite, float(temperature or 0.0)))
+
+
+def drafts_of(arguments: argparse.Namespace) -> Path:
+    return zoo.path("draft" if arguments.of == "target" else f"{arguments.of}-draft")
+
+
 def chosen(suite: str, arguments: argparse.Namespace) -> list[workload.Item]:
-    items = workload.of_size(workload.load(suite), "tiny")
+    items = workload.load(suite)
+    items = workload.of_size(items, "tiny") or items
+    if arguments.longest:
+        items = [item for item in items if length(item) <= arguments.longest]
     return workload.sampled(items, arguments.items) if arguments.items else items
+
+
+def length(item: workload.Item) -> int:
+    """Of its prompt, about, in tokens."""
+    return len(item.prompt or " ".join(content or "" for _, content in item.messages)) // 4
 
 
 def prompts_of(
@@ -214,11 +239,14 @@ def shown(interval: Interval | None) -> str:
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[Row]:
-    for ftype in arguments.types.split(","):
+    small, types = zoo.path(arguments.of), arguments.types.split(",")
+    for ftype in [SHIPPED] if arguments.size == SHIPPED else types:
         with tempfile.TemporaryDirectory() as folder:
             target = Path(arguments.models or folder) / f"{arguments.size}-{ftype}.gguf"
-            if not target.exists():
-                inflate(zoo.target_path(), target, parse_count(arguments.size), ftype)
+            if arguments.size == SHIPPED:
+                target = small
+            elif not target.exists():
+                inflate(small, target, parse_count(arguments.size), ftype)
             for name in arguments.workloads.split(","):
                 yield measure(target, ftype, name, arguments)
 
@@ -227,9 +255,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--size", default="1B")
+    parser.add_argument("--of", default="target", help="which of the zoo's models")
+    parser.add_argument("--size", default="1B", help=f"or {SHIPPED!r}: the file as it comes")
     parser.add_argument("--types", default="Q4_0,Q8_0,BF16")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="or suites, SUITE@TEMPERATURE")
+    parser.add_argument("--longest", type=int, default=0, help="tokens of a prompt, about")
     parser.add_argument("--items", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("-n", "--n-predict", type=int, default=96)
@@ -240,8 +270,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.json:
         print(
-            "type  workload  auto over plain     over the best fixed   the best fixed             "
-            "bound (fixed)  off (drift)   ECE (by chance)"
+            "type    workload           auto over plain     without a draft     over the best fixed   "
+            "the best fixed             bound (fixed)  off (drift)   ECE (by chance)"
         )
     for row in rows(arguments):
         if arguments.json:
@@ -249,7 +279,8 @@ def main() -> None:
             continue
         off = f"{row.off:+.0%} ({row.drift:+.0%})"
         print(
-            f"{row.type:5} {row.workload:8} {shown(row.plain):19} {shown(row.fixed):21} {row.best:26} "
+            f"{row.type:7} {row.workload:18} {shown(row.plain):19} {shown(row.alone):19} "
+            f"{shown(row.fixed):21} {row.best:26} "
             f"{row.bound:.2f} ({row.fixed_bound:.2f})   {off:11} {said(row.calibration)}",
             flush=True,
         )
