@@ -15,12 +15,13 @@ from time import perf_counter
 from typing import Any
 
 from paceline.assemble import choose
-from paceline.core.errors import HistoryError, PacelineError, UsageError
+from paceline.core.errors import PacelineError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.lab.bench import peers
 from paceline.lab.bench.forecast import Work
 from paceline.lab.bench.history import History
-from paceline.lab.bench.measurement import Group, Measurement
+from paceline.lab.bench.kept import Kept
+from paceline.lab.bench.measurement import Group
 from paceline.lab.bench.method import PLAIN, changed, parse_all
 from paceline.lab.bench.models import Models
 from paceline.lab.bench.outcome import Record
@@ -74,8 +75,7 @@ class Bench:
         recorder: Recorder | None = None,
         announce: Callable[[Outlook], object] = unannounced,
     ) -> None:
-        self._history, self._watch = history, watch
-        self._recorder, self._announce = recorder, announce
+        self._watch, self._recorder, self._announce = watch, recorder, announce
         self._plan = plan
         self._sweep = parse(plan.sweep)
         text = plan.methods
@@ -89,6 +89,7 @@ class Bench:
         self._target, self._draft = self._files()
         self._plan = plan = replace(plan, suite=plan.suite or suite_for(self._target))
         self.record = Record(plan, run=run)
+        self._kept = Kept(history, self.record)
         for point in self._sweep.points:
             self._sampling(point)
             for method in self._methods:
@@ -132,19 +133,9 @@ class Bench:
                 raise
             record.broken = error
         finally:
-            if self._history is not None and record.run is not None and self._begun:
-                with self._keeping():
-                    self._history.finish(record.run, record.status, record.results)
+            if self._begun:
+                self._kept.finish()
         return record
-
-    @contextmanager
-    def _keeping(self) -> Iterator[None]:
-        """A history that can no longer be written ends no bench: what is measured can still be shown."""
-        try:
-            yield
-        except (HistoryError, UsageError) as error:  # UsageError: the run was removed meanwhile
-            self._history = None
-            self.record.lost = str(error)
 
     def _measure(self) -> None:
         done: list[tuple[Point, Sequence[Result]]] = []
@@ -157,31 +148,15 @@ class Bench:
         if self.record.status == "running":
             self.record.status = "done"
             self._begun = True
-        if not self.record.provenance and self._history is not None and self.record.run is not None:
-            self.record.provenance = dict(self._history.run(self.record.run).provenance)  # all was stored
+        self._kept.restore_provenance()
 
     def _stored(self, at: int, point: Point) -> list[Result] | None:
         """The results of a point that an earlier try at this run has finished; None where it has not."""
-        if self._history is None or self.record.run is None:
-            return None
-        gates = self._history.gates(self.record.run)
-        rows = [Row(**row) for (where, _), row in gates.items() if where == at]
-        names = [method.name for method in self._methods]  # other programs follow
-        rows.sort(key=lambda row: names.index(row.system) if row.system in names else len(names))
+        rows = self._kept.rows(at, [method.name for method in self._methods])  # other programs follow
         if not rows:
             return None
-        self.record.groups.append(self._groups(at))
+        self.record.groups.append(self._kept.groups(at))
         return self._summarized(point, rows, self.record.groups[-1])
-
-    def _groups(self, at: int) -> list[Group]:
-        if self._history is None or self.record.run is None:
-            return []
-        stored = self._history.groups(self.record.run)
-        return [
-            Group(round_, item, told[0]["category"], {one["system"]: Measurement.read(one) for one in told})
-            for (where, round_, item), told in stored.items()
-            if where == at
-        ]
 
     def _measured(self, at: int, point: Point) -> list[Result]:
         record, groups = self.record, list[Group]()
@@ -207,7 +182,7 @@ class Bench:
                     self._record(turns)
                 self._join(turns, point, models)
                 self._begin(turns)
-                groups = self._groups(at)
+                groups = self._kept.groups(at)
                 done = {(group.round, group.item) for group in groups}
                 if streamed:
                     measuring = turns.streamed(items, done, self._until)
@@ -216,7 +191,7 @@ class Bench:
                     measuring = turns.rounds(self._plan.rounds, done)
                 for group in measuring:
                     groups.append(group)
-                    self._keep(at, group)
+                    self._kept.add(at, group)
                 if streamed:
                     self._record(turns)
             except KeyboardInterrupt:
@@ -226,9 +201,8 @@ class Bench:
                 rows = [entry.row for entry in turns.entries]
                 record.skipped = list(dict.fromkeys([*record.skipped, *turns.skipped]))
                 record.reading += turns.reading
-        if record.status == "running" and self._history is not None and record.run is not None:
-            with self._keeping():
-                self._history.add_gates(record.run, at, {row.system: asdict(row) for row in rows})
+        if record.status == "running":
+            self._kept.finish_point(at, rows)
         self.record.groups.append(groups)
         return self._summarized(point, rows, groups) if groups else []
 
@@ -374,28 +348,8 @@ class Bench:
         engine = {name: self._given.get(name) for name in ("flash_attention", "cache_type", "gpu_layers")}
         known = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}
         record.provenance = provenance(turns.llm, request) | known
-        if self._history is not None and record.run is not None:
-            self._go_on(self._history, record.run)
-        elif self._history is not None:
-            record.run = self._history.begin(record.plan.as_dict(), record.provenance)
+        self._kept.begin(("drafting", "exact_rows", *VARIED.get(self._sweep.name, ())))
         self._begun = True
-
-    def _go_on(self, history: History, run: int) -> None:
-        """Raises UsageError where what was measured cannot stand beside what would be."""
-        earlier = history.run(run).provenance
-        now = json.loads(json.dumps(self.record.provenance))
-        varying = ("drafting", "exact_rows", *VARIED.get(self._sweep.name, ()))
-        if unlike := [name for name in now if name not in varying and now[name] != earlier.get(name)]:
-            raise UsageError(
-                f"run {run} cannot be gone on with, its {', '.join(unlike)} differed: measure anew"
-            )
-        history.resume(run)
-
-    def _keep(self, at: int, group: Group) -> None:
-        if self._history is not None and self.record.run is not None:
-            told = [{"category": group.category, **asdict(m)} for m in group.measurements.values()]
-            with self._keeping():
-                self._history.add_group(self.record.run, at, group.round, group.item, told)
 
 
 def digest(items: Sequence[Item]) -> str:
