@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline import attention, zoo
+from paceline import zoo
+from paceline.attention import settle
 from paceline.core import typed
 from paceline.core.drafters import DRAFT, DRAFTERS, users
 from paceline.core.errors import UsageError
@@ -15,7 +16,7 @@ from paceline.core.ports import Drafter, Learner
 from paceline.core.settings import Drafting, checked
 from paceline.core.vocab import Vocab
 from paceline.costing import beside, costs_of, refresh, save, to_stderr
-from paceline.engines.openers import build_of, open_engine
+from paceline.engines.openers import build_of, is_transformers, open_engine
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
@@ -33,6 +34,9 @@ def load(
     gpu_layers: int = 0,
     flash_attention: bool | None = None,
     cache_type: str = "f16",
+    device: str = "auto",
+    dtype: str = "auto",
+    attention: str = "auto",
     exact_greedy: bool = False,
     sessions: int = 1,
     corpora: Sequence[PathLike] = (),
@@ -41,15 +45,18 @@ def load(
 ) -> LLM:
     """A model ready to generate.
 
-    target: a GGUF file, or a name as on the command line ("ollama:llama3.2:3b", "user/repo:Q4_K_M"); the
-    embedded model if None. draft: a smaller GGUF with the same vocabulary, or with
-    another one and cross_vocab="auto"; beside the embedded target the embedded draft. drafters: names in the
-    order they are called ("lookup", "model"; "none" decodes plainly); by default "auto", all there is
-    something for, each used where it pays by what passes cost on this machine. What they cost is measured
-    when a model is loaded for the first time, in a few seconds, and kept.
+    target: a GGUF file, the folder of a transformers model, or a name as on the command line
+    ("ollama:llama3.2:3b", "user/repo:Q4_K_M", "hf:user/repo"); the embedded model if None. draft: a smaller
+    one with the same vocabulary, or with another one and cross_vocab="auto"; beside the embedded target the
+    embedded draft. drafters: names in the order they are called ("lookup", "model"; "none" decodes plainly);
+    by default "auto", all there is something for, each used where it pays by what passes cost on this
+    machine. What they cost is measured when a model is loaded for the first time, in a few seconds, and kept.
     n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core, within a
     container's quota. flash_attention: None leaves it to llama.cpp, but on a processor, where it is tried
     this once and a draft model does without. cache_type: f32, f16, bf16 or q8_0.
+    device, dtype, attention: of transformers models: cpu, cuda, mps or auto, a GPU where there is one;
+    float32, bfloat16, float16 or auto, as the weights are stored; transformers' name of an implementation, or
+    auto.
     exact_greedy: plain and drafted passes have one shape, n_draft + 1 rows, so that greedy output is plain
     output to the last bit; plain decoding then costs what a drafted pass does.
     corpora: names or folders of what `paceline corpus build` made, or files of n-gram caches in llama.cpp's
@@ -74,6 +81,7 @@ def load(
     check_uses(drafting, available, draft is not None, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
+    check_transformers(Path(target), device, dtype, attention)
     if gpu_layers and not build_of(Path(target)).offload:
         to_stderr(
             f"-ngl {gpu_layers}: the engine was built without a GPU, and all layers stay on the processor; "
@@ -87,13 +95,16 @@ def load(
         "gpu_layers": gpu_layers,
         "flash_attention": flash_attention,
         "cache_type": cache_type,
+        "device": device,
+        "dtype": dtype,
+        "attention": attention,
         "sessions": sessions,
     }
     with contextlib.ExitStack() as undo:
         rows = 1 + drafting.n_draft if exact_greedy else 0
         engine = open_engine(Path(target), n_ctx=n_ctx, exact_rows=rows, **engine_settings)
         undo.callback(engine.close)
-        attention.settle(engine)
+        settle(engine)
         if engine.caps.rollback == "none" and left_open:
             draft, drafting = None, Drafting(drafters=("none",))
             if remember:
@@ -120,6 +131,15 @@ def load(
         refresh(costs, small)
         llm.on_close(lambda: save(engine, small, costs))
     return llm
+
+
+def check_transformers(target: Path, *given: str) -> None:
+    """Raises UsageError for settings of transformers' where the target is another engine's."""
+    if set(given) != {"auto"} and not is_transformers(target):
+        raise UsageError(
+            f"{target}: --device, --dtype and --attention are for transformers models; a GGUF file has its "
+            "types, and for it there are -ngl and -fa"
+        )
 
 
 def check_uses(drafting: Drafting, corpora: Sequence[str], draft: bool, remember: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline import zoo
 from paceline.core.errors import ModelError, UsageError
-from paceline.engines.openers import is_toy
+from paceline.engines.openers import HF, is_toy
 from paceline.machine.hashes import sha256_of
 from paceline.machine.home import expanded
 from paceline.machine.stores.reference import HUB, OLLAMA, PATH, ZOO, Held, Reference, parse
@@ -19,8 +19,23 @@ def file_of(text: str | os.PathLike[str]) -> Path:
     UsageError where a name stands for nothing that is on this machine; a path is left to whoever opens it."""
     if not isinstance(text, str) or is_toy(text):
         return Path(text)
+    if text.startswith(HF) and not os.path.exists(text):  # noqa: PTH110
+        return for_transformers(text)
     reference = parse(text)
     return path_of(reference) if reference.kind == PATH else held(text, reference)[0].path
+
+
+def for_transformers(text: str) -> Path:
+    """What hf:NAME means: the folder of a model, of the hub's cache too; or still with the prefix, since
+    another engine would open it, a GGUF file. Raises UsageError where it is not on this machine."""
+    from paceline.machine.stores.download import folder_in_cache
+
+    name = text.removeprefix(HF)
+    reference = parse(name)
+    if reference.kind == HUB and not reference.tag:
+        return folder_in_cache(reference)
+    path = path_of(reference) if reference.kind == PATH else held(name, reference)[0].path
+    return path if path.is_dir() else Path(f"{HF}{path}")
 
 
 def held(text: str, reference: Reference) -> list[Held]:

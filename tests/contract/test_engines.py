@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from hf_models import folder_of
 from paceline.core.errors import ContractError, LogitsError, PacelineError, UsageError
 from paceline.core.ports import Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
@@ -115,6 +116,29 @@ def llama_exact(models: Path) -> Engine:
     return Engine(target, ROUNDING)
 
 
+def transformers(models: Path) -> Engine:
+    return through_transformers("llama", models)
+
+
+def transformers_windows(models: Path) -> Engine:
+    """Layers that see the last 12 tokens only, beside others that see all."""
+    return through_transformers("gemma3_text", models)
+
+
+def transformers_eager(models: Path) -> Engine:
+    """Attention to which a mask is added."""
+    return through_transformers("llama", models, attention="eager")
+
+
+def through_transformers(kind: str, models: Path, **settings: Any) -> Engine:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from paceline.engines.hf.target import HfTarget
+
+    target = HfTarget(folder_of(kind, models), n_ctx=256, sessions=SESSIONS, device="cpu", **settings)
+    return Engine(target, ROUNDING)
+
+
 def translated_toy(_: Path) -> Engine:
     """Twelve tokens that say the same under other ids."""
     ours, theirs = speaking(ToyTarget(12), "abcdefghijkl"), speaking(ToyTarget(12, n_ctx=256), "hcfalekbjgid")
@@ -141,6 +165,9 @@ def translated_llama(models: Path) -> Engine:
         toy_experts,
         llama,
         llama_exact,
+        transformers,
+        transformers_windows,
+        transformers_eager,
         translated_toy,
         translated_llama,
     ],
@@ -372,6 +399,8 @@ def test_the_argmax_of_a_row_that_is_not_of_numbers_is_refused(
     session = engine.target.open()
     session.extend(PROMPT)
     out = engine.target.forward([(session, EMPTY)], Want())[0]
+    if type(out).__name__ == "HfForward":  # which looks at the tensor on its device
+        out._rows = out._rows.new_full((1, 12), value)
     row = np.full(12, value)
     monkeypatch.setattr(type(out), "logits", lambda *_: row)
     with pytest.raises(LogitsError, match="not numbers"):

@@ -51,6 +51,9 @@ def models(
     gpu_layers: options.GpuLayers = 0,
     flash_attn: options.FlashAttention = "auto",
     cache_type: options.CacheType = "f16",
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
+    attention: options.Attention = "auto",
 ) -> dict[str, Any]:
     """What `load` takes to find and run the models."""
     return {
@@ -61,6 +64,9 @@ def models(
         "gpu_layers": gpu_layers,
         "flash_attention": options.flash_attention(flash_attn),
         "cache_type": cache_type,
+        "device": device,
+        "dtype": dtype,
+        "attention": attention,
     }
 
 

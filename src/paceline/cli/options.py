@@ -94,8 +94,8 @@ Model = Annotated[
         panel=MODELS,
         metavar="MODEL",
         callback=model_option,
-        help="The target: a GGUF file, or a name such as ollama:llama3.2:3b. Default: the embedded one; in a "
-        "chat zoo:smollm2.",
+        help="The target: a GGUF file, a folder of a transformers model, or a name such as "
+        "ollama:llama3.2:3b or hf:USER/REPO. Default: the embedded one; in a chat zoo:smollm2.",
     ),
 ]
 DraftModel = Annotated[
@@ -145,6 +145,33 @@ FlashAttention = Annotated[
 CacheType = Annotated[
     str,
     option("--cache-type", panel=MODELS, metavar="TYPE", help="KV cache: f32, f16, bf16 or q8_0."),
+]
+Device = Annotated[
+    str,
+    option(
+        "--device",
+        panel=MODELS,
+        metavar="NAME",
+        help="Of a transformers model: cpu, cuda, cuda:1, mps or auto.",
+    ),
+]
+Dtype = Annotated[
+    str,
+    option(
+        "--dtype",
+        panel=MODELS,
+        metavar="TYPE",
+        help="Of its weights: float32, bfloat16, float16, or auto, as they are stored.",
+    ),
+]
+Attention = Annotated[
+    str,
+    option(
+        "--attention",
+        panel=MODELS,
+        metavar="NAME",
+        help="Its implementation in transformers: sdpa, eager, ...; auto: as it chooses.",
+    ),
 ]
 JsonSchema = Annotated[
     str | None,

@@ -29,12 +29,17 @@ def file_option(given: Path | None) -> Path | None:
 def resolved(text: str) -> Path:
     """The file to load, of several the first. Where a name was given instead of a path, stderr is told what
     it stands for. Raises UsageError where that is not on this machine."""
-    from paceline.engines.openers import is_toy
+    from paceline.engines.openers import HF, is_toy
     from paceline.machine.stores.reference import PATH, parse
-    from paceline.naming import held, path_of
+    from paceline.naming import file_of, held, path_of
 
     if is_toy(text):
         return Path(text)
+    if text.startswith(HF):
+        place = file_of(text)
+        if str(place) != text:
+            print(printable(f"{text} is {place}"), file=sys.stderr)
+        return place
     reference = parse(text)
     if reference.kind == PATH:
         return path_of(reference)

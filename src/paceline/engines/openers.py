@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import UsageError
 from paceline.engines.engine import Build, Engine, Opener, Tokenizer
 
-TOY = "toy:"
+TOY, HF = "toy:", "hf:"
 
 
 def is_toy(reference: str | os.PathLike[str]) -> bool:
@@ -19,8 +18,10 @@ def is_toy(reference: str | os.PathLike[str]) -> bool:
     return os.fspath(reference).startswith(TOY) and not os.path.exists(reference)  # noqa: PTH110
 
 
-def _is_checkpoint(path: Path) -> bool:
-    return os.path.isfile(path / "config.json")  # noqa: PTH113  # Path's own raises where one may not look
+def is_transformers(reference: str | os.PathLike[str]) -> bool:
+    """hf:FOLDER or hf:FILE; a folder that holds a config.json."""
+    # Path's own raises where one may not look.
+    return os.fspath(reference).startswith(HF) or os.path.isfile(os.path.join(reference, "config.json"))  # noqa: PTH113, PTH118
 
 
 def _toy(_: Path) -> Opener:
@@ -29,11 +30,10 @@ def _toy(_: Path) -> Opener:
     return toy_engine
 
 
-def _transformers(path: Path) -> Opener:
-    raise UsageError(
-        f"{path}: is a transformers model (config.json), for which there is no engine yet; "
-        "give a GGUF file of it"
-    )
+def _transformers(_: Path) -> Opener:
+    from paceline.engines.hf import opener
+
+    return opener
 
 
 def _llama(_: Path) -> Opener:
@@ -45,7 +45,7 @@ def _llama(_: Path) -> Opener:
 # The first one that knows a reference opens it.
 TABLE: tuple[tuple[Callable[[Path], bool], Callable[[Path], Opener]], ...] = (
     (is_toy, _toy),
-    (_is_checkpoint, _transformers),
+    (is_transformers, _transformers),
     (lambda _: True, _llama),  # which says what is wrong with anything but a GGUF file
 )
 

@@ -13,9 +13,11 @@ from paceline.engines.llama.identity import identity as identity
 from paceline.engines.llama.target import LlamaTarget
 from paceline.engines.llama.text import LlamaText, read_vocab
 
+OTHERS = ("device", "dtype", "attention")  # settings that only transformers models have
+
 
 def open_engine(path: Path, /, **settings: Any) -> LlamaTarget:
-    return LlamaTarget(path, **settings)
+    return LlamaTarget(path, **{name: value for name, value in settings.items() if name not in OTHERS})
 
 
 def open_tokenizer(path: Path, /) -> LlamaTokenizer:

@@ -56,6 +56,16 @@ def in_cache(reference: Reference) -> list[Held]:
     raise UsageError(f"{reference} is {some} on this machine: paceline pull {reference}")
 
 
+def folder_in_cache(reference: Reference) -> Path:
+    """Of a transformers model in the hub's cache, the current version's folder. Raises UsageError."""
+    for folder in _snapshots(repo_folder(reference.name)):
+        if (folder / "config.json").is_file():
+            return folder
+    raise UsageError(
+        f"hf:{reference.name}: is not in the hub's cache on this machine: hf download {reference.name}"
+    )
+
+
 def _snapshots(folder: Path) -> list[Path]:
     """The current one first, then the newest."""
     try:

@@ -1,0 +1,1 @@
+"""Models through PyTorch and transformers."""

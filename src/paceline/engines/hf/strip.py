@@ -1,0 +1,93 @@
+"""The keys and values of one layer for one sequence, in a buffer that has room for more.
+
+transformers' own layers make a new tensor for every token (`torch.cat`), and keep no chosen positions. Here a
+pass writes in place, what is dropped is forgotten by its number, and an accepted path is moved to where it
+belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+LEAST = 256  # positions to begin with
+
+
+class Strip(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
+    """n: positions that hold something; of the buffers [1, heads, room, width] the first so many."""
+
+    is_sliding = False
+    is_compileable = False
+    is_croppable = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n = 0
+
+    def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.keys, self.values = (
+            like.new_empty((*like.shape[:2], LEAST, like.shape[3])) for like in (key_states, value_states)
+        )
+        self.is_initialized = True
+
+    def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        start, end = self.n, self.n + key_states.shape[2]
+        if end > self.keys.shape[2]:
+            self._make_room(end)
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        self.n = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _make_room(self, n: int) -> None:
+        room = 1 << (n - 1).bit_length()
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_empty((*old.shape[:2], room, old.shape[3]))
+            new[:, :, : self.n] = old[:, :, : self.n]
+            setattr(self, name, new)
+
+    def gather(self, places: Any, start: int) -> None:
+        """What is at `places` comes to `start` and after; all that follows is dropped."""
+        end = start + len(places)
+        self.keys[:, :, start:end] = self.keys[:, :, places]
+        self.values[:, :, start:end] = self.values[:, :, places]
+        self.n = end
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.n + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.n
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class Strips(Cache):  # type: ignore[misc]  # transformers is untyped here
+    """A model's layers, each with a strip."""
+
+    def __init__(self) -> None:
+        super().__init__(layer_class_to_replicate=Strip)
+
+    @property
+    def n(self) -> int:
+        return self.layers[0].n if self.layers else 0
+
+    def cut(self, n: int) -> None:
+        """Drop what is behind the first `n` positions."""
+        for strip in self.layers:
+            strip.n = min(strip.n, n)
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
+    def gather(self, places: Sequence[int], start: int) -> None:
+        if self.layers:
+            index = torch.tensor(places, device=self.layers[0].keys.device)
+            for strip in self.layers:
+                strip.gather(index, start)

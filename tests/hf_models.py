@@ -1,0 +1,112 @@
+"""Tiny transformers models with random weights, of many architectures, as folders on the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+V = 96
+LIKE_LLAMA: dict[str, Any] = {
+    "vocab_size": V,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+    "tie_word_embeddings": False,
+}
+HEAD = {"head_dim": 8}
+EXPERTS = {"num_experts_per_tok": 2}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": LIKE_LLAMA,
+    "qwen3": {**LIKE_LLAMA, **HEAD},
+    "gemma3_text": {
+        **LIKE_LLAMA,
+        **HEAD,
+        "num_hidden_layers": 4,
+        "sliding_window": 12,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "query_pre_attn_scalar": 8,
+    },
+    "mistral": {**LIKE_LLAMA, **HEAD, "sliding_window": 10},
+    "phi3": {**LIKE_LLAMA, "sliding_window": None},
+    "gpt_neox": {**LIKE_LLAMA, "rotary_pct": 0.5},
+    "olmo2": LIKE_LLAMA,
+    "gpt2": {
+        "vocab_size": V,
+        "n_embd": 32,
+        "n_layer": 3,
+        "n_head": 4,
+        "n_positions": 256,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    },
+    "mixtral": {**LIKE_LLAMA, **EXPERTS, "num_local_experts": 4, "sliding_window": None},
+    "qwen3_moe": {
+        **LIKE_LLAMA,
+        **HEAD,
+        **EXPERTS,
+        "num_experts": 4,
+        "moe_intermediate_size": 24,
+        "norm_topk_prob": True,
+    },
+    "bloom": {
+        "vocab_size": V,
+        "hidden_size": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    },
+}
+RECURRENT: dict[str, dict[str, Any]] = {
+    "mamba": {
+        "vocab_size": V,
+        "hidden_size": 32,
+        "state_size": 8,
+        "num_hidden_layers": 2,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 1,
+    },
+}
+
+
+def model_of(kind: str, seed: int = 0, **changes: Any) -> Any:
+    """With weights large enough that tokens differ in what they say."""
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.for_model(kind, **{**(ARCHITECTURES | RECURRENT)[kind], **changes})
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(0.0, 2.0 / weight.shape[-1] ** 0.5)
+    return model
+
+
+def tokenizer_of() -> Any:
+    """Byte-level BPE without merges: a token is a printable letter; two control tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = [chr(code) for code in range(33, 33 + V - 3)]
+    vocab = {piece: id_ for id_, piece in enumerate(["<s>", "</s>", "Ġ", *letters])}
+    made = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
+
+
+def folder_of(kind: str, folder: Path, **changes: Any) -> Path:
+    """A model as people have it: configuration, weights, tokenizer."""
+    out = folder / kind
+    if not out.exists():
+        model_of(kind, **changes).save_pretrained(out)
+        tokenizer_of().save_pretrained(out)
+    return out
