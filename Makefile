@@ -2,15 +2,18 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup transformers demo test check bench clean
 
 setup:
 	@$(PYTHON) tools/setup.py
 
+transformers:
+	@$(PYTHON) tools/setup.py transformers
+
 demo: setup
 	@$(BIN)/python -m tools.demo
 
-test: setup
+test: transformers
 	$(BIN)/python -m pytest -n auto --dist loadfile --cov=paceline.core --cov=paceline.vocab --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 check: setup

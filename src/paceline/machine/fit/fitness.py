@@ -54,9 +54,8 @@ def format_(target: Facts, draft: Facts) -> Iterator[Reason]:
             "format",
             target.format,
             draft.format,
-            WARNING,
-            f"the {' and the '.join(others)} cannot be run as it is: Paceline runs GGUF files",
-            "convert what is no GGUF file with llama.cpp's convert_hf_to_gguf.py",
+            NOTE,
+            f"the {' and the '.join(others)}: to be run through transformers, which comes with 'paceline[hf]'",
         )
 
 
