@@ -168,22 +168,26 @@ class Transformers:
 
 
 def load(path: Path) -> tuple[Any, Any]:
-    """(model, tokenizer) of a GGUF file."""
+    """(model, tokenizer) of a GGUF file, hf:FILE or not, or of a folder."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
             f"the peer 'transformers' needs {', '.join(missing)}: pip install {' '.join(PACKAGES)}"
         )
-    if not path.is_file():
+    path = Path(str(path).removeprefix("hf:"))
+    if not path.exists():
         raise PeerError(f"transformers: no model file {path}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    where = {"gguf_file": path.name, "local_files_only": True}
+    where: dict[str, Any] = {"local_files_only": True}
+    folder = path if path.is_dir() else path.parent
+    if path.is_file():
+        where["gguf_file"] = path.name
     try:
         with quiet(), redirect_stderr(io.StringIO()):  # one progress bar asks nobody
-            model = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **where).eval()
-            return model, AutoTokenizer.from_pretrained(path.parent, **where)
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **where).eval()
+            return model, AutoTokenizer.from_pretrained(folder, **where)
     except Exception as error:  # of many kinds: each architecture is read by code of its own
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise PeerError(f"transformers cannot load {path.name}: {said}") from error

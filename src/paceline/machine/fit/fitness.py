@@ -55,7 +55,7 @@ def format_(target: Facts, draft: Facts) -> Iterator[Reason]:
             target.format,
             draft.format,
             NOTE,
-            f"the {' and the '.join(others)}: to be run through transformers, which comes with 'paceline[hf]'",
+            f"the {' and the '.join(others)}: to be run through transformers ('paceline[hf]')",
         )
 
 
