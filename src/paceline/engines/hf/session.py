@@ -39,7 +39,7 @@ class Rows:
 
 class HfSession:
     def __init__(self, slots: Slots, n_ctx: int, rewinds: bool) -> None:
-        self._slots, self._n_ctx, self._rewinds = slots, n_ctx, rewinds
+        self.slots, self._n_ctx, self._rewinds = slots, n_ctx, rewinds
         self._slot: Slot | None = None
         self.tokens: list[int] = []
         self._forget()
@@ -66,7 +66,7 @@ class HfSession:
         if n > self._n_ctx:
             raise UsageError(f"{n:,} tokens do not fit the context of {self._n_ctx:,}: use -c")
         if self._slot is None:
-            self._slot, shared = self._slots.take(self, list(tokens))
+            self._slot, shared = self.slots.take(self, list(tokens))
             shared = min(shared, len(tokens) - 1)
             if self._rewinds or shared < len(self._slot.cached):
                 self._slot.trim(shared)
@@ -95,11 +95,16 @@ class HfSession:
 
     def plan(self, tree: DraftTree) -> Rows:
         """What the cache lacks of the sequence and the tree."""
-        grows = self._rooted and tree.starts_with(self._tree)
-        if not grows:
+        if not (self._rooted and tree.starts_with(self._tree)):
             self.rollback()
-        cached, base = len(self.slot.cached), len(self.tokens) - 1
         self._planned = True
+        return self._rows(tree, len(self.slot.cached))
+
+    def _rows(self, tree: DraftTree, cached: int) -> Rows:
+        """cached: tokens of the text that need not be computed."""
+        grows, base = self._rooted and tree.starts_with(self._tree), len(self.tokens) - 1
+        if not grows:
+            self._tree = EMPTY
         known = len(self._tree)
         start = base + 1 + known if grows else cached
         tokens = [] if grows else self.tokens[cached:]

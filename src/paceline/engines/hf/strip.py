@@ -90,4 +90,5 @@ class Strips(Cache):  # type: ignore[misc]  # transformers is untyped here
         if self.layers:
             index = torch.tensor(places, device=self.layers[0].keys.device)
             for strip in self.layers:
-                strip.gather(index, start)
+                if strip.is_initialized:  # a view leaves out some
+                    strip.gather(index, start)

@@ -8,6 +8,7 @@ of one batch are computed one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -37,6 +38,7 @@ from paceline.engines.hf.masks import attends, is_causal
 from paceline.engines.hf.session import HfSession, Rows
 from paceline.engines.hf.strip import Strips
 from paceline.engines.hf.text import HfText
+from paceline.engines.hf.view import ViewSession, reduced
 
 DEFAULT_CONTEXT = 4096
 MAX_BRANCHES, MAX_ROWS = 64, 512
@@ -54,7 +56,7 @@ class HfTarget:
 
     on_pass: told of every forward: rows that were computed, tokens of the first session, seconds."""
 
-    alters = ""
+    alters = ""  # or what a view leaves out
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class HfTarget:
             n_ctx=n_ctx or min(trained, DEFAULT_CONTEXT),
         )
         self._slots = Slots(sessions, self._cache, self._kind.rewinds)
+        self._whole: HfTarget | None = None  # of a view
         self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
         self.on_pass: Callable[[int, int, float], None] | None = None
 
@@ -144,8 +147,33 @@ class HfTarget:
     def memory(self) -> int:
         return int(self._require_open().get_memory_footprint())
 
+    def view(
+        self,
+        *,
+        exits: int = 0,
+        skip_attention: Collection[int] = (),
+        skip_feed_forward: Collection[int] = (),
+    ) -> HfTarget:
+        """A model of the same weights without some of the blocks: those behind the first `exits` layers (0:
+        none), and these layers' own. Raises UsageError."""
+        n = int(text_config(self._require_open().config).num_hidden_layers)
+        if not 0 <= exits <= n or not {*skip_attention, *skip_feed_forward} <= set(range(n)):
+            raise UsageError(f"{self.path}: has {n} layers, numbered from 0: not all of those are there")
+        if not self._kind.rewinds:
+            raise UsageError(f"{self.path}: its state cannot be rolled back: no part of it can draft for it")
+        kept = range(exits or n)
+        attention, feeding = set(kept) - {*skip_attention}, set(kept) - {*skip_feed_forward}
+        view = copy(self)
+        view._model, view._whole = reduced(self._model, attention, feeding), self
+        view._slots = Slots(self.caps.sessions, view._cache, rewinds=True)
+        left_out = 2 * n - len(attention) - len(feeding)
+        view.alters = f"without {left_out} of {2 * n} blocks" if left_out else ""
+        return view
+
     def open(self, beside: Session | None = None) -> HfSession:
         self._require_open()
+        if isinstance(beside, HfSession) and self._whole is not None and beside.slots is self._whole._slots:
+            return ViewSession(beside, self.caps.n_ctx)
         return HfSession(self._slots, self.caps.n_ctx, self._kind.rewinds)
 
     def forget(self) -> None:
@@ -187,9 +215,10 @@ class HfTarget:
         beside = self._kind.most if self._kind.most > 1 and not isinstance(tree, int) else 0
         while left > beside:
             part = min(left, self._kind.most)
-            _, states = self._pass(session, session.plan_reading(part), want)
+            rows = session.plan_reading(part)
+            if rows.tokens:
+                hidden.append(self._pass(session, rows, want)[1])
             session.read(part)
-            hidden.append(states)
             left -= part
         if isinstance(tree, int):
             return HfForward(self, torch.empty(0), 0, n, n, want, features_of(hidden, n, start, want))
@@ -205,6 +234,8 @@ class HfTarget:
     def _pass(self, session: HfSession, rows: Rows, want: Want) -> tuple[Any, Any]:
         """Logits [told, n_vocab], and the inputs of the wanted layers [rows, layers, width]."""
         model, kind = self._require_open(), self._kind
+        if kind.rewinds:
+            session.slot.cache.cut(rows.start)  # a view may have left something behind
         given: dict[str, Any] = {"cache": session.slot.cache, "use_cache": True}
         mask = kind.mask(rows, self._device)
         if mask is not None:

@@ -1,0 +1,149 @@
+"""A model that skips a part of another one's blocks, with the same weights: it drafts for the whole model.
+
+An early exit is the first layers, the norm and the head (LayerSkip, arXiv:2404.16710, without its training);
+a layer skip any choice of attention and feed-forward blocks (Draft & Verify, arXiv:2309.08168). Opened beside
+a session of the whole model a view works on that one's cache: of the text nothing is computed or kept twice,
+and what the view puts behind the text is dropped with the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import copy
+from typing import Any
+
+import torch
+
+from paceline.core.errors import ContractError, UsageError
+from paceline.core.tree import EMPTY, DraftTree
+from paceline.engines.hf.cache import Slot, common_prefix
+from paceline.engines.hf.session import HfSession, Rows
+
+ATTENTION = ("self_attn", "attention", "attn")  # what transformers calls the two parts of a layer
+FEED_FORWARD = ("mlp", "feed_forward", "block_sparse_moe")
+
+
+class ViewSession(HfSession):
+    """beside: the session of the whole model, whose cache it works on."""
+
+    def __init__(self, beside: HfSession, n_ctx: int) -> None:
+        super().__init__(beside.slots, n_ctx, rewinds=True)
+        self._beside = beside
+
+    @property
+    def slot(self) -> Slot:
+        return self._beside.slot
+
+    @property
+    def shared(self) -> int:
+        """Tokens before the root that the whole model has computed."""
+        return common_prefix(self.slot.cached, self.tokens[:-1])
+
+    @property
+    def unread(self) -> int:
+        return max(0, len(self.tokens) - 1 - self.shared) if self.tokens else 0
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        if not self.tokens and not tokens:
+            raise UsageError("the prompt is empty: give at least one token")
+        self.tokens += tokens
+        self._forget()
+
+    def plan_reading(self, n: int) -> Rows:
+        """The whole model reads, and the view with it."""
+        return Rows([], [], self.shared, self.shared, EMPTY, told=0, first=0)
+
+    def read(self, n: int) -> None:
+        """See plan_reading."""
+
+    def plan(self, tree: DraftTree) -> Rows:
+        if not self.tokens:
+            raise ContractError("forward before extend: the session has no root")
+        return self._rows(tree, self.shared)
+
+    def computed(self) -> None:
+        self._rooted = True
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        if not self._rooted:
+            raise ContractError("keep before forward: there is nothing to commit")
+        self._tree.check_path(path)
+        self.extend([*(self._tree.tokens[node] for node in path), root])
+
+    def rollback(self) -> None:
+        self._forget()
+
+    def close(self) -> None:
+        self.tokens = []
+        self._forget()
+
+
+class Skipped(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """In the place of a layer: what comes in goes out."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        if hasattr(layer, "attention_type"):
+            self.attention_type = layer.attention_type
+
+    def forward(self, hidden_states: Any, *_: Any, **__: Any) -> Any:
+        return hidden_states
+
+
+class Nothing(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """In the place of an attention or a feed-forward block, to whose input its output is added."""
+
+    def __init__(self, pairs: bool) -> None:
+        super().__init__()
+        self._pairs = pairs
+
+    def forward(self, hidden_states: Any, *_: Any, **__: Any) -> Any:
+        nothing = torch.zeros_like(hidden_states)
+        return (nothing, None) if self._pairs else nothing
+
+
+def reduced(model: Any, attention: Collection[int], feed_forward: Collection[int]) -> Any:
+    """The model with only these layers' blocks. Raises UsageError where it is not made of such layers."""
+    decoder = model.get_decoder()
+    place, layers = layers_of(decoder)
+    if decoder is None or 0 not in attention:
+        raise UsageError("a view needs the first layer's attention, by which places in the text are counted")
+    chosen = [layer_of(layer, at in attention, at in feed_forward) for at, layer in enumerate(layers)]
+    inner = sharing(decoder)
+    inner._modules[place] = torch.nn.ModuleList(chosen)
+    out = sharing(model)
+    out._modules[next(name for name, one in model._modules.items() if one is decoder)] = inner
+    return out
+
+
+def layers_of(decoder: Any) -> tuple[str, Any]:
+    """What a decoder calls its layers, and they."""
+    n = decoder.config.num_hidden_layers
+    for name, module in decoder._modules.items():
+        if isinstance(module, torch.nn.ModuleList) and len(module) == n:
+            return name, module
+    raise UsageError(f"{type(decoder).__name__}: has no list of layers to choose from")
+
+
+def layer_of(layer: Any, attends: bool, feeds: bool) -> Any:
+    if attends and feeds:
+        return layer
+    if not attends and not feeds:
+        return Skipped(layer)
+    out = sharing(layer)
+    names = FEED_FORWARD if attends else ATTENTION
+    name = next((name for name in names if name in layer._modules), None)
+    if name is None:
+        raise UsageError(
+            f"{type(layer).__name__}: its blocks cannot be skipped one by one; skip whole layers"
+        )
+    out._modules[name] = Nothing(pairs=not attends)
+    return out
+
+
+def sharing(module: Any) -> Any:
+    """A module of its own with the same parts."""
+    out = copy(module)
+    out.__dict__ = dict(module.__dict__)
+    out._modules = dict(module._modules)
+    return out

@@ -1,0 +1,120 @@
+"""Views of a transformers model: parts of it that draft for the whole, on its own cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from hf_models import folder_of
+from paceline.core.decode import decode, start
+from paceline.core.errors import UsageError
+from paceline.core.policy import Fixed
+from paceline.core.ports import Budget, Want
+from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.engines.hf.opener import open_engine
+from paceline.engines.hf.target import HfTarget
+
+PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
+FORK = DraftTree((7, 8, 9, 7), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
+KINDS = ("llama", "gemma3_text", "gpt2", "gpt_neox", "qwen3_moe")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HfTarget]:
+    target = open_engine(
+        folder_of(request.param, tmp_path_factory.mktemp("views")), n_ctx=128, device="cpu", sessions=2
+    )
+    yield target
+    target.close()
+
+
+def said(target: Any, drafter: Any, depth: int) -> tuple[list[int], list[Any]]:
+    request = start(target, drafter, PROMPT, max_tokens=40, ignore_eos=True)
+    steps = [step for _, step in decode(target, drafter, Fixed(Budget(depth, 2 * depth, 2)), [request])]
+    request.close()
+    return [token for step in steps for token in step.tokens], steps
+
+
+def row(target: HfTarget, text: list[int], beside: Any = None, tree: DraftTree = EMPTY) -> np.ndarray:
+    session = target.open(beside)
+    session.extend(text)
+    out = target.forward([(session, tree)], Want())[0]
+    rows = np.stack([out.logits(node) for node in range(len(tree) + 1)])
+    session.close()
+    return rows
+
+
+@pytest.mark.parametrize(
+    "parts", [{"exits": 2}, {"skip_attention": [1], "skip_feed_forward": [1]}, {"skip_feed_forward": [0]}]
+)
+def test_whatever_a_view_skips_the_text_is_plain_text(target: HfTarget, parts: dict[str, Any]) -> None:
+    view = target.view(**parts)
+    plain, _ = said(target, NoDrafter(), 0)
+    target.forget()
+    drafted, steps = said(target, ModelDrafter(view, target.vocab.size), 4)
+    assert drafted == plain
+    assert any(step.drafted for step in steps)
+
+
+def test_a_view_of_everything_is_always_right(target: HfTarget) -> None:
+    view = target.view()
+    assert view.alters == ""
+    _, steps = said(target, ModelDrafter(view, target.vocab.size), 4)
+    assert sum(sum(step.accepted.values()) for step in steps) >= 0.9 * len(steps) * 4
+    assert len(steps) <= 9
+
+
+def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget) -> None:
+    view = target.view(exits=2)
+    whole = target.open()
+    whole.extend(PROMPT)
+    target.forward([(whole, FORK)], Want())
+    whole.keep([0, 2], 11)
+    session = view.open(whole)
+    session.extend([*PROMPT, 7, 9, 11])
+    assert session.unread == 0
+    out = view.forward([(session, FORK)], Want())[0]
+    assert out.computed == 1 + len(FORK)
+    # What the view left behind the text is not seen by the whole model, and what it said is its own.
+    after = target.forward([(whole, FORK)], Want())[0]
+    rows = np.stack([after.logits(node) for node in range(len(FORK) + 1)])
+    whole.close()
+    target.forget()
+    assert np.abs(rows - row(target, [*PROMPT, 7, 9, 11], tree=FORK)).max() < 1e-4
+
+
+def test_an_early_exit_says_beside_what_it_says_alone(target: HfTarget) -> None:
+    """The first layers know nothing of the others."""
+    view = target.view(exits=2)
+    alone = row(view, PROMPT, tree=FORK)
+    whole = target.open()
+    whole.extend(PROMPT)
+    unread = row(view, PROMPT, whole, FORK)  # before the whole model has read anything
+    target.forward([(whole, EMPTY)], Want())
+    read = row(view, PROMPT, whole, FORK)
+    whole.close()
+    assert np.abs(alone - unread).max() < 1e-4
+    assert np.abs(alone - read).max() < 1e-4
+
+
+def test_what_a_view_leaves_out_is_told(target: HfTarget) -> None:
+    assert target.view(skip_attention=[1]).alters.startswith("without 1 of ")
+    for parts in ({"exits": 99}, {"skip_attention": [99]}, {"exits": -1}):
+        with pytest.raises(UsageError, match="not all of those are there"):
+            target.view(**parts)
+    with pytest.raises(UsageError, match="the first layer's attention"):
+        target.view(skip_attention=[0])
+
+
+def test_what_cannot_be_rolled_back_has_no_views(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be rolled back"):
+        open_engine(folder_of("mamba", tmp_path), n_ctx=64, device="cpu").view(exits=1)
