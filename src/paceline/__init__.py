@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from paceline.core.sampling import Sampling as Sampling
     from paceline.core.tree import DraftTree as DraftTree
     from paceline.engines.toy import ToyTarget as ToyTarget
+    from paceline.generating import hf_generate as hf_generate
     from paceline.llm import LLM as LLM
     from paceline.stream import Generation as Generation
 
@@ -31,6 +32,7 @@ _HOMES = {
     "DraftTree": "paceline.core.tree",
     "ToyTarget": "paceline.engines.toy",
     "PacelineError": "paceline.core.errors",
+    "hf_generate": "paceline.generating",
 }
 __all__ = ["__version__", *_HOMES]
 

@@ -18,9 +18,21 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
 
 def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
     """Raises OSError where `path` is not there and MissingExtraError without the libraries."""
+    return told(weights(place_of(path)), settings)
+
+
+def identity_of(model: Any, settings: Mapping[str, Any], /) -> dict[str, Any]:
+    """Of a model in memory: its configuration, and some of its numbers."""
+    digest = hashlib.sha256(model.config.to_json_string().encode())
+    for name, weight in model.named_parameters():
+        digest.update(f"{name}{tuple(weight.shape)}{weight.flatten()[:4].tolist()}".encode())
+    return told(digest.hexdigest(), settings)
+
+
+def told(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     torch, transformers = libraries()
     return {
-        "model": weights(place_of(path)),
+        "model": model,
         "engine": f"transformers {transformers.__version__}, torch {torch.__version__}",
         **{name: settings.get(name, usual) for name, usual in SETTINGS.items()},
     }

@@ -23,9 +23,10 @@ from paceline.core.errors import ContractError, ModelError, UsageError
 from paceline.core.ports import NOTHING, Caps, Features, Session, Want
 from paceline.core.sampling import require_numbers, top_k
 from paceline.core.tree import DraftTree
+from paceline.core.vocab import Vocab
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.hf.cache import Slots
-from paceline.engines.hf.identity import SETTINGS, identity
+from paceline.engines.hf.identity import SETTINGS, identity, identity_of
 from paceline.engines.hf.loading import (
     check_device,
     first_line,
@@ -57,6 +58,8 @@ class HfTarget:
     on_pass: told of every forward: rows that were computed, tokens of the first session, seconds."""
 
     alters = ""  # or what a view leaves out
+    vocab: Vocab
+    path: Path
 
     def __init__(
         self,
@@ -75,16 +78,38 @@ class HfTarget:
             raise UsageError(f"{sessions} sessions: must be at least 1")
         if exact_rows:
             raise UsageError(f"{path}: passes of one shape are for GGUF models; leave --exact-greedy out")
-        self.path = path
         self._given = {"threads": threads, "device": device, "dtype": dtype, "attention": attention}
         self._device = check_device(device)
         with read_once(path):
-            self._tokenizer = load_tokenizer(path)
-            self._model: Any = load_model(path, device=self._device, dtype=dtype, attention=attention)
+            tokenizer = load_tokenizer(path)
+            model = load_model(path, device=self._device, dtype=dtype, attention=attention)
         torch.set_num_threads(threads)
-        config = text_config(self._model.config)
-        self.text = HfText(self._tokenizer, int(config.vocab_size))
-        self.vocab = self.text.vocab(ends_of(self._model.config, self._model.generation_config))
+        self._use(path, model, sessions, n_ctx)
+        self._text: HfText | None = HfText(tokenizer, self.vocab.size)
+        self.vocab = self._text.vocab(self.vocab.eos)
+
+    @classmethod
+    def around(cls, model: Any, *, sessions: int = 1) -> HfTarget:
+        """A model that somebody else has loaded, and goes on using. It has no text."""
+        self = cls.__new__(cls)
+        self._given = {
+            "threads": torch.get_num_threads(),
+            "device": str(model.device),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "attention": str(getattr(model.config, "_attn_implementation", "auto")),
+        }
+        self._device = str(model.device)
+        n_ctx = int(getattr(text_config(model.config), "max_position_embeddings", 0) or DEFAULT_CONTEXT)
+        self._use(Path(model.name_or_path or "model"), model, sessions, n_ctx)
+        self._text = None
+        return self
+
+    def _use(self, path: Path, model: Any, sessions: int, n_ctx: int) -> None:
+        self.path, self._model = path, model
+        config = text_config(model.config)
+        size = int(config.vocab_size)
+        ends = frozenset(end for end in ends_of(model.config, model.generation_config) if end < size)
+        self.vocab = Vocab(size, "", None, ends, False, False, lambda _: b"", lambda _: b"")
         trained = int(getattr(config, "max_position_embeddings", 0) or DEFAULT_CONTEXT)
         self._kind = Kind(self._model, config)
         self.caps = Caps(
@@ -111,6 +136,12 @@ class HfTarget:
         if self._model is None:
             raise UsageError(f"{self.path}: the model is closed; load it again")
         return self._model
+
+    @property
+    def text(self) -> HfText:
+        if self._text is None:
+            raise UsageError(f"{self.path}: was given without its tokenizer, and has no text")
+        return self._text
 
     @property
     def name(self) -> str:
@@ -141,7 +172,9 @@ class HfTarget:
         return {name: self._given.get(name, usual) for name, usual in SETTINGS.items()}
 
     def identity(self) -> dict[str, Any]:
-        return identity(self.path, self.settings)
+        if self._text is not None:
+            return identity(self.path, self.settings)
+        return identity_of(self._require_open(), self.settings)
 
     @property
     def memory(self) -> int:
