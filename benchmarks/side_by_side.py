@@ -179,7 +179,8 @@ class SideBySide:
     def costs(self) -> Costs:
         """As use has refreshed them, at the pace that the machine had in the mean, which at the end may be
         another."""
-        last = next(side.costs for side in self._sides if side.costs is not None)
+        known = [side.costs for side in self._sides if side.costs is not None]
+        last = next((costs for costs in known if costs.draft is not None), known[0])
         change = fmean(self._rows) / last.target.seconds(1, SHALLOW)
         told = last.as_dict()
         for depth in told["target"]["seconds"]:

@@ -58,7 +58,7 @@ def test_it_is_drafted_for_as_any_other_and_says_the_same() -> None:
     [
         ("run", "-m", "toy:", "0 1 2", "-n", "9"),
         ("run", "-m", "toy:", "-md", "toy:noise=0.3", "--json", "0 1 2", "-n", "9"),
-        ("certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2"),
+        ("certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2", "--samples", "200"),
         ("doctor", "-m", "toy:", "--seconds", "0.5"),
     ],
 )
@@ -78,11 +78,15 @@ def altered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("altered")
 def test_a_target_that_is_another_than_its_file_says_is_never_certified(capsys: Capture) -> None:
-    done = command(capsys, "certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2", "--json")
+    done = command(
+        capsys, "certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2", "--samples", "200", "--json"
+    )
     assert done.code != 0
     record = done.json
     assert "4 of 8 experts" in str(record)
-    human = command(capsys, "certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2")
+    human = command(
+        capsys, "certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2", "--samples", "200"
+    )
     assert "the target is not the model in its file (4 of 8 experts)" in human.out + human.err
     assert "CERTIFIED: drafted output is plain output" not in human.out
 
