@@ -62,7 +62,7 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
 def test_the_summary_goes_to_stdout_and_nothing_else_anywhere(capsys: Capture, models: Path) -> None:
     """With the built-in prompts."""
     files = ("-m", models / "target.gguf", "-md", models / "draft.gguf")
-    done = certify(capsys, *files, "-n", "4")
+    done = certify(capsys, *files, "-n", "4", "--samples", "300")
     assert (done.code, done.err) == (0, "")
     said = done.out.splitlines()
     assert len(said) <= 15

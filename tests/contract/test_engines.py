@@ -125,17 +125,12 @@ def transformers_windows(models: Path) -> Engine:
     return through_transformers("gemma3_text", models)
 
 
-def transformers_eager(models: Path) -> Engine:
-    """Attention to which a mask is added."""
-    return through_transformers("llama", models, attention="eager")
-
-
-def through_transformers(kind: str, models: Path, **settings: Any) -> Engine:
+def through_transformers(kind: str, models: Path) -> Engine:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from paceline.engines.hf.target import HfTarget
 
-    target = HfTarget(folder_of(kind, models), n_ctx=256, sessions=SESSIONS, device="cpu", **settings)
+    target = HfTarget(folder_of(kind, models), n_ctx=256, sessions=SESSIONS, device="cpu")
     return Engine(target, ROUNDING)
 
 
@@ -167,7 +162,6 @@ def translated_llama(models: Path) -> Engine:
         llama_exact,
         transformers,
         transformers_windows,
-        transformers_eager,
         translated_toy,
         translated_llama,
     ],

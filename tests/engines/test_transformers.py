@@ -86,9 +86,10 @@ def test_greedy_text_is_that_of_generate(kind: str, folder: Path) -> None:
     assert passes < N  # drafts were accepted
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])  # a mask of truth values, and one that is added
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "mistral"])
-def test_rows_of_a_tree_are_those_of_transformers_own_passes(kind: str, folder: Path) -> None:
-    target = open_engine(folder_of(kind, folder), n_ctx=128, device="cpu")
+def test_rows_of_a_tree_are_those_of_transformers_own_passes(kind: str, attention: str, folder: Path) -> None:
+    target = open_engine(folder_of(kind, folder), n_ctx=128, device="cpu", attention=attention)
     session = target.open()
     session.extend(PROMPT)
     out = target.forward([(session, FORK)], Want())[0]

@@ -25,7 +25,7 @@ from paceline.engines.hf.target import HfTarget
 
 PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
 FORK = DraftTree((7, 8, 9, 7), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
-KINDS = ("llama", "gemma3_text", "gpt2", "gpt_neox", "qwen3_moe")
+KINDS = ("llama", "gemma3_text", "gpt2", "qwen3_moe")
 
 
 @pytest.fixture(scope="module", params=KINDS)
