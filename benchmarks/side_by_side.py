@@ -21,6 +21,7 @@ from paceline.assemble import load
 from paceline.core.cost import SHALLOW, Costs
 from paceline.core.decode import Request, decode, start
 from paceline.core.ports import Learner, Want
+from paceline.core.request import TOGETHER
 from paceline.core.sampling import Sampling
 from paceline.costing import beside, costs_of, refresh, save
 from paceline.engines.recorded import Recording
@@ -95,6 +96,8 @@ class Run:
         )
         self._request.noise = recording.noise
         self._steps = decode(side.target, side.drafter, side.policy, [self._request])
+        while self._request.session.unread > TOGETHER:
+            next(self._steps)
 
     @property
     def done(self) -> bool:
