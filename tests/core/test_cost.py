@@ -6,12 +6,14 @@ import json
 import math
 import random
 from bisect import bisect_left
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.core import theory
 from paceline.core.cost import BUCKETS, MOST, Cost, Costs, bucket
 from paceline.core.errors import UsageError
 
@@ -279,6 +281,20 @@ def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes(
         cost.observe(n, DEPTH, true[n])
     for n in (5, 8):
         assert cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(true[n], rel=0.2)
+
+
+# SmolLM2-135M as shipped, in milliseconds, on two threads of one Zen core: llama.cpp does not repack Q4_1.
+Q4_1 = {1: 13.2, 2: 23.1, 3: 32.0, 4: 36.5, 5: 43.1, 6: 49.6, 7: 55.3, 8: 61.6, 9: 68.9, 10: 73.6, 12: 85.5,
+        16: 107.1, 17: 113.7, 24: 161.5, 32: 208.7, 33: 226.3, 48: 322.6, 64: 393.0}  # fmt: skip
+
+
+def test_a_type_that_is_not_repacked_has_no_cheap_rows_to_draft_for() -> None:
+    """Every row more costs close to half a pass, wherever the draft ends."""
+    curve = thin({}, table=Q4_1).curve(64, DEPTH)
+    assert all(low <= high for low, high in pairwise(curve))
+    rows = [(curve[n] - curve[1]) / (n - 1) / curve[1] for n in range(2, 65)]
+    assert min(rows) == pytest.approx(0.455, abs=0.005)
+    assert theory.break_even(curve[4] / curve[1], 3) == pytest.approx(0.75, abs=0.01)
 
 
 # On the disk.
