@@ -19,8 +19,8 @@ from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.model import ModelDrafter
+from paceline.engines.alike import common_prefix
 from paceline.engines.llama import LlamaTarget, binding
-from paceline.engines.llama.cache import common_prefix
 from paceline.engines.llama.session import LlamaSession
 from paceline.engines.noise import apart, batch_noise, teacher_forced
 from paceline.lab.compare import Difference, explain

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.core.errors import BusyError
+from paceline.engines.alike import common_prefix
 
 
 class Slot:
@@ -57,10 +58,3 @@ class Slots:
         for slot in self._slots:
             if slot.is_free:
                 slot.clear()
-
-
-def common_prefix(a: list[int], b: list[int]) -> int:
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i in range(n) if a[i] != b[i])

@@ -27,11 +27,6 @@ class Rows:
     first: int
 
     @property
-    def lead(self) -> int:
-        """Rows of text before the root's."""
-        return len(self.tokens) - self.told
-
-    @property
     def places(self) -> int:
         """Of the cache after the pass."""
         return self.start + len(self.tokens)

@@ -76,10 +76,6 @@ class Strips(Cache):  # type: ignore[misc]  # transformers is untyped here
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=Strip)
 
-    @property
-    def n(self) -> int:
-        return self.layers[0].n if self.layers else 0
-
     def cut(self, n: int) -> None:
         """Drop what is behind the first `n` positions."""
         for strip in self.layers:

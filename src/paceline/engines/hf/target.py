@@ -24,6 +24,7 @@ from paceline.core.ports import NOTHING, Caps, Features, Session, Want
 from paceline.core.sampling import require_numbers, top_k
 from paceline.core.tree import DraftTree
 from paceline.core.vocab import Vocab
+from paceline.engines.alike import trie_of
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.hf.cache import Slots
 from paceline.engines.hf.identity import SETTINGS, identity, identity_of
@@ -161,11 +162,7 @@ class HfTarget:
 
     @cached_property
     def trie(self) -> TokenTrie:
-        """What grammars are matched with. No token that is or looks like a control token is text to them."""
-        silent, piece = self.text.markers(), self.vocab.piece
-        return TokenTrie(
-            [b"" if token in silent else piece(token) for token in range(self.vocab.size)], self.vocab.eos
-        )
+        return trie_of(self.vocab, self.text.markers())
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -226,18 +223,20 @@ class HfTarget:
         except BaseException as error:  # Ctrl-C too: whatever is in the caches belongs to nobody
             for session, _ in batch:
                 session.rollback()
-            raise self._told(error) from error
+            if (memory := self._memory_error(error)) is not None:
+                raise memory from error
+            raise
         reads = sum(out.read for out in outs)
         if self.on_pass is not None and reads <= FEW:
             rows = sum(out.computed for out in outs)
             self.on_pass(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
 
-    def _told(self, error: BaseException) -> BaseException:
+    def _memory_error(self, error: BaseException) -> ModelError | None:
         lines = first_line(error)
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in lines:
             return ModelError(f"{self.path}: out of memory in a pass ({lines}): use a smaller context (-c)")
-        return error
+        return None
 
     def _answer(self, session: HfSession, tree: DraftTree | int, want: Want) -> HfForward:
         """What is unread is read in chunks, the last of them together with the tree."""
@@ -308,7 +307,6 @@ class Kind:
         self._dtype = model.dtype
         layers = set(getattr(config, "layer_types", None) or ())
         window = getattr(config, "sliding_window", None)
-        self._single = not layers  # all layers are alike
         self.window = int(window) if window and (not layers or WINDOWED in layers) else None
         self.rewinds = layers <= {WHOLE, WINDOWED} and not getattr(model, "_is_stateful", False)
         known = layers <= {WHOLE, WINDOWED} and attention in ("eager", "sdpa")

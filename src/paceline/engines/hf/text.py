@@ -10,6 +10,7 @@ from typing import Any
 from paceline.core import typed
 from paceline.core.errors import ModelError
 from paceline.core.vocab import Vocab
+from paceline.engines.alike import encode_within
 
 # What ends an answer, whatever a configuration forgets: llama.cpp goes by such names too (llama-vocab.cpp).
 ENDS = {
@@ -63,12 +64,7 @@ class HfText:
         return [self.bos, *ids] if add_bos and self.adds_bos and self.bos is not None else list(ids)
 
     def encode_within(self, text: str) -> list[int]:
-        """Token ids of `text` as it continues another: without BOS, and without the space that some
-        tokenizers put before a beginning."""
-        before = self.encode("\n", add_bos=False)
-        tokens = self.encode("\n" + text, add_bos=False)
-        # Where the newline became one with the text, no space was added either.
-        return tokens[len(before) :] if tokens[: len(before)] == before else self.encode(text, add_bos=False)
+        return encode_within(self.encode, text)
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; a control token has none, nor has one that no text can have."""

@@ -16,7 +16,8 @@ import torch
 
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.tree import EMPTY, DraftTree
-from paceline.engines.hf.cache import Slot, common_prefix
+from paceline.engines.alike import common_prefix
+from paceline.engines.hf.cache import Slot
 from paceline.engines.hf.session import HfSession, Rows
 
 ATTENTION = ("self_attn", "attention", "attn")  # what transformers calls the two parts of a layer

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import BusyError, ContractError, UsageError
+from paceline.engines.alike import common_prefix
 from paceline.engines.llama.binding import llama_cpp
 
 MAX_BRANCHES = 64
@@ -101,10 +102,3 @@ class Cache:
             self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
         slot.prompt = slot.prompt if slot.prompt <= len(slot.cached) else 0
         return len(slot.cached)
-
-
-def common_prefix(a: list[int], b: list[int]) -> int:
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next(i for i in range(n) if a[i] != b[i])

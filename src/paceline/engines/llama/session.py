@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.engines.alike import common_prefix
 from paceline.engines.llama.batch import Batch
-from paceline.engines.llama.cache import Cache, Slot, common_prefix
+from paceline.engines.llama.cache import Cache, Slot
 
 
 class LlamaSession:

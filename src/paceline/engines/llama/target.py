@@ -17,6 +17,7 @@ from paceline.core.errors import ContractError, ModelError, UsageError
 from paceline.core.ports import NOTHING, Caps, Features, Session, Want
 from paceline.core.sampling import top_k
 from paceline.core.tree import DraftTree
+from paceline.engines.alike import trie_of
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.llama import binding
 from paceline.engines.llama.batch import Batch
@@ -143,11 +144,7 @@ class LlamaTarget:
 
     @cached_property
     def trie(self) -> TokenTrie:
-        """What grammars are matched with. No token that is or looks like a control token is text to them."""
-        silent, piece = self.text.markers(), self.vocab.piece
-        return TokenTrie(
-            [b"" if token in silent else piece(token) for token in range(self.vocab.size)], self.vocab.eos
-        )
+        return trie_of(self.vocab, self.text.markers())
 
     @property
     def description(self) -> str:

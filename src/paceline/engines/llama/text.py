@@ -8,6 +8,7 @@ from typing import Any
 from paceline.core import typed
 from paceline.core.errors import ModelError
 from paceline.core.vocab import Vocab
+from paceline.engines.alike import encode_within
 from paceline.engines.llama.binding import llama_cpp
 
 KINDS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
@@ -52,12 +53,7 @@ class LlamaText:
             size = -n
 
     def encode_within(self, text: str) -> list[int]:
-        """Token ids of `text` as it continues another: without BOS, and without the space that some
-        tokenizers put before a beginning."""
-        before = self.encode("\n", add_bos=False)
-        tokens = self.encode("\n" + text, add_bos=False)
-        # Where the newline became one with the text, no space was added either.
-        return tokens[len(before) :] if tokens[: len(before)] == before else self.encode(text, add_bos=False)
+        return encode_within(self.encode, text)
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; a control token has none."""
