@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from paceline.core.ports import Drafter, Learner
 from paceline.core.settings import Drafting, checked
 from paceline.core.vocab import Vocab
 from paceline.costing import beside, costs_of, refresh, save, to_stderr
+from paceline.engines.engine import Engine
 from paceline.engines.openers import build_of, is_transformers, open_engine
+from paceline.engines.views import is_view
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
 from paceline.machine.remembered import Remembered, project_of
-from paceline.makers import Corpora, PathLike, check_needs, make_drafter, make_policy
+from paceline.makers import Corpora, PathLike, check_needs, make_drafter, make_policy, viewed
 from paceline.naming import file_of
 
 
@@ -47,16 +49,17 @@ def load(
 
     target: a GGUF file, the folder of a transformers model, or a name as on the command line
     ("ollama:llama3.2:3b", "user/repo:Q4_K_M", "hf:user/repo"); the embedded model if None. draft: a smaller
-    one with the same vocabulary, or with another one and cross_vocab="auto"; beside the embedded target the
-    embedded draft. drafters: names in the order they are called ("lookup", "model"; "none" decodes plainly);
-    by default "auto", all there is something for, each used where it pays by what passes cost on this
-    machine. What they cost is measured when a model is loaded for the first time, in a few seconds, and kept.
+    one with the same vocabulary, or with another one and cross_vocab="auto", or a part of a transformers
+    target ("view:skip=8", see engines/views.py); beside the embedded target the embedded draft. drafters:
+    names in the order they are called ("lookup", "model"; "none" decodes plainly); by default "auto", all
+    there is something for, each used where it pays by what passes cost on this machine. What they cost is
+    measured when a model is loaded for the first time, in a few seconds, and kept.
     n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core, within a
     container's quota. flash_attention: None leaves it to llama.cpp, but on a processor, where it is tried
     this once and a draft model does without. cache_type: f32, f16, bf16 or q8_0.
     device, dtype, attention: of transformers models: cpu, cuda, mps or auto, a GPU where there is one;
-    float32, bfloat16, float16 or auto, as the weights are stored; transformers' name of an implementation, or
-    auto.
+    float32, bfloat16, float16 or auto, as the weights are stored, or int8 or int4, packed from 16 bits
+    (another model then); transformers' name of an implementation, or auto.
     exact_greedy: plain and drafted passes have one shape, n_draft + 1 rows, so that greedy output is plain
     output to the last bit; plain decoding then costs what a drafted pass does.
     corpora: names or folders of what `paceline corpus build` made, or files of n-gram caches in llama.cpp's
@@ -118,7 +121,7 @@ def load(
             )
         small = None
         if draft is not None:
-            small = open_engine(Path(draft), n_ctx=engine.caps.n_ctx, **beside(engine_settings))
+            small = open_draft(draft, engine, engine_settings)
             undo.callback(small.close)
         costs = costs_of(engine, small) if drafting.policy == "rate" else None
         found = Corpora.find(corpora, engine.vocab)
@@ -131,6 +134,14 @@ def load(
         refresh(costs, small)
         llm.on_close(lambda: save(engine, small, costs))
     return llm
+
+
+def open_draft(draft: PathLike, target: Engine, settings: Mapping[str, Any]) -> Engine:
+    """A draft model, or a part of the target (view:...). settings: of the target's engine. To be closed
+    before `target`. Raises UsageError, ModelError or MissingExtraError."""
+    if is_view(draft):
+        return viewed(draft, target, to_stderr)
+    return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **beside(settings))
 
 
 def check_transformers(target: Path, *given: str) -> None:

@@ -20,7 +20,7 @@ from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
 from paceline.core.tree import DraftTree
 from paceline.costing import costs_of, refresh
-from paceline.makers import make_drafter, make_policy
+from paceline.makers import make_drafter, make_policy, viewed
 
 MOST_SESSIONS = 64  # rows of a batch
 
@@ -53,10 +53,10 @@ def hf_generate(
     """For `generate(custom_generate=...)`: greedy decoding and sampling, of one text or several at once.
 
     drafters: names, as `paceline run --draft` has them. draft_model: another loaded model with the same
-    vocabulary. drafting: other settings of drafters (core/settings.py). stream_to: a streamer; transformers
-    does not pass its own `streamer` on. All are given to `generate`. Returns what `generate` returns, without
-    scores. Raises UsageError for beams, several answers to one prompt, and what else only transformers' own
-    loop does.
+    vocabulary, or a part of this one ("view:exit=22", see engines/views.py). drafting: other settings of
+    drafters (core/settings.py). stream_to: a streamer; transformers does not pass its own `streamer` on. All
+    are given to `generate`. Returns what `generate` returns, without scores. Raises UsageError for beams,
+    several answers to one prompt, and what else only transformers' own loop does.
     """
     import torch
 
@@ -125,12 +125,17 @@ def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:
 def loaded_for(model: Any, drafting: Drafting, draft_model: Any) -> Loaded:
     from paceline.engines.hf.target import HfTarget
 
-    made_of = (drafting, None if draft_model is None else id(draft_model))
+    named = draft_model is None or isinstance(draft_model, str)
+    made_of = (drafting, draft_model if named else id(draft_model))
     known: Loaded | None = model.__dict__.get(KEPT)
     if known is not None and known.made_of == made_of:
         return known
     engine: Any = HfTarget.around(model, sessions=MOST_SESSIONS)
-    small: Any = None if draft_model is None else HfTarget.around(draft_model, sessions=MOST_SESSIONS)
+    small: Any = None
+    if isinstance(draft_model, str):
+        small = viewed(draft_model, engine)
+    elif draft_model is not None:
+        small = HfTarget.around(draft_model, sessions=MOST_SESSIONS)
     costs = costs_of(engine, small) if drafting.policy == "rate" and not drafting.plain else None
     drafter, drafting = make_drafter(drafting, engine, small, costs=costs)
     if costs is not None:

@@ -23,7 +23,10 @@ from paceline.core.settings import Drafting
 from paceline.core.vocab import Vocab
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.parts import Parts, Warn
+from paceline.engines.engine import Engine
 from paceline.engines.translated import TranslatedTarget
+from paceline.engines.views import PREFIX, View, Viewable, parse
+from paceline.machine import views
 from paceline.machine.corpora import find_corpus, open_corpus
 from paceline.machine.home import expanded
 from paceline.vocab.intersection import Intersection
@@ -132,6 +135,25 @@ def make_drafter(
     if auto or drafting.policy == "rate":
         return Portfolio(made), drafting
     return ComposedDrafter(made, drafting.least), drafting
+
+
+def viewed(reference: PathLike, target: Engine, warn: Warn = lambda _: None) -> Engine:
+    """The part of `target` that is meant (engines/views.py). Raises UsageError."""
+    if not isinstance(target, Viewable):
+        raise UsageError(
+            f"{reference}: no part of {target.path} can draft for it as it is loaded: views are for "
+            "transformers models (hf:FILE reads a GGUF file with transformers); or write the part to a file "
+            "of its own (paceline views materialise)"
+        )
+    view = parse(reference, target.layers)
+    if view is None:
+        kept = views.recall(target.identity()["model"], warn)
+        if kept is None:
+            raise UsageError(
+                f"{reference}: no view of {target.path} is kept: paceline views search -m MODEL finds one"
+            )
+        view = parse(f"{PREFIX}{kept.words}", target.layers) or View()
+    return target.view(view)
 
 
 def make_policy(drafting: Drafting, costs: Costs | None, clock: Clock = perf_counter) -> Policy:

@@ -9,15 +9,17 @@ from pathlib import Path
 from paceline import zoo
 from paceline.core.errors import ModelError, UsageError
 from paceline.engines.openers import HF, is_toy, is_transformers
+from paceline.engines.views import is_view
 from paceline.machine.hashes import sha256_of
 from paceline.machine.home import expanded
 from paceline.machine.stores.reference import HUB, OLLAMA, PATH, ZOO, Held, Reference, parse
 
 
 def file_of(text: str | os.PathLike[str]) -> Path:
-    """The file to load, of several the first; the toy model, which has none, keeps its name. Raises
+    """The file to load, of several the first; the toy model and views, which have none, keep
+    their names. Raises
     UsageError where a name stands for nothing that is on this machine; a path is left to whoever opens it."""
-    if not isinstance(text, str) or is_toy(text):
+    if not isinstance(text, str) or is_toy(text) or is_view(text):
         return Path(text)
     if text.startswith(HF) and not os.path.exists(text):  # noqa: PTH110
         return for_transformers(text)

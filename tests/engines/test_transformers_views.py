@@ -22,6 +22,8 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engines.hf.opener import open_engine
 from paceline.engines.hf.target import HfTarget
+from paceline.engines.views import View, parse
+from paceline.lab.view_search import Judge, search
 
 PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
 FORK = DraftTree((7, 8, 9, 7), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
@@ -35,6 +37,12 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     )
     yield target
     target.close()
+
+
+def viewed(target: HfTarget, words: str) -> View:
+    view = parse(f"view:{words}", target.layers)
+    assert view is not None
+    return view
 
 
 def said(target: Any, drafter: Any, depth: int) -> tuple[list[int], list[Any]]:
@@ -53,11 +61,9 @@ def row(target: HfTarget, text: list[int], beside: Any = None, tree: DraftTree =
     return rows
 
 
-@pytest.mark.parametrize(
-    "parts", [{"exits": 2}, {"skip_attention": [1], "skip_feed_forward": [1]}, {"skip_feed_forward": [0]}]
-)
-def test_whatever_a_view_skips_the_text_is_plain_text(target: HfTarget, parts: dict[str, Any]) -> None:
-    view = target.view(**parts)
+@pytest.mark.parametrize("words", ["exit=2", "attention=1,feed_forward=1", "feed_forward=0"])
+def test_whatever_a_view_skips_the_text_is_plain_text(target: HfTarget, words: str) -> None:
+    view = target.view(viewed(target, words))
     plain, _ = said(target, NoDrafter(), 0)
     target.forget()
     drafted, steps = said(target, ModelDrafter(view, target.vocab.size), 4)
@@ -66,7 +72,7 @@ def test_whatever_a_view_skips_the_text_is_plain_text(target: HfTarget, parts: d
 
 
 def test_a_view_of_everything_is_always_right(target: HfTarget) -> None:
-    view = target.view()
+    view = target.view(View())
     assert view.alters == ""
     _, steps = said(target, ModelDrafter(view, target.vocab.size), 4)
     assert sum(sum(step.accepted.values()) for step in steps) >= 0.9 * len(steps) * 4
@@ -74,7 +80,7 @@ def test_a_view_of_everything_is_always_right(target: HfTarget) -> None:
 
 
 def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget) -> None:
-    view = target.view(exits=2)
+    view = target.view(View(2))
     whole = target.open()
     whole.extend(PROMPT)
     target.forward([(whole, FORK)], Want())
@@ -94,7 +100,7 @@ def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget)
 
 def test_an_early_exit_says_beside_what_it_says_alone(target: HfTarget) -> None:
     """The first layers know nothing of the others."""
-    view = target.view(exits=2)
+    view = target.view(View(2))
     alone = row(view, PROMPT, tree=FORK)
     whole = target.open()
     whole.extend(PROMPT)
@@ -107,14 +113,78 @@ def test_an_early_exit_says_beside_what_it_says_alone(target: HfTarget) -> None:
 
 
 def test_what_a_view_leaves_out_is_told(target: HfTarget) -> None:
-    assert target.view(skip_attention=[1]).alters.startswith("without 1 of ")
-    for parts in ({"exits": 99}, {"skip_attention": [99]}, {"exits": -1}):
+    view = target.view(View(0, frozenset([1])))
+    assert view.alters.startswith("without 1 of ")
+    assert view.origin.endswith(f" {view.alters}")
+    assert view.identity() == target.identity() | {"view": "attention=1"}
+    for wrong in (View(99), View(0, frozenset([99])), View(-1)):
         with pytest.raises(UsageError, match="not all of those are there"):
-            target.view(**parts)
+            target.view(wrong)
     with pytest.raises(UsageError, match="the first layer's attention"):
-        target.view(skip_attention=[0])
+        target.view(View(0, frozenset([0])))
 
 
 def test_what_cannot_be_rolled_back_has_no_views(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be rolled back"):
-        open_engine(folder_of("mamba", tmp_path), n_ctx=64, device="cpu").view(exits=1)
+        open_engine(folder_of("mamba", tmp_path), n_ctx=64, device="cpu").view(View(1))
+
+
+def idle(target: HfTarget, layer: int) -> None:
+    """Make a layer add nothing to what goes through it."""
+    import torch
+
+    with torch.inference_mode():
+        for name, weight in target._model.get_decoder().layers[layer].named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight.zero_()
+
+
+def test_hidden_states_tell_which_layer_does_nothing(tmp_path: Path) -> None:
+    target = open_engine(folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device="cpu")
+    idle(target, 3)
+    found = target.closest(PROMPT, 4, 9)
+    assert found[0] == {3}
+    assert [len(layers) for layers in found] == [1, 2, 3]  # never the first and the last
+    assert all(layers <= {1, 2, 3} and 3 in layers for layers in found)
+
+
+def test_a_search_finds_the_layer_that_does_nothing(tmp_path: Path) -> None:
+    target = open_engine(
+        folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device="cpu", sessions=2
+    )
+    idle(target, 2)
+    texts = []
+    for prompt in (PROMPT, PROMPT[::-1]):
+        request = start(target, NoDrafter(), prompt, max_tokens=12, ignore_eos=True)
+        steps = list(decode(target, NoDrafter(), Fixed(Budget(0, 0)), [request]))
+        request.close()
+        texts.append((prompt, [token for _, step in steps for token in step.tokens]))
+    judge = Judge(target, texts)
+    for methods in (("clasp",), ("random",)):
+        found = list(search(judge, tries=15, blocks=2, methods=methods, guides=texts, closest=target.closest))
+        best = max(found, key=lambda one: one.agreement)
+        assert (best.agreement, best.view) == (1.0, View(0, frozenset([2]), frozenset([2])))
+        assert best.share < 1.0 < best.speed
+        assert len({one.view for one in found}) == len(found) <= 15
+    judge.close()
+
+
+def test_bayesian_optimisation_proposes_what_was_not_tried(tmp_path: Path) -> None:
+    pytest.importorskip("bayes_opt")
+    target = open_engine(
+        folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device="cpu", sessions=1
+    )
+    judge = Judge(target, [(PROMPT, PROMPT[:6])])
+    found = list(search(judge, tries=9))
+    assert {one.method for one in found} == {"evenly", "random", "bayes"}
+    assert len({one.view for one in found}) == 9
+    judge.close()
+
+
+def test_a_search_that_cannot_be_is_refused(target: HfTarget) -> None:
+    judge = Judge(target, [(PROMPT, PROMPT[:6])])
+    with pytest.raises(UsageError, match="method 'luck': choose from evenly, clasp, random, bayes"):
+        list(search(judge, tries=1, methods=["luck"]))
+    with pytest.raises(UsageError, match="99 blocks: of "):
+        list(search(judge, tries=1, blocks=99))
+    judge.close()

@@ -26,6 +26,7 @@ from paceline.cli import (
     replay,
     run,
     transplant,
+    views,
     zoo,
 )
 from paceline.cli.exits import CLOSED_PIPE, INTERRUPTED
@@ -67,6 +68,7 @@ app.command(
 app.command("pull", cls=GroupedCommand, short_help="Download a model.", epilog=options.EPILOG)(pull.pull)
 app.add_typer(bench_history.commands, name="bench")
 app.add_typer(corpus.app, name="corpus")
+app.add_typer(views.app, name="views")
 app.add_typer(zoo.app, name="zoo")
 
 

@@ -161,7 +161,7 @@ Dtype = Annotated[
         "--dtype",
         panel=MODELS,
         metavar="TYPE",
-        help="Of its weights: float32, bfloat16, float16, or auto, as they are stored.",
+        help="Of its weights: auto, as they are stored; float32, bfloat16, float16; or packed: int8, int4.",
     ),
 ]
 Attention = Annotated[

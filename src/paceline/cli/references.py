@@ -30,10 +30,11 @@ def resolved(text: str) -> Path:
     """The file to load, of several the first. Where a name was given instead of a path, stderr is told what
     it stands for. Raises UsageError where that is not on this machine."""
     from paceline.engines.openers import HF, is_toy
+    from paceline.engines.views import is_view
     from paceline.machine.stores.reference import PATH, parse
     from paceline.naming import file_of, held, path_of
 
-    if is_toy(text):
+    if is_toy(text) or is_view(text):
         return Path(text)
     if text.startswith(HF):
         place = file_of(text)

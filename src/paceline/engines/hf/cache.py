@@ -54,6 +54,11 @@ class Slots:
         best.owner = weakref.ref(owner)
         return best, common_prefix(best.cached, tokens)
 
+    @property
+    def memory(self) -> int:
+        """Bytes, as far as the caches tell."""
+        return sum(int(getattr(slot.cache, "memory", 0)) for slot in self._slots)
+
     def forget(self) -> None:
         for slot in self._slots:
             if slot.is_free:

@@ -16,7 +16,8 @@ from typing import Any
 from paceline.core.errors import MissingExtraError, ModelError, UsageError
 
 PREFIX = "hf:"  # before a file that another engine would open
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+PACKED = ("int8", "int4")  # see packed.py
+DTYPES = ("auto", "float32", "bfloat16", "float16", *PACKED)
 
 
 def place_of(path: Path) -> Path:
@@ -124,7 +125,12 @@ def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype_of(torch, dtype, path), trust_remote_code=False, **given
         )
-        return model.to(device).eval()
+        model = model.to(device).eval()
+        if dtype in PACKED:
+            from paceline.engines.hf.packed import pack
+
+            pack(model, dtype)
+        return model
 
 
 def load_tokenizer(path: Path) -> Any:
@@ -136,12 +142,13 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def dtype_of(torch: Any, name: str, path: Path) -> Any:
-    """auto: as the weights are stored; of a GGUF file, which is unpacked, 32 bits. Raises UsageError."""
+    """auto: as the weights are stored; of a GGUF file, which is unpacked, 32 bits. What is to be packed is
+    read in 16 bits. Raises UsageError."""
     if name not in DTYPES:
         raise UsageError(f"dtype {name!r}: choose from {', '.join(DTYPES)}")
     if name == "auto":
         return torch.float32 if place_of(path).is_file() else "auto"
-    return getattr(torch, name)
+    return torch.bfloat16 if name in PACKED else getattr(torch, name)
 
 
 def check_device(device: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,4 +43,17 @@ def lineage(rows: Rows) -> Attends:
     for node, parent in enumerate(rows.tree.parents):
         if parent != ROOT:
             out[node] |= out[parent]
+    return out
+
+
+def side_by_side(masks: Sequence[Attends]) -> Attends:
+    """One mask of all their rows and places, each at its own."""
+    if len(masks) == 1:
+        return masks[0]
+    out = np.zeros(np.sum([mask.shape for mask in masks], axis=0), np.bool_)
+    row = place = 0
+    for mask in masks:
+        rows, places = mask.shape
+        out[row : row + rows, place : place + places] = mask
+        row, place = row + rows, place + places
     return out

@@ -8,8 +8,9 @@ from typing import Any
 from paceline.core.vocab import Vocab
 from paceline.engines.engine import Build
 from paceline.engines.hf.identity import identity as identity
+from paceline.engines.hf.kind import ends_of, text_config
 from paceline.engines.hf.loading import libraries, load_config, load_tokenizer, read_once
-from paceline.engines.hf.target import HfTarget, ends_of, text_config
+from paceline.engines.hf.target import HfTarget
 from paceline.engines.hf.text import HfText
 
 

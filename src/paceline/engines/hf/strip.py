@@ -81,6 +81,12 @@ class Strips(Cache):  # type: ignore[misc]  # transformers is untyped here
         for strip in self.layers:
             strip.n = min(strip.n, n)
 
+    @property
+    def memory(self) -> int:
+        """Bytes, room for more included."""
+        held = [strip for strip in self.layers if strip.is_initialized]
+        return sum(int(strip.keys.nbytes + strip.values.nbytes) for strip in held)
+
     @torch.inference_mode()  # type: ignore[untyped-decorator]  # torch is untyped here
     def gather(self, places: Sequence[int], start: int) -> None:
         if self.layers:
@@ -88,3 +94,22 @@ class Strips(Cache):  # type: ignore[misc]  # transformers is untyped here
             for strip in self.layers:
                 if strip.is_initialized:  # a view leaves out some
                     strip.gather(index, start)
+
+
+class Together(Cache):  # type: ignore[misc]  # transformers is untyped here
+    """The caches of several sessions as one for a pass: of its rows the first so many are the first one's.
+    Each keeps what is its own; who sees what is the mask's matter."""
+
+    def __init__(self, caches: Sequence[Strips], rows: Sequence[int]) -> None:
+        super().__init__(layers=[])
+        self._caches, self._rows = caches, list(rows)
+
+    def update(self, key_states: Any, value_states: Any, layer_idx: int, *_: Any, **__: Any) -> Any:
+        parts = zip(
+            self._caches, key_states.split(self._rows, 2), value_states.split(self._rows, 2), strict=True
+        )
+        found = [cache.update(keys, values, layer_idx) for cache, keys, values in parts]
+        return torch.cat([keys for keys, _ in found], 2), torch.cat([values for _, values in found], 2)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return sum(cache.get_seq_length(layer_idx) for cache in self._caches)

@@ -9,11 +9,12 @@ from typing import Any
 
 import psutil
 
-from paceline.assemble import load
+from paceline.assemble import load, open_draft
 from paceline.core.cost import Cost, Costs
 from paceline.core.settings import Drafting
 from paceline.costing import beside, costs_of, refresh, save, to_stderr
 from paceline.engines.engine import Engine
+from paceline.engines.views import is_view
 from paceline.llm import LLM
 from paceline.makers import Corpora, make_drafter, make_policy
 
@@ -32,7 +33,7 @@ class Models:
         self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
         self.memory = 0
         self.added: dict[Path, int] = {}
-        self._drafts: dict[Path, LLM] = {}
+        self._drafts: dict[Path, Engine] = {}
         self._costs: dict[Path | None, Costs] = {}  # by draft
 
     def llm(self, drafting: Drafting, draft: Path | None) -> LLM:
@@ -59,14 +60,17 @@ class Models:
             self._costs[draft] = costs
         return self._costs[draft]
 
-    def _small(self, draft: Path | None) -> Engine | None:
-        return None if draft is None else self._draft(draft).target
-
-    def _draft(self, path: Path) -> LLM:
+    def _small(self, path: Path | None) -> Engine | None:
+        if path is None:
+            return None
         if path not in self._drafts:
             before = resident()
             given = self._given | {"n_ctx": self.plain.target.caps.n_ctx, "exact_greedy": False}
-            self._drafts[path] = load(path, drafters="none", **beside(given))
+            self._drafts[path] = (
+                open_draft(path, self.plain.target, given)
+                if is_view(path)
+                else load(path, drafters="none", **beside(given)).target
+            )
             self.added[path] = max(0, resident() - before)
         return self._drafts[path]
 

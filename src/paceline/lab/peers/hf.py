@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -18,6 +18,7 @@ from typing import Any
 
 from paceline.core.errors import MissingExtraError, PeerError, UsageError
 from paceline.core.sampling import Sampling
+from paceline.engines.views import is_view, parse
 from paceline.lab.system import Answer, Ask
 
 DRAFTING = ("none", "model", "lookup")
@@ -30,11 +31,15 @@ class Clock:
     the prompt too, so that what is beyond the prompt was drafted."""
 
     n_prompt: int
+    layers: Callable[[], int]  # that a pass goes through now: an early exit is the same module
     began: float = 0.0
     times: list[float] = field(default_factory=list)  # s, of each put
     parts: list[list[int]] = field(default_factory=list)  # what each pass of the target gave
     drafted: list[int] = field(default_factory=list)  # in each pass
     _prompt: bool = True
+
+    def __post_init__(self) -> None:
+        self._all = self.layers()
 
     def put(self, tokens: Any) -> None:
         if self._prompt:  # comes first, and is no answer
@@ -47,6 +52,8 @@ class Clock:
         """Streamers have it."""
 
     def hook(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        if self.layers() < self._all:
+            return
         rows = int(kwargs["input_ids"].shape[1])
         self.drafted.append(rows - (1 if self.drafted else self.n_prompt))
 
@@ -56,8 +63,9 @@ class Transformers:
 
     drafting: "none" is plain decoding, "model" assisted generation by `draft`, at a constant n_draft and
     with p_min as its confidence threshold (0: never stops early; else transformers moves it by itself where
-    scikit-learn is installed), "lookup" its prompt lookup, which knows no p_min. Sampled, it applies the
-    temperature before the filters, unlike llama.cpp and Paceline.
+    scikit-learn is installed), "lookup" its prompt lookup, which knows no p_min. A draft that is the view
+    exit=N of the target is its early exit. Sampled, it applies the temperature before the filters, unlike
+    llama.cpp and Paceline.
     Raises MissingExtraError, UsageError, or PeerError where it cannot load a file.
     """
 
@@ -81,10 +89,13 @@ class Transformers:
         self.name = name or {"none": "transformers"}.get(drafting, f"transformers {drafting}")
         self._drafting, self._n_draft, self._threads = drafting, n_draft, threads
         self._target, self._tokenizer = load(target)
-        self._draft = None if draft is None else load(draft)[0]
-        if self._draft is not None:
-            check_vocabulary(self._target, self._draft)
-            settings = self._draft.generation_config
+        self._config = self._target.get_decoder().config
+        self._exits = 0 if draft is None else exit_of(draft, self._config.num_hidden_layers)
+        self._draft = None if draft is None or self._exits else load(draft)[0]
+        if draft is not None:
+            if self._draft is not None:
+                check_vocabulary(self._target, self._draft)
+            settings = (self._draft or self._target).generation_config
             settings.num_assistant_tokens = n_draft
             settings.num_assistant_tokens_schedule = "constant"
             settings.assistant_confidence_threshold = p_min
@@ -100,7 +111,8 @@ class Transformers:
                 f"{self.name}: the prompt's {len(ask.tokens):,} tokens and {ask.max_tokens:,} more do not "
                 f"fit the model's context of {room:,}"
             )
-        clock = Clock(len(ask.tokens))
+        clock = Clock(len(ask.tokens), lambda: int(self._config.num_hidden_layers))
+        layers = self._config.num_hidden_layers
         handle = self._target.register_forward_pre_hook(clock.hook, with_kwargs=True)
         try:
             with quiet(), self._on_its_threads():
@@ -108,6 +120,7 @@ class Transformers:
         except (RuntimeError, ValueError, IndexError) as error:
             raise PeerError(f"{self.name} failed: {error}") from error
         finally:
+            self._config.num_hidden_layers = layers  # an early exit that failed leaves fewer
             handle.remove()
         return [self._answered(ask, clock)]
 
@@ -118,7 +131,9 @@ class Transformers:
         how = sampling_arguments(ask.sampling) | {"streamer": clock, "max_new_tokens": ask.max_tokens}
         # None would not turn it off: generate() then takes the model's own.
         self._target.generation_config.eos_token_id = None if ask.ignore_eos else self._tokenizer.eos_token_id
-        if self._drafting == "model":
+        if self._exits:
+            how["assistant_early_exit"] = self._exits
+        elif self._drafting == "model":
             how["assistant_model"] = self._draft
         elif self._drafting == "lookup":
             how["prompt_lookup_num_tokens"] = self._n_draft
@@ -165,6 +180,16 @@ class Transformers:
 
     def close(self) -> None:
         self._target = self._draft = None
+
+
+def exit_of(draft: Path, layers: int) -> int:
+    """The layers of a view; 0 for a model of its own. Raises UsageError for a view that leaves out others."""
+    if not is_view(draft):
+        return 0
+    view = parse(draft, layers)
+    if view is None or view.attention or view.feed_forward:
+        raise UsageError(f"transformers: of views it has early exits alone (view:exit=N), not {draft}")
+    return view.exits
 
 
 def load(path: Path) -> tuple[Any, Any]:

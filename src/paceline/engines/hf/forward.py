@@ -1,0 +1,71 @@
+"""What a pass has to say about one session's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.core.answers import Answers
+from paceline.core.errors import ContractError
+from paceline.core.ports import NOTHING, Features, Want
+from paceline.core.sampling import require_numbers, top_k
+
+
+class HfForward(Answers):
+    """Rows `first`, `first + 1`, ... of one session; what is asked for comes off the device, and no more.
+    read: tokens of a prompt among those computed. is_last: whether this is still the target's last pass."""
+
+    def __init__(
+        self,
+        is_last: Callable[[], bool],
+        rows: Any,
+        first: int,
+        computed: int,
+        read: int,
+        want: Want,
+        features: Features,
+    ) -> None:
+        self._is_last, self._rows, self._first, self.read = is_last, rows, first, read
+        self._best: list[int] | None = None
+        if want.top_k > 0 and len(rows) > 0:
+            best = likeliest(rows, want.top_k)
+            features = Features(best, features.hidden, features.lead, features.start)
+        super().__init__(computed, features)
+
+    def _place(self, row: int) -> int:
+        if not self._is_last():
+            raise ContractError("this answer was overwritten by the target's next forward")
+        if not self._first <= row < self._first + len(self._rows):
+            raise ContractError(f"row {row} is not among those this forward computed")
+        return row - self._first
+
+    def argmax(self, row: int) -> int:
+        at = self._place(row)
+        if self._best is None:  # all rows at once, on the device
+            best = self._rows.argmax(-1)
+            values = self._rows.gather(-1, best[:, None])[:, 0].float()
+            self._best, self._values = best.tolist(), values.cpu().numpy()
+        require_numbers(self._values[at])
+        return self._best[at]
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        out: NDArray[np.float32] = self._rows[self._place(row)].float().cpu().numpy()
+        return out
+
+
+def likeliest(rows: Any, k: int) -> NDArray[np.int64]:
+    """[rows, k], largest first, the lowest id of equals first."""
+    if rows.device.type == "cpu":
+        return np.stack([top_k(row, k) for row in rows.float().numpy()])
+    best: NDArray[np.int64] = rows.sort(-1, descending=True, stable=True).indices[:, :k].cpu().numpy()
+    return best
+
+
+def features_of(hidden: Sequence[Any], lead: int, start: int, want: Want) -> Features:
+    if not want.layers or not hidden:
+        return NOTHING
+    return Features(None, torch.cat(list(hidden)), lead, start)

@@ -1,0 +1,72 @@
+"""What is to be known of an architecture before rows can be given to it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.engines.hf.masks import attends, is_causal, side_by_side
+from paceline.engines.hf.session import Rows
+
+CHUNK = 512  # tokens of prompts in one pass
+WINDOWED, WHOLE = "sliding_attention", "full_attention"
+ONE_BY_ONE = ("mamba", "falcon_mamba", "jamba", "zamba")  # take no state into a pass of several tokens
+
+
+class Kind:
+    """What is to be known of an architecture. masks: it can be told who attends to whom. rewinds: its cache
+    can. window: of the layers that do not see all of the text. most: tokens that it may read in one pass."""
+
+    def __init__(self, model: Any, config: Any) -> None:
+        takes = inspect.signature(model.forward).parameters
+        self.takes_positions, self.takes_few = "position_ids" in takes, "logits_to_keep" in takes
+        attention = str(getattr(config, "_attn_implementation", "eager"))
+        self._adds = attention == "eager"  # a mask of truth values would be added, and mask nothing
+        self._dtype = model.dtype
+        layers = set(getattr(config, "layer_types", None) or ())
+        window = getattr(config, "sliding_window", None)
+        self.window = int(window) if window and (not layers or WINDOWED in layers) else None
+        self.rewinds = layers <= {WHOLE, WINDOWED} and not getattr(model, "_is_stateful", False)
+        known = layers <= {WHOLE, WINDOWED} and attention in ("eager", "sdpa")
+        biased = bool(getattr(config, "alibi", False)) or config.model_type in ("bloom", "mpt")
+        self.masks = known and not biased and self.takes_positions and self.rewinds
+        self._mixed = layers >= {WHOLE, WINDOWED}
+        self.most = 1 if config.model_type in ONE_BY_ONE else CHUNK
+
+    def mask(self, rows: Sequence[Rows], device: str) -> Any:
+        """Of the rows of several sessions, one after the other, which do not see each other. None where the
+        model's own is meant."""
+        alone = len(rows) == 1 and (rows[0].start == 0 or len(rows[0].tokens) == 1)
+        far = any(self.window is not None and one.places > self.window for one in rows)
+        if not self.masks or (alone and is_causal(rows[0]) and not far):
+            return None
+        whole = self._tensor(side_by_side([attends(one) for one in rows]), device)
+        if self.window is None or not (far or self._mixed):
+            return whole
+        windowed = self._tensor(side_by_side([attends(one, self.window) for one in rows]), device)
+        return {WHOLE: whole, WINDOWED: windowed} if self._mixed else windowed
+
+    def _tensor(self, mask: NDArray[np.bool_], device: str) -> Any:
+        attends = torch.from_numpy(mask)[None, None].to(device)
+        if not self._adds:
+            return attends
+        return torch.zeros(attends.shape, dtype=self._dtype, device=device).masked_fill_(~attends, -torch.inf)
+
+
+def text_config(config: Any) -> Any:
+    """Of a model that sees as well, the part that reads."""
+    return config.get_text_config(decoder=True)
+
+
+def ends_of(config: Any, generation: Any) -> Collection[int]:
+    """What ends a text, by both of a model's configurations."""
+    found: set[int] = set()
+    for one in (config, generation):
+        said = getattr(one, "eos_token_id", None)
+        found.update(said if isinstance(said, list | tuple) else () if said is None else (said,))
+    return found

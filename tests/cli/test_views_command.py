@@ -1,0 +1,148 @@
+"""`paceline views`, and drafting with what it finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import HOME, Done, command
+from hf_models import folder_of
+from paceline import zoo
+from paceline.machine.views import KeptView, keep, recall
+from paceline.zoo.shorten import layers_of
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    return folder_of("llama", tmp_path_factory.mktemp("model"), num_hidden_layers=6)
+
+
+class Said:
+    """The command line, in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *args: str | Path) -> Done:
+        return command(self._capsys, *args, PACELINE_THREADS="1", PACELINE_FLASH_ATTN="on")
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    return Said(capsys)
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("suite") / "words.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text * 3}) + "\n" for text in ("abc", "hello", "x=y;")))
+    return path
+
+
+def test_what_a_search_finds_is_kept_and_drafts(said: Said, model: Path, suite: Path) -> None:
+    given = ("-m", str(model), "--suite", str(suite), "--items", "2", "-n", "12", "--threads", "1")
+    before = said("run", "-m", model, "-md", "view:", "abc", "-n", "8")
+    before.refused(2, "no view of", "paceline views search")
+    done = said("views", "search", *given, "--tries", "9", "--methods", "evenly,clasp,random", "--json")
+    assert done.code == 0, done.err
+    found = done.json
+    assert {one["method"] for one in found["tried"]} == {"evenly", "clasp", "random"}
+    assert len(found["tried"]) == 9
+    assert found["kept"]["tries"] == 9
+    assert found["kept"]["judged"] == 12  # the second of the three answers
+    words = found["kept"]["words"]
+    run = said("run", "-m", model, "-md", "view:", "--draft", "model", "--json", "abc", "-n", "8")
+    named = said("run", "-m", model, "-md", f"view:{words}", "--draft", "model", "--json", "abc", "-n", "8")
+    plain = said("run", "-m", model, "--draft", "none", "--json", "abc", "-n", "8")
+    assert run.json["text"] == named.json["text"] == plain.json["text"]
+    assert run.json["stats"]["drafted"] == named.json["stats"]["drafted"] > 0
+
+
+def test_its_table_says_what_to_expect(said: Said, model: Path, suite: Path) -> None:
+    done = said(
+        "views", "search", "-m", model, "--suite", suite, "--items", "1", "-n", "8", "--tries", "3",
+        "--blocks", "2", "--methods", "evenly,random", "--threads", "1",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "found by" in done.out
+    assert "2 of 12" in done.out
+    assert "On other texts" in done.out
+    assert "paceline run -m" in done.out
+
+
+@pytest.mark.parametrize("draft", ["model", "cascade", "auto"])
+def test_a_view_drafts_whoever_calls_it(said: Said, model: Path, draft: str) -> None:
+    given = ("run", "-m", model, "--json", "-n", "24", "abcabcabcabc")
+    plain = said(*given, "--draft", "none")
+    drafted = said(*given, "-md", "view:skip=2", "--draft", draft)
+    assert drafted.code == 0, drafted.err
+    assert drafted.json["text"] == plain.json["text"]
+
+
+def test_a_bench_takes_views(said: Said, model: Path, suite: Path) -> None:
+    done = said(
+        "bench", "-m", model, "-md", "view:exit=5", "--suite", suite, "-n", "8", "--rounds", "1",
+        "--methods", "model:n_draft=2", "--threads", "1", "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "model:n_draft=2" in done.out
+
+
+def test_views_that_cannot_be_are_refused(said: Said, model: Path, tmp_path: Path) -> None:
+    said("run", "-m", model, "-md", "view:exit=7", "x").refused(2, "has 6 layers")
+    said("run", "-m", model, "-md", "view:layers=7", "x").refused(2, "write view:exit=N")
+    said("run", "-m", zoo.target_path(), "-md", "view:exit=2", "x").refused(
+        2, "views are for transformers models", "materialise"
+    )
+    said("views", "search", "-m", zoo.target_path(), "--items", "1").refused(2, "cannot leave blocks out")
+    said("views", "search", "-m", model, "--tries", "0").refused(2, "at least 1")
+    said("views", "search", "-m", model, "--methods", "luck").refused(2, "'luck'")
+
+
+def test_a_part_of_a_gguf_file_drafts_for_it(said: Said, tmp_path: Path) -> None:
+    out = tmp_path / "part.gguf"
+    n = layers_of(zoo.target_path())
+    done = said("views", "materialise", "-m", zoo.target_path(), "--view", f"exit={n - 1}", out)
+    assert (done.code, done.out.strip()) == (0, str(out)), done.err
+    assert f"{n - 1} of {n} layers" in done.err
+    given = ("run", "--json", "-n", "16", "def main(")
+    plain = said(*given, "--draft", "none")
+    drafted = said(*given, "-md", out, "--draft", "model")
+    assert drafted.json["text"] == plain.json["text"]
+    assert drafted.json["stats"]["drafted"] > 0
+    again = said("views", "materialise", "-m", zoo.target_path(), "--view", "exit=1", out)
+    again.refused(2, "exists")
+
+
+@pytest.mark.parametrize(
+    ("view", "why"),
+    [
+        ("attention=1", "half of a layer"),
+        ("", "write exit=N or skip=N"),
+        ("exit=99", "layers, numbered from 0"),
+        ("exit=two", "write view:exit=N"),
+    ],
+)
+def test_parts_that_cannot_be_written_are_refused(said: Said, view: str, why: str, tmp_path: Path) -> None:
+    done = said("views", "materialise", "-m", zoo.target_path(), "--view", view, tmp_path / "out.gguf")
+    done.refused(2, why)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kept_view_that_is_damaged_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME, str(tmp_path))
+    warned: list[str] = []
+    view = KeptView("skip=2", 0.5, 0.9, 96, "bayes", 60)
+    assert recall("a model", warned.append) is None
+    assert keep("a model", view, warned.append)
+    assert recall("a model", warned.append) == view
+    assert recall("another", warned.append) is None
+    assert warned == []
+    (file,) = (tmp_path / "views").iterdir()
+    file.write_text(file.read_text().replace('"words"', '"word"'))
+    assert recall("a model", warned.append) is None
+    assert "search again" in warned[0]
