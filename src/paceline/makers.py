@@ -22,10 +22,10 @@ from paceline.core.rate import Rate
 from paceline.core.settings import Drafting
 from paceline.core.vocab import Vocab
 from paceline.drafters.compose import ComposedDrafter, Portfolio
-from paceline.drafters.parts import Parts, Warn
+from paceline.drafters.parts import MODEL, Parts, Warn
 from paceline.engines.engine import Engine
 from paceline.engines.translated import TranslatedTarget
-from paceline.engines.views import PREFIX, View, Viewable, parse
+from paceline.engines.views import PREFIX, Accompanied, View, Viewable, parse, parse_all
 from paceline.machine import views
 from paceline.machine.corpora import find_corpus, open_corpus
 from paceline.machine.home import expanded
@@ -131,7 +131,13 @@ def make_drafter(
         return make("none", parts), drafting
     auto = drafting.drafters == ("auto",)
     usable = [row for row in DRAFTERS.values() if row.in_auto and not row.missing(available)]
-    made = [make(row.name, parts) for row in (usable if auto else drafting.rows)]
+    rows = usable if auto else drafting.rows
+    made = [make(row.name, parts) for row in rows]
+    if isinstance(draft, Accompanied) and any(row.name == MODEL for row in rows):
+        made += [
+            make(MODEL, replace(parts, draft=other, name=f"{MODEL} {n}"))
+            for n, other in enumerate(draft.besides, 2)
+        ]
     if auto or drafting.policy == "rate":
         return Portfolio(made), drafting
     return ComposedDrafter(made, drafting.least), drafting
@@ -145,15 +151,21 @@ def viewed(reference: PathLike, target: Engine, warn: Warn = lambda _: None) -> 
             "transformers models (hf:FILE reads a GGUF file with transformers); or write the part to a file "
             "of its own (paceline views materialise)"
         )
-    view = parse(reference, target.layers)
-    if view is None:
-        kept = views.recall(target.identity()["model"], warn)
-        if kept is None:
-            raise UsageError(
-                f"{reference}: no view of {target.path} is kept: paceline views search -m MODEL finds one"
-            )
-        view = parse(f"{PREFIX}{kept.words}", target.layers) or View()
-    return target.view(view)
+    found = [one or kept_view(reference, target, warn) for one in parse_all(reference, target.layers)]
+    first, *others = (target.view(one) for one in found)
+    if isinstance(first, Accompanied):
+        first.besides = others
+    return first
+
+
+def kept_view(reference: PathLike, target: Any, warn: Warn) -> View:
+    """The one that was searched for. Raises UsageError where none is kept."""
+    kept = views.recall(target.identity()["model"], warn)
+    if kept is None:
+        raise UsageError(
+            f"{reference}: no view of {target.path} is kept: paceline views search -m MODEL finds one"
+        )
+    return parse(f"{PREFIX}{kept.words}", target.layers) or View()
 
 
 def make_policy(drafting: Drafting, costs: Costs | None, clock: Clock = perf_counter) -> Policy:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.errors import UsageError
-from paceline.engines.views import View, evenly, is_view, parse
+from paceline.engines.views import View, evenly, is_view, parse, parse_all
 
 LAYERS = 12
 
@@ -18,6 +18,11 @@ def test_words_mean_blocks() -> None:
     assert parse("view:exit=5", LAYERS) == View(5)
     assert parse("view:attention=3.5,feed_forward=9", LAYERS) == View(0, frozenset([3, 5]), frozenset([9]))
     assert parse("view:", LAYERS) is None
+    assert parse_all("view:exit=5+skip=2", LAYERS) == [View(5), evenly(LAYERS, 2)]
+    assert parse_all("view:", LAYERS) == [None]
+    for wrong in ("view:exit=5+", "view:exit=5+exit=5"):
+        with pytest.raises(UsageError, match="several are different ones"):
+            parse_all(wrong, LAYERS)
     assert is_view("view:")
     assert not is_view("views/model.gguf")
 

@@ -26,8 +26,8 @@ from paceline.core.ports import Budget, Drafter, Forward, Learner, Memory, Sessi
 from paceline.core.tree import DraftTree, chain
 from paceline.drafters import suffix
 from paceline.drafters.compose import ComposedDrafter, ComposedMemory
-from paceline.drafters.model import MODEL, NOTHING, ModelDrafter
-from paceline.drafters.parts import Parts, Warn
+from paceline.drafters.model import NOTHING, ModelDrafter
+from paceline.drafters.parts import MODEL, Parts, Warn
 
 LATER = "later"
 # What rows cost where nobody measured: half a pass for each one more, as a few do on a processor. A GPU would

@@ -28,10 +28,9 @@ from paceline.core.record import Step
 from paceline.core.rng import SeededRng
 from paceline.core.sampling import Rng, Sampling, fault, probabilities, top_k
 from paceline.core.tree import EMPTY, ROOT, DraftTree
-from paceline.drafters.parts import Parts, Warn
+from paceline.drafters.parts import MODEL, Parts, Warn
 
 NOTHING = Want()
-MODEL = "model"
 Ids = NDArray[np.int64]
 
 
@@ -293,4 +292,5 @@ def make(parts: Parts) -> Drafter:
         top_k=parts.drafting.top_k,
         independent=parts.drafting.independent,
         warn=parts.warn,
+        name=parts.name,
     )

@@ -12,13 +12,15 @@ from paceline.core.settings import Drafting
 from paceline.vocab.translation import Translation
 
 Warn = Callable[[str], None]
+MODEL = "model"
 
 
 @dataclass(frozen=True)
 class Parts:
     """draft: the draft model, in the target's vocabulary unless there is a `translation`: then it drafts text
     (SLEM). caches: n-gram caches in llama.cpp's format. stores: folders of suffix arrays. costs: of passes
-    here, where they are known. warn: is called with what is wrong with a draft model."""
+    here, where they are known. warn: is called with what is wrong with a draft model. name: of the draft
+    model's drafter, where there are several."""
 
     drafting: Drafting
     target: Target
@@ -28,3 +30,4 @@ class Parts:
     stores: tuple[Path, ...] = ()
     costs: Costs | None = None
     warn: Warn = lambda _: None
+    name: str = MODEL

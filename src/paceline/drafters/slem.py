@@ -20,8 +20,8 @@ import numpy as np
 from paceline.core.ports import Budget, Features, Session, Target
 from paceline.core.record import Step
 from paceline.core.tree import DraftTree, chain
-from paceline.drafters.model import MODEL, NOTHING, ModelDrafter, ModelMemory
-from paceline.drafters.parts import Warn
+from paceline.drafters.model import NOTHING, ModelDrafter, ModelMemory
+from paceline.drafters.parts import MODEL, Warn
 from paceline.vocab.translation import Translation, window
 
 # How many tokens before the draft are retokenised with it: a word that it may go on with, and some room.

@@ -4,6 +4,7 @@
     view:skip=8                           without 8 blocks, evenly spread over the layers
     view:attention=3.5,feed_forward=3.9   without just these
     view:                                 what `paceline views search` has found for this model
+    view:exit=22+skip=8                   several, each of which drafts where it pays
 
 A layer has two blocks, its attention and its feed-forward. Layers are numbered from 0.
 """
@@ -59,6 +60,13 @@ class View:
 
 
 @runtime_checkable
+class Accompanied(Protocol):
+    """A view that others of the same model draft beside."""
+
+    besides: Sequence[Engine]
+
+
+@runtime_checkable
 class Viewable(Protocol):
     """An engine that can leave out parts of its model."""
 
@@ -90,6 +98,14 @@ def evenly(layers: int, blocks: int) -> View:
     n = (blocks + 1) // 2
     places = [1 + (2 * at + 1) * inner // (2 * n) for at in range(n)]
     return View(0, frozenset(places), frozenset(places[: blocks // 2]))
+
+
+def parse_all(reference: str | os.PathLike[str], layers: int) -> list[View | None]:
+    """See parse. Raises UsageError."""
+    words = os.fspath(reference).removeprefix(PREFIX).split("+")
+    if "" in words[1:] or len(set(words)) < len(words):
+        raise UsageError(f"{os.fspath(reference)}: {SYNTAX}; several are different ones, with + between")
+    return [parse(f"{PREFIX}{one}", layers) for one in words]
 
 
 def parse(reference: str | os.PathLike[str], layers: int) -> View | None:

@@ -15,9 +15,9 @@ from paceline.core.sampling import Sampling, adjust
 from paceline.engines.noise import batch_noise, teacher_forced
 
 GREEDY = Sampling()
-# Noise as a share of a row's standard deviation: up to 0.41 was seen, at Q4_0 (docs/log/certify.md). Rows
+# Noise as a share of a row's standard deviation: up to 0.64 was seen, at Q4_1 (docs/log/certify.md). Rows
 # that have nothing to do with each other lie several deviations apart.
-PLAUSIBLE = 0.6
+PLAUSIBLE = 1.0
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,7 @@ class HfTarget:
         self._slots = Slots(sessions, self._cache, self._kind.rewinds)
         self._whole: HfTarget | None = None  # of a view
         self._view = ""  # which one it is
+        self.besides: Sequence[HfTarget] = ()  # see Accompanied
         self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
         self.on_pass: Callable[[int, int, float], None] | None = None
 

@@ -29,7 +29,8 @@ from paceline.core.record import Step
 from paceline.core.settings import Drafting
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.compose import ComposedDrafter, Portfolio
-from paceline.drafters.model import MODEL, ModelDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.parts import MODEL
 
 
 def unbound(drafting: Drafting, draft: bool) -> str | None:
