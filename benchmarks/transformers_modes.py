@@ -157,10 +157,10 @@ def main() -> None:
     draft = load_model(file_of(arguments.model_draft), **how) if arguments.model_draft else None
     watch = Watch(model)
     decoders = ways(model, draft, arguments)
-    items = chosen(Plan(0, 0, (), (arguments.items + 1) // 2, 0, "real", 0))[: arguments.items]
+    first, *items = chosen(Plan(0, 0, (), arguments.items // 2 + 1, 0, "real", 0))[: arguments.items + 1]
     speeds: dict[str, list[float]] = {name: [] for name in decoders}
     same = dict.fromkeys(decoders, 0)
-    for number, item in enumerate([items[0], *items]):  # the first one warms up, costs are measured there
+    for number, item in enumerate([first, *items]):  # the first one warms up, costs are measured there
         messages = [{"role": role, "content": content} for role, content in item.messages]
         ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_tensors="pt", return_dict=False
@@ -192,10 +192,10 @@ def main() -> None:
     pairs = [("plain", "generate"), ("auto", "assisted"), ("auto", "plain"), ("auto, none", "plain")]
     pairs += [(f"model n={arguments.n_draft}", f"assisted n={arguments.n_draft}")]
     pairs += [(f"view {arguments.exit}", f"early exit {arguments.exit}")]
-    for first, second in pairs:
-        if first in speeds and second in speeds:
-            ratio = np.mean([log(a / b) for a, b in zip(speeds[first], speeds[second], strict=True)])
-            print(f"{first} over {second}: {exp(ratio):.2f}")
+    for one, other in pairs:
+        if one in speeds and other in speeds:
+            ratio = np.mean([log(a / b) for a, b in zip(speeds[one], speeds[other], strict=True)])
+            print(f"{one} over {other}: {exp(ratio):.2f}")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     attention: str = "auto",
+    compile: bool = False,  # noqa: A002  # as torch calls it
     exact_greedy: bool = False,
     sessions: int = 1,
     corpora: Sequence[PathLike] = (),
@@ -60,6 +61,7 @@ def load(
     device, dtype, attention: of transformers models: cpu, cuda, mps or auto, a GPU where there is one;
     float32, bfloat16, float16 or auto, as the weights are stored, or int8 or int4, packed from 16 bits
     (another model then); transformers' name of an implementation, or auto.
+    compile: its passes of few rows by torch.compile, which takes a minute or two for the first time.
     exact_greedy: plain and drafted passes have one shape, n_draft + 1 rows, so that greedy output is plain
     output to the last bit; plain decoding then costs what a drafted pass does.
     corpora: names or folders of what `paceline corpus build` made, or files of n-gram caches in llama.cpp's
@@ -84,7 +86,7 @@ def load(
     check_uses(drafting, available, draft is not None, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
-    check_transformers(Path(target), device, dtype, attention)
+    check_transformers(Path(target), device, dtype, attention, "compile" if compile else "auto")
     if gpu_layers and not build_of(Path(target)).offload:
         to_stderr(
             f"-ngl {gpu_layers}: the engine was built without a GPU, and all layers stay on the processor; "
@@ -101,6 +103,7 @@ def load(
         "device": device,
         "dtype": dtype,
         "attention": attention,
+        "compile": compile,
         "sessions": sessions,
     }
     with contextlib.ExitStack() as undo:
@@ -148,8 +151,8 @@ def check_transformers(target: Path, *given: str) -> None:
     """Raises UsageError for settings of transformers' where the target is another engine's."""
     if set(given) != {"auto"} and not is_transformers(target):
         raise UsageError(
-            f"{target}: --device, --dtype and --attention are for transformers models; a GGUF file has its "
-            "types, and for it there are -ngl and -fa"
+            f"{target}: --device, --dtype, --attention and --compile are for transformers models; a GGUF "
+            "file has its types, and for it there are -ngl and -fa"
         )
 
 

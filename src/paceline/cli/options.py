@@ -164,6 +164,14 @@ Dtype = Annotated[
         help="Of its weights: auto, as they are stored; float32, bfloat16, float16; or packed: int8, int4.",
     ),
 ]
+Compile = Annotated[
+    bool,
+    flag(
+        "--compile",
+        panel=MODELS,
+        help="Compile its passes of few rows (torch.compile): a minute or two, the first time.",
+    ),
+]
 Attention = Annotated[
     str,
     option(

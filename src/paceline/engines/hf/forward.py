@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.core.answers import Answers
+from paceline.core.arrays import Mask
 from paceline.core.errors import ContractError
 from paceline.core.ports import NOTHING, Features, Want
-from paceline.core.sampling import require_numbers, top_k
+from paceline.core.sampling import Odds, Sampling, odds, require_numbers, top_k
 
 
 class HfForward(Answers):
@@ -52,17 +54,48 @@ class HfForward(Answers):
         require_numbers(self._values[at])
         return self._best[at]
 
+    def odds(self, row: int, settings: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
+        """Of a row on another device, the few tokens that filters leave come off it, where they can tell."""
+        found = None
+        if mask is None and not settings.edits_logits and self._rows.device.type != "cpu":
+            found = few(self._rows[self._place(row)], settings)
+        if found is None:
+            return super().odds(row, settings, history, mask)
+        ids, values = found
+        require_numbers(values.max())
+        left = odds(values, settings, ())
+        return Odds(ids[left.ids], left.p)
+
     def logits(self, row: int) -> NDArray[np.float32]:
         out: NDArray[np.float32] = self._rows[self._place(row)].float().cpu().numpy()
         return out
+
+
+def few(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    """The tokens of a row [n_vocab] that the first of the filters leaves, in the order that core's sampling
+    has them in, and their logits. None where it takes the whole row to tell."""
+    k = 1 if settings.greedy else settings.top_k
+    if 0 < k < len(row):
+        ids = largest(row, k)
+    elif settings.min_p > 0.0 and settings.typical_p >= 1.0 and settings.top_p >= 1.0:
+        exact = row.double()
+        ids = (exact >= exact.max() + math.log(settings.min_p)).nonzero()[:, 0]
+    else:
+        return None
+    return ids.cpu().numpy(), row[ids].float().cpu().numpy()
 
 
 def likeliest(rows: Any, k: int) -> NDArray[np.int64]:
     """[rows, k], largest first, the lowest id of equals first."""
     if rows.device.type == "cpu":
         return np.stack([top_k(row, k) for row in rows.float().numpy()])
-    best: NDArray[np.int64] = rows.sort(-1, descending=True, stable=True).indices[:, :k].cpu().numpy()
+    best: NDArray[np.int64] = largest(rows, k).cpu().numpy()
     return best
+
+
+def largest(rows: Any, k: int) -> Any:
+    """[..., k]; `topk` would choose among equals as it likes."""
+    return rows.sort(dim=-1, descending=True, stable=True).indices[..., :k]
 
 
 def features_of(hidden: Sequence[Any], lead: int, start: int, want: Want) -> Features:

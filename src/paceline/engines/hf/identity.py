@@ -12,7 +12,13 @@ from paceline.engines.hf.loading import libraries, place_of
 from paceline.machine.identity import fingerprint
 
 # How HfTarget runs a model where nothing else is said.
-SETTINGS: Mapping[str, Any] = {"threads": 1, "device": "auto", "dtype": "auto", "attention": "auto"}
+SETTINGS: Mapping[str, Any] = {
+    "threads": 1,
+    "device": "auto",
+    "dtype": "auto",
+    "attention": "auto",
+    "compile": False,
+}
 WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
 
 

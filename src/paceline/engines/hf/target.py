@@ -27,6 +27,7 @@ from paceline.engines.alike import trie_of
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.hf.cache import Slots
 from paceline.engines.hf.closest import closest
+from paceline.engines.hf.compiled import Compiled
 from paceline.engines.hf.forward import HfForward, features_of
 from paceline.engines.hf.identity import SETTINGS, identity, identity_of
 from paceline.engines.hf.kind import CHUNK, Kind, ends_of, text_config
@@ -62,6 +63,7 @@ class HfTarget:
     alters = ""  # or how weights were packed, and what a view leaves out
     vocab: Vocab
     path: Path
+    _compiled: Compiled | None = None
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class HfTarget:
         device: str = "auto",
         dtype: str = "auto",
         attention: str = "auto",
+        compile: bool = False,  # noqa: A002  # as torch calls it
         exact_rows: int = 0,
         **_: Any,
     ) -> None:
@@ -80,7 +83,13 @@ class HfTarget:
             raise UsageError(f"{sessions} sessions: must be at least 1")
         if exact_rows:
             raise UsageError(f"{path}: passes of one shape are for GGUF models; leave --exact-greedy out")
-        self._given = {"threads": threads, "device": device, "dtype": dtype, "attention": attention}
+        self._given = {
+            "threads": threads,
+            "device": device,
+            "dtype": dtype,
+            "attention": attention,
+            "compile": compile,
+        }
         self._device = check_device(device)
         with read_once(path):
             tokenizer = load_tokenizer(path)
@@ -91,6 +100,8 @@ class HfTarget:
         self._use(path, model, sessions, n_ctx)
         self._text: HfText | None = HfText(tokenizer, self.vocab.size)
         self.vocab = self._text.vocab(self.vocab.eos)
+        if compile:
+            self._compiled = Compiled(model, self._kind, self._device)
 
     @classmethod
     def around(cls, model: Any, *, sessions: int = 1) -> HfTarget:
@@ -199,6 +210,7 @@ class HfTarget:
         out = copy(self)
         out._model, out._whole = reduced(self._model, attention, feed_forward), self
         out._slots = Slots(self.caps.sessions, out._cache, rewinds=True)
+        out._compiled = None if self._compiled is None else Compiled(out._model, self._kind, self._device)
         out._view, out._weights = view.words, int(out._model.get_memory_footprint())
         if n := view.left_out(self.layers):
             left_out = f"without {n} of {2 * self.layers} blocks"
@@ -295,6 +307,18 @@ class HfTarget:
 
     def _pass(self, due: Sequence[Due], want: Want) -> None:
         """Logits [told, n_vocab] of each, and the inputs of the wanted layers [rows, layers, width]."""
+        only = due[0]
+        if (
+            self._compiled is not None
+            and len(due) == 1
+            and not want.layers
+            and self._compiled.takes(only.rows)
+        ):
+            cache = only.session.slot.cache
+            cache.cut(only.rows.start)
+            logits = self._compiled.logits(cache, only.rows)
+            only.logits = logits[len(only.rows.tokens) - only.rows.told :]
+            return
         model, kind, device = self._require_open(), self._kind, self._device
         rows = [one.rows for one in due]
         caches = [one.session.slot.cache for one in due]
