@@ -2,10 +2,10 @@
 
     python benchmarks/torch_rows.py -m 1B-BF16.gguf [--llama 1B-Q8_0.gguf,1B-Q4_0.gguf] [-t 2] [--md]
 
-The model is read once for each --dtype; passes of all row counts take turns, behind a text of --depth tokens,
-and the median counts. "T(1)" is over the first kernel's. The quality of the packed types is how often they
-say what bfloat16 says behind its own text (greedy), and the mean divergence of their probabilities from its,
-in nats.
+The model is read once for each of --dtypes (bfloat16, bfloat16+compile, ...); passes of all row counts take
+turns, behind a text of --depth tokens, and the median counts. "T(1)" is over the first kernel's. The quality
+of the packed types is how often they say what bfloat16 says behind its own text (greedy), and the mean
+divergence of their probabilities from its, in nats.
 A machine with nothing else to do, please.
 """
 
@@ -27,6 +27,7 @@ from paceline.core.tree import EMPTY, chain
 
 PROMPT = "The river had been rising for three days, and on the fourth the people of the village began to"
 DTYPES = "float32,bfloat16,int8,int4"
+COMPILED = "+compile"
 
 
 def times(target: Any, text: list[int], rows: Sequence[int], rounds: int) -> dict[int, float]:
@@ -85,7 +86,9 @@ def main() -> None:
         (f"llama.cpp {Path(path).stem}", {"target": path})
         for path in filter(None, arguments.llama.split(","))
     ]
-    given += [(f"torch {dtype}", {"target": model, "dtype": dtype}) for dtype in arguments.dtypes.split(",")]
+    for dtype in filter(None, arguments.dtypes.split(",")):
+        how = {"dtype": dtype.removesuffix(COMPILED), "compile": dtype.endswith(COMPILED)}
+        given.append((f"torch {dtype}", {"target": model, **how}))
     base, reference, answer = 0.0, None, list[int]()
     bar = " | " if arguments.md else "  "
     print(bar.join(["", f"{'kernel':28}", "T(1)", *(f"{n:>4}" for n in rows), "agrees", "KL", ""]).strip(" "))
