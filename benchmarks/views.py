@@ -16,7 +16,7 @@ from typing import Any
 from paceline.assemble import load
 from paceline.engines.views import View
 from paceline.lab.view_search import METHODS, Judge, search
-from paceline.lab.views import GUIDES, Plan, answers, chosen
+from paceline.lab.views import GUIDES, SEEN, Plan, answers, chosen
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
                     tries=arguments.tries,
                     blocks=n,
                     methods=(method,) if method != "bayes" else ("random", "bayes"),
-                    guides=texts[::2][:GUIDES],
+                    guides=[(prompt[-SEEN:], answer) for prompt, answer in texts[::2][:GUIDES]],
                     closest=whole.closest,
                 )
                 best = max(found, key=lambda one: one.agreement, default=None)

@@ -197,14 +197,23 @@ def proposed(space: Space, seen: dict[View, Tried], seed: int) -> Iterator[View]
     """By a Gaussian process over all that was tried."""
     try:
         from bayes_opt import BayesianOptimization
+        from bayes_opt.acquisition import ExpectedImprovement
     except ImportError as error:
         raise MissingExtraError(
             f"searching views by Bayesian optimisation needs bayesian-optimization ({error}): "
             "pip install 'paceline[hf]', or leave the method bayes out"
         ) from error
+
+    class Sampled(ExpectedImprovement):  # type: ignore[misc]  # bayes_opt may be missing
+        def suggest(self, *given: Any, **named: Any) -> Any:
+            """The best of many random points: what counts is which numbers are largest, so that climbing from
+            there, in as many dimensions as there are blocks, finds nothing more and takes minutes."""
+            return super().suggest(*given, **{**named, "n_smart": 0})
+
     optimiser = BayesianOptimization(
         None,
         dict.fromkeys(space.names, (0.0, 1.0)),
+        acquisition_function=Sampled(xi=0.01),
         random_state=seed,
         verbose=0,
         allow_duplicate_points=True,

@@ -19,7 +19,7 @@ from paceline.machine.views import KeptView
 
 LONGEST = 1200  # characters of a prompt
 ANSWERS, VIEWS = "answers", "views"  # kinds of work
-GUIDES = 4  # texts whose hidden states are looked at
+GUIDES, SEEN = 2, 96  # texts whose hidden states are looked at, and their last tokens
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def searched(given: Mapping[str, Any], plan: Plan, tick: Callable[[str], None]) 
             blocks=plan.blocks,
             methods=plan.methods,
             seed=plan.seed,
-            guides=seen[:GUIDES],
+            guides=[(prompt[-SEEN:], answer) for prompt, answer in seen[:GUIDES]],
             closest=whole.closest,
         )
         try:
