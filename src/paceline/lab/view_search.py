@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -204,16 +205,14 @@ def proposed(space: Space, seen: dict[View, Tried], seed: int) -> Iterator[View]
             "pip install 'paceline[hf]', or leave the method bayes out"
         ) from error
 
-    class Sampled(ExpectedImprovement):  # type: ignore[misc]  # bayes_opt may be missing
-        def suggest(self, *given: Any, **named: Any) -> Any:
-            """The best of many random points: what counts is which numbers are largest, so that climbing from
-            there, in as many dimensions as there are blocks, finds nothing more and takes minutes."""
-            return super().suggest(*given, **{**named, "n_smart": 0})
-
+    # The best of many random points: what counts is which numbers are largest, so that climbing from there,
+    # in as many dimensions as there are blocks, finds nothing more and takes minutes.
+    acquisition: Any = ExpectedImprovement(xi=0.01)
+    acquisition.suggest = partial(acquisition.suggest, n_smart=0)
     optimiser = BayesianOptimization(
         None,
         dict.fromkeys(space.names, (0.0, 1.0)),
-        acquisition_function=Sampled(xi=0.01),
+        acquisition_function=acquisition,
         random_state=seed,
         verbose=0,
         allow_duplicate_points=True,
