@@ -49,6 +49,12 @@ def test_the_embedded_draft_fits_the_embedded_target() -> None:
     assert "paceline-draft.gguf" in out
 
 
+def test_files_that_transformers_would_open_are_read_like_others() -> None:
+    code, out, _ = run(f"hf:{TARGET}", f"hf:{DRAFT}")
+    assert code == 0
+    assert out.startswith("same: it fits")
+
+
 @pytest.mark.parametrize(
     ("target", "draft", "verdict", "code"),
     [

@@ -11,6 +11,7 @@ import typer
 
 from command_line import Done, command
 from gguf_files import write_llama
+from hf_models import folder_of
 from paceline.cli import pairs
 from paceline.cli.help import GroupedCommand
 from paceline.lab.bench.history import History
@@ -212,14 +213,26 @@ def test_a_file_that_is_no_model(capsys: Capture, folder: Path) -> None:
     run(capsys, folder, folder / "text.gguf").refused(1, "text.gguf")
 
 
-def test_a_model_that_is_no_gguf_file(capsys: Capture, folder: Path) -> None:
+def test_a_model_of_transformers_that_is_not_whole(capsys: Capture, folder: Path) -> None:
     whole = folder / "whole"
     whole.mkdir()
     (whole / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 2}))
-    run(capsys, folder, whole).refused(2, "no GGUF file")
+    run(capsys, folder, whole).refused(1, "has no tokenizer.json")
 
 
 def test_the_command_has_the_targets_name_as_it_was_given(capsys: Capture, folder: Path) -> None:
     record = run(capsys, folder, "zoo:target", "--json").json
     assert record["target"]["reference"] == "zoo:target"
     assert "zoo:draft" in {row["reference"] for row in record["drafts"]}
+
+
+def test_a_model_of_transformers_is_a_target_too(capsys: Capture, folder: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    model = folder_of("llama", folder.parent)
+    done = run(capsys, folder, model)
+    assert (done.code, done.out.splitlines()[0]) == (0, "target   llama, F32, 0.1 MB")
+    file = run(capsys, folder, f"hf:{folder / 'target.gguf'}")
+    assert file.code == 0
+    assert "draft.gguf" in file.out
+    run(capsys, folder, folder).refused(2, "neither a GGUF file nor a model of transformers")

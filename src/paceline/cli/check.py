@@ -28,10 +28,11 @@ def check(
     Reads the headers of GGUF files, or config.json and tokenizer.json of a folder; never the weights. Exit
     code 3 where it does not fit.
     """
+    from paceline.engines.openers import place_of
     from paceline.machine.fit.compatibility import compare
     from paceline.machine.models.header import read
 
-    found = compare(read(resolved(target)), read(resolved(draft)))
+    found = compare(read(place_of(resolved(target))), read(place_of(resolved(draft))))
     if as_json:
         print(json.dumps(found.as_dict()))
     else:

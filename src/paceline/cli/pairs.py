@@ -117,13 +117,14 @@ def pairs(
 
 def _target(text: str) -> Facts:
     from paceline.cli.references import resolved
+    from paceline.engines.openers import is_transformers, place_of
     from paceline.machine.models.header import read
 
-    path = resolved(text)
+    path = place_of(resolved(text))
     if not path.exists():
         raise UsageError(f"{text}: no such file; `paceline pairs` lists the models that are here")
-    if path.is_dir():
-        raise UsageError(f"{text}: no GGUF file, which is what can be run here: convert it first")
+    if path.is_dir() and not is_transformers(path):
+        raise UsageError(f"{text}: neither a GGUF file nor a model of transformers: it has no config.json")
     return read(path)
 
 

@@ -24,6 +24,11 @@ def is_transformers(reference: str | os.PathLike[str]) -> bool:
     return os.fspath(reference).startswith(HF) or os.path.isfile(os.path.join(reference, "config.json"))  # noqa: PTH113, PTH118
 
 
+def place_of(reference: Path) -> Path:
+    """The file or folder itself, whichever engine is to open it: for who reads headers."""
+    return Path(os.fspath(reference).removeprefix(HF))
+
+
 def _toy(_: Path) -> Opener:
     from paceline.engines import toy_engine
 

@@ -183,10 +183,11 @@ def _generate(llm: LLM, prompt: list[int], plain: bool, tick: Tick) -> Generatio
 
 def header(path: Path, unread: list[str]) -> Facts | None:
     """None where it cannot be read; `unread` is told why."""
+    from paceline.engines.openers import place_of
     from paceline.machine.models.header import read
 
     try:
-        return read(path, tokens=False)
+        return read(place_of(path), tokens=False)
     except (PacelineError, OSError) as error:
         unread.append(f"header of {path.name}: {error}")
         return None

@@ -160,3 +160,22 @@ def test_importing_it_does_not_import_torch() -> None:
     code = "import sys; from paceline.lab.peers import hf; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_its_early_exit_is_measured_as_a_view(systems: dict[str, Transformers]) -> None:
+    plain = ask(systems["none"])
+    system = Transformers(
+        zoo.target_path(), Path("view:exit=2"), drafting="model", n_draft=3, name="exit", threads=1
+    )
+    answer = ask(system)
+    assert answer.tokens == plain.tokens
+    assert answer.drafted is not None
+    assert answer.steps is not None
+    assert answer.accepted is not None
+    assert answer.drafted > 0
+    assert answer.n_tokens == answer.steps + answer.accepted
+    assert system.memory() == systems["none"].memory()  # there is no second model
+    system.close()
+    for view in ("view:skip=2", "view:attention=1", "view:"):
+        with pytest.raises(UsageError, match="early exits alone"):
+            Transformers(zoo.target_path(), Path(view), drafting="model")

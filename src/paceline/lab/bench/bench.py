@@ -17,6 +17,7 @@ from typing import Any
 from paceline.assemble import choose
 from paceline.core.errors import PacelineError, UsageError
 from paceline.core.sampling import Sampling
+from paceline.engines.openers import place_of
 from paceline.lab.bench import peers
 from paceline.lab.bench.forecast import Work
 from paceline.lab.bench.history import History
@@ -300,7 +301,7 @@ class Bench:
         if longest < LONG:
             return 0
         try:
-            return min(LONGEST_CONTEXT, read_header(self._target, tokens=False).n_ctx or 0)
+            return min(LONGEST_CONTEXT, read_header(place_of(self._target), tokens=False).n_ctx or 0)
         except (PacelineError, OSError):
             return 0
 

@@ -10,6 +10,7 @@ from typing import Any
 from paceline.core.errors import PacelineError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.core.settings import checked
+from paceline.engines.openers import place_of
 from paceline.lab.workload import is_file, located, parts
 from paceline.machine.models.header import read
 
@@ -85,7 +86,7 @@ def suite_for(target: Path) -> str:
     """What a model is asked by default: one with a chat template what people ask, any other to go on with
     texts."""
     try:
-        return "real" if read(target, tokens=False).chat_template else "toy"
+        return "real" if read(place_of(target), tokens=False).chat_template else "toy"
     except (PacelineError, OSError):  # the toy model, or one that loading will say more about
         return "toy"
 
