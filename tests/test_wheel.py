@@ -43,7 +43,7 @@ def test_the_wheel_holds_the_package_with_its_models_types_and_licence(wheel: zi
 def test_what_made_the_models_and_the_suites_is_not_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     folders = ("paceline/zoo/", "paceline/lab/suites/")
     sources = {name for name in wheel.namelist() if name.startswith(folders) and name.endswith(".py")}
-    names = ("__init__", "inflate", "layout", "quantize", "table")
+    names = ("__init__", "inflate", "layout", "quantize", "shorten", "table")
     assert sources == {f"paceline/zoo/{name}.py" for name in names}
 
 

@@ -78,7 +78,8 @@ def test_transformers_comes_where_it_is_asked_for_without_cuda(venv: Path, capsy
     assert not any("torch" in line for line in asked(venv))
     setup.main("transformers")
     line = asked(venv)[-1]
-    assert tuple(line.split()[-3:]) == setup.transformers().packages
+    packages = setup.transformers().packages
+    assert tuple(line.split()[-len(packages) :]) == packages
     assert ("torch==2.13.0+cpu" in line) == (sys.platform == "linux")
     assert "transformers==" in line
     assert "--no-deps" not in line
