@@ -80,10 +80,12 @@ class ComposedDrafter(_Several):
             open_ = [
                 at
                 for at, (tree, (_, budget)) in enumerate(zip(trees, batch, strict=True))
-                if tree.q is None and len(tree.drafted) < min(self._least, budget.nodes, budget.depth)
+                if tree.q is None
+                and len(tree.drafted) < min(self._least, budget.nodes, budget.depth)
+                and budget.may_call(drafter.name)
             ]
             if not open_:
-                break
+                continue
             proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
             for at, tree in zip(open_, proposals, strict=True):
                 called[at] += tree.called or (drafter.name,)
@@ -158,6 +160,7 @@ class Portfolio(_Several):
                 for at, (_, budget) in enumerate(batch)
                 if alone[at] is None
                 and budget.depth > 0
+                and budget.may_call(drafter.name)
                 and budget.should_call(drafter.name, unions[at].tree)
             ]
             if not open_:

@@ -1,0 +1,200 @@
+"""What is refused before a request is read: strangers, foreign hosts, huge and stalled bodies.
+
+A plain ASGI middleware. It reads the whole body itself, within the limits, and hands it on in one piece; what
+is sent to a client that does not read is given up after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from time import monotonic
+from typing import Any
+
+from paceline.serve.metrics import Metrics
+from paceline.serve.replies import problem
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+OPEN = ("/health", "/", "/page.js", "/page.css", "/favicon.ico")  # without a key
+LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
+ALL_BODIES = 32  # times the largest body: what may be in memory of all requests
+NAME = re.compile(r"[\w.:-]{1,128}")  # of a request, where its client gives it one
+
+log = logging.getLogger("paceline.serve.requests")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """keys: one of them has to be sent, where there are any. hosts: that a request may name; none: any (a
+    server on the loopback interface is asked by web pages too, under whatever name they gave it).
+    body: bytes. patience: seconds for the next piece of a body, and for a client to read on."""
+
+    keys: Sequence[str] = ()
+    hosts: Sequence[str] = ()
+    body: int = 8 << 20
+    patience: float = 30.0
+
+
+class Guard:
+    """It also counts what is refused, names requests, and logs them."""
+
+    def __init__(self, app: App, rules: Rules, metrics: Metrics) -> None:
+        self._app, self._rules, self._metrics = app, rules, metrics
+        self._keys = {sha256(key.encode()).digest() for key in rules.keys}
+        self._held = 0  # bytes of bodies
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # no WebSockets here
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        began = monotonic()
+        headers = _headers(scope)
+        given = headers.get("x-request-id", "")
+        name = given if NAME.fullmatch(given) else f"req-{secrets.token_hex(8)}"
+        scope.setdefault("state", {}).update(name=name, client=self._client(scope, headers), told={})
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]
+            await asyncio.wait_for(send(message), self._rules.patience)
+
+        try:
+            await self._let_in(scope, headers, receive, answer)
+        except TimeoutError:
+            status = status or 499
+            log.debug("%s: its client has stopped reading", name)
+        finally:
+            if status >= 400:
+                self._metrics.refused(status)
+            log.info(
+                "request",
+                extra={
+                    "fields": {
+                        "id": name,
+                        "client": scope["state"]["client"],
+                        "method": scope["method"],
+                        "path": scope["path"][:200],
+                        "status": status or 499,
+                        "seconds": round(monotonic() - began, 4),
+                        **scope["state"]["told"],
+                    }
+                },
+            )
+
+    def _client(self, scope: Message, headers: dict[str, str]) -> str:
+        """Who asks: a key, by the beginning of its hash, or an address."""
+        key = _key(headers)
+        if self._keys and key:
+            return f"key-{sha256(key.encode('utf-8', 'replace')).hexdigest()[:8]}"
+        return scope["client"][0] if scope.get("client") else "local"
+
+    async def _let_in(self, scope: Message, headers: dict[str, str], receive: Receive, send: Send) -> None:
+        if self._rules.hosts and _host(headers.get("host", "")) not in self._rules.hosts:
+            await refuse(send, 421, f"this server answers to {', '.join(self._rules.hosts)} only", "bad_host")
+            return
+        if self._keys and scope["path"] not in OPEN and not self._knows(headers):
+            await refuse(
+                send, 401, "a key is needed here: send it as 'Authorization: Bearer KEY'", "invalid_api_key"
+            )
+            return
+        size = headers.get("content-length", "0")
+        if not (size.isascii() and size.isdecimal() and len(size) < 20):
+            await refuse(send, 400, "Content-Length is no number", "bad_header")
+            return
+        try:
+            body = await self._body(int(size), receive)
+        except _Refused as refused:
+            await refuse(send, refused.status, str(refused), refused.code)
+            return
+        if body is None:  # its client has gone
+            return
+        told = False
+
+        async def whole() -> Message:
+            nonlocal told
+            if not told:
+                told = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await receive()
+
+        try:
+            await self._app(scope, whole, send)
+        finally:
+            self._held -= len(body)
+
+    def _knows(self, headers: dict[str, str]) -> bool:
+        """All keys are compared, each in the same time, whatever was sent."""
+        sent = sha256(_key(headers).encode("utf-8", "replace")).digest()
+        return sum(hmac.compare_digest(sent, key) for key in self._keys) > 0
+
+    async def _body(self, announced: int, receive: Receive) -> bytes | None:
+        largest, pieces, n = self._rules.body, [], 0
+        too_large = _Refused(413, f"the body has more than {largest:,} bytes: send less", "body_too_large")
+        if announced > largest:
+            raise too_large
+        while True:
+            try:
+                message = await asyncio.wait_for(receive(), self._rules.patience)
+            except TimeoutError:
+                raise _Refused(408, "the rest of the body did not come", "timeout") from None
+            if message["type"] == "http.disconnect":
+                return None
+            pieces.append(message.get("body", b""))
+            n += len(pieces[-1])
+            if n > largest:
+                raise too_large
+            if self._held + n > ALL_BODIES * largest:
+                raise _Refused(503, "too many large requests at once: try again", "overloaded")
+            if not message.get("more_body", False):
+                self._held += n
+                return b"".join(pieces)
+
+
+class _Refused(Exception):  # noqa: N818  # a way out, not a failure
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+async def refuse(send: Send, status: int, message: str, code: str) -> None:
+    body = json.dumps(problem(message, "invalid_request_error", code)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status in (408, 413):  # what is left of the body would be taken for the next request
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _headers(scope: Message) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _key(headers: dict[str, str]) -> str:
+    kind, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def _host(header: str) -> str:
+    """Without the port."""
+    if header.startswith("["):
+        return header.partition("]")[0] + "]"
+    return header.rpartition(":")[0] or header if header.count(":") == 1 else header
