@@ -73,7 +73,7 @@ def _controls(text: Text, vocab: Vocab, said: Said) -> list[str]:
     """The control tokens that what is said contains as text. Raises UsageError where two messages make one
     together: a template may put them side by side."""
     texts = list(texts_in(list(said)))
-    contents = "".join((message["content"] or "").strip() for message in said[0])
+    contents = "".join((message.get("content") or "").strip() for message in said[0])
     together = "\n".join([*texts, contents])
     if text.encode(together, special=True, add_bos=False) == text.encode(together, add_bos=False):
         return []

@@ -44,27 +44,29 @@ To call a function, answer with a JSON object of its name and its arguments with
 @dataclass(frozen=True)
 class ToolSupport:
     """tools: the template shows the tools that there are. calls: how it takes the arguments of the calls that
-    an answer made, as a "mapping" or as "text"; "" where it shows no calls or no results. null: an answer of
-    calls alone may have no content. system: it takes a system message. format: how the model writes calls."""
+    an answer made, as a "mapping" or as "text"; "" where it shows no calls or no results. empty: what an
+    answer of calls alone has for its content. system: it takes a system message. format: how the model writes calls,
+    or is told to."""
 
     tools: bool
     calls: str
-    null: bool
+    empty: Message
     system: bool
     format: Format
 
     @property
     def native(self) -> bool:
-        """Whether the model was made for tools."""
+        """Whether the template does all that tools need."""
         return self.tools and bool(self.calls)
 
 
 def support(text: Text) -> ToolSupport:
     """What the model's chat template can do. Nothing, where it has none."""
     tools = NAME in _shown(text, [ASKED])
-    calls, null = _calls(text)
+    calls, empty = _calls(text)
     system = SYSTEM in _shown(text, [{"role": "system", "content": SYSTEM}, ASKED])
-    return ToolSupport(tools, calls, null, system, format_of(text.template(tools=True)) if tools else HERMES)
+    own = format_of(text.template(tools=True)) if tools and calls else HERMES
+    return ToolSupport(tools, calls, empty, system, own)
 
 
 def _shown(text: Text, messages: list[Message]) -> str:
@@ -75,35 +77,37 @@ def _shown(text: Text, messages: list[Message]) -> str:
         return ""
 
 
-def _calls(text: Text) -> tuple[str, bool]:
+def _calls(text: Text) -> tuple[str, Message]:
     for form, arguments in (("mapping", {KEY: VALUE}), ("text", json.dumps({KEY: VALUE}))):
-        shown = {content: _shown(text, _conversation(content, arguments)) for content in (None, "")}
-        for content, other in ((None, ""), ("", None)):
-            said = shown[content]
+        full = _shown(text, _conversation({"content": ""}, arguments))
+        # transformers leaves out what is None, and some templates ask for it.
+        for empty, said in (
+            *((one, _shown(text, _conversation(one, arguments))) for one in ({}, {"content": None})),
+            ({"content": ""}, full),
+        ):
             # Python's own spelling of a mapping, text within text, and None as a word are mistakes.
             mistaken = f"'{KEY}'" in said or f'\\"{KEY}' in said
-            if content is None and shown[other] and said.count("None") > shown[other].count("None"):
-                mistaken = True
+            mistaken |= bool(full) and said.count("None") > full.count("None")
             if VALUE in said and NAME in said and RESULT in said and not mistaken:
-                return form, content is None
-    return "", False
+                return form, empty
+    return "", {}
 
 
-def _conversation(content: str | None, arguments: Any) -> list[Message]:
+def _conversation(content: Message, arguments: Any) -> list[Message]:
     call = {"id": "probe0id0", "type": "function", "function": {"name": NAME, "arguments": arguments}}
-    return [ASKED, {"role": "assistant", "content": content, "tool_calls": [call]}, ANSWERED]
+    return [ASKED, {"role": "assistant", **content, "tool_calls": [call]}, ANSWERED]
 
 
 def fitted(
     can: ToolSupport, messages: list[Message], tools: list[Tool]
 ) -> tuple[list[Message], list[Tool] | None]:
-    """Messages and tools as the template takes them; what it does not show is said in messages."""
-    if can.calls:
-        messages = [_as_taken(can, message) for message in messages]
-    else:
-        messages = _told(messages)
-    if can.tools or not tools:
-        return messages, tools or None
+    """Messages and tools as the template takes them. Where it does not show all of them, all is said in
+    messages, so that the model meets one way of writing calls."""
+    if can.native:
+        return [_as_taken(can, message) for message in messages], tools or None
+    messages = _told(messages)
+    if not tools:
+        return messages, None
     described = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return _introduced(messages, INTRODUCTION.format(tools=described), system=can.system), None
 
@@ -111,13 +115,11 @@ def fitted(
 def _as_taken(can: ToolSupport, message: Message) -> Message:
     if "tool_calls" not in message:
         return message
-    content = message["content"]
-    if content is None and not can.null:
-        content = ""
+    taken = {name: value for name, value in message.items() if name != "content" or value is not None}
     calls = message["tool_calls"]
     if can.calls == "text":
         calls = [{**one, "function": {**one["function"], "arguments": _json(one)}} for one in calls]
-    return {**message, "content": content, "tool_calls": calls}
+    return {**can.empty, **taken, "tool_calls": calls}
 
 
 def _json(call: dict[str, Any]) -> str:
