@@ -25,7 +25,7 @@ export function openChat() {
   byId("new").addEventListener("click", startAnew);
   window.addEventListener("pagehide", keep);
   for (const record of JSON.parse(tab.get(KEPT) ?? "[]")) add(new Turn(record.question, on, record));
-  follower.toEnd();
+  if (turns.length) follower.toEnd();
   byId("message").focus({ preventScroll: true });
 }
 

@@ -7,7 +7,7 @@ const formats = [0, 1, 2].map((digits) => new Intl.NumberFormat("en", { maximumF
 export const whole = (value) => formats[0].format(value);
 export const rate = (value) => formats[value < 100 ? 1 : 0].format(value); // tokens a second
 export const times = (value) => `${value.toFixed(2)} ×`;
-export const percent = (share) => `${Math.round(100 * share)}%`;
+export const percent = (share) => (share > 0 && share < 0.005 ? "<1%" : `${Math.round(100 * share)}%`);
 
 /** What is known of an answer that is over. record: a turn's; text: the answer's. */
 export function figures({ state, finish, timings, plain }, text) {

@@ -83,7 +83,7 @@ function showAcceptance(shares) {
   byId("no-acceptance").hidden = shares.length > 0;
   fill(byId("acceptance"), shares.slice(0, POSITIONS), newColumn, (item, share, i) => {
     const [position, bar, value] = item.children;
-    position.lastChild.data = i + 1;
+    position.lastChild.data = String(i + 1);
     bar.firstChild.style.blockSize = value.textContent = percent(share);
   });
 }

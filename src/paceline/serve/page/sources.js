@@ -1,6 +1,7 @@
 // How the text of each drafter is marked: a colour and a kind of underline, in page.css by the number here.
 
 import { element } from "./dom.js";
+import { percent } from "./figures.js";
 
 export const TARGET = "target";
 const SLOTS = 8;
@@ -29,9 +30,9 @@ export function shares(parts) {
     .sort(([a, share], [b, other]) => (b === TARGET) - (a === TARGET) || other - share);
 }
 
-/** The shares as a list, each name marked as its text is. */
+/** The shares as a line, each name marked as its text is. */
 export function legend(parts) {
   const items = shares(parts).map(([source, share]) =>
-    element("li", {}, source === TARGET ? "target" : marked(source, source), ` ${Math.round(100 * share)}%`));
-  return element("ul", { class: "legend", "aria-label": "Who wrote it, by share of the characters" }, ...items);
+    element("li", {}, source === TARGET ? "target" : marked(source, source), ` ${percent(share)}`));
+  return element("div", { class: "legend", title: "Shares of the characters" }, "Text by", element("ul", {}, ...items));
 }
