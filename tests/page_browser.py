@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Error, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from stand_in import StandIn, serving
 
@@ -33,15 +33,18 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def visiting(browser: Browser, stand_in: StandIn, *, refused: int = 0, **options: Any) -> Iterator[Page]:
-    """The page, opened, in a browser without a past. At the end nothing may have been complained about, but for
-    as many requests as the server `refused`, and everything have come from the server. options: of the
-    browser's context."""
+    """The page, opened, in a browser without a past. At the end the browser may have complained about nothing
+    but as many requests as the server `refused`, and may have asked nobody else. options: of the browser's
+    context."""
     complaints: list[str] = []
     with serving(stand_in):
         context = browser.new_context(**options)
         page = context.new_page()
         page.set_default_timeout(10_000)
-        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None,
+        )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: elsewhere(request.url, stand_in, complaints))
         page.goto(stand_in.url)
@@ -71,6 +74,3 @@ def answered(page: Page, n: int = 1) -> str:
 
 def aloud(page: Page) -> str:
     return page.locator("#status").inner_text()
-
-
-__all__ = ["PHONE", "Browser", "Error", "Page", "aloud", "answered", "ask", "chromium", "visiting"]

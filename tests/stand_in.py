@@ -1,4 +1,4 @@
-"""A server on a local port that speaks as much of `paceline serve` as its page needs, and fails as it is told to."""
+"""A local server that speaks as much of `paceline serve` as its page needs, and fails as it is told to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIVE: dict[str, Any] = {
     "drafted": {"lookup": 1230, "suffix": 410, "draft": 96},
     "accepted": {"lookup": 880, "suffix": 205, "draft": 71},
     "times": {"draft": 0.1, "forward": 0.8, "verify": 0.05, "keep": 0.01, "other": 0.04},
-    "decision": "Drafts of up to 6 tokens from lookup: each pass yields 2.4 tokens and costs 1.6 of a plain one.",
+    "decision": "Drafts of up to 6 tokens from lookup: 2.4 tokens a pass, for 1.6 times its cost.",
     "uptime": 7384.5,
 }
 TIMINGS = {
@@ -60,7 +60,7 @@ def refusal(status: int, message: str, **headers: str) -> Refusal:
 @dataclass
 class Answer:
     """parts: one chunk each, or one for each list of them. holds_after: chunks after which it waits for the
-    server's `gate`. breaks: the connection is cut after the last part. error: comes in the stream then."""
+    server's `gate`. breaks: the connection is cut after the last part. error: ends the stream there."""
 
     parts: Sequence[Part | list[Part]]
     holds_after: int | None = None
@@ -117,6 +117,12 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
 
         def log_message(self, *_: object) -> None:
             """Nothing."""
+
+        def parse_request(self) -> bool:
+            if stand_in.closing.is_set():  # a connection that was kept open does not outlive the server
+                self.close_connection = True
+                return False
+            return super().parse_request()
 
         def do_GET(self) -> None:
             found = assets().get(self.path)
@@ -181,15 +187,16 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
 
         def tell_answer(self, answer: Answer) -> bool:
             """Whether it came to its end."""
-            for n, chunk in enumerate(answer.parts):
-                if n == answer.holds_after:
-                    self.hold()
+            for n, chunk in enumerate(answer.parts, 1):
                 if stand_in.closing.wait(stand_in.pause):
                     return False
                 parts = chunk if isinstance(chunk, list) else [chunk]
                 self.send(self.chunk({"content": "".join(text for text, _ in parts)}, parts=parts))
+                if n == answer.holds_after:
+                    self.hold()
             if answer.error:
                 self.send(json.dumps({"error": {"message": answer.error}}))
+                return True
             if answer.breaks:
                 return False
             self.send(self.chunk({}, finish=answer.finish, timings=answer.timings))

@@ -6,15 +6,17 @@ import json
 from collections.abc import Iterator
 
 import pytest
-
-pytest.importorskip("playwright", reason="Playwright drives the browser: pip install playwright")
-
 from playwright.sync_api import Browser, Page, expect
 
 from page_browser import aloud, answered, ask, chromium, visiting
 from stand_in import LIVE, TIMINGS, Answer, Part, StandIn, serving
 
-PARTS: list[Part] = [("One two", "target"), (" three four", "lookup"), (" five", "target"), (" six", "suffix")]
+PARTS: list[Part] = [
+    ("One two", "target"),
+    (" three four", "lookup"),
+    (" five", "target"),
+    (" six", "suffix"),
+]
 CODE = "Look:\n\n```python\nif x:\n\n    y = `1`\n```\n\nAnd ```inline``` text.\n````\n```\n````\nEnd ``"
 
 
@@ -36,7 +38,8 @@ def test_an_answer_is_marked_by_who_drafted_it_and_its_figures_stand_below(brows
         legend = page.locator(".legend li").all_inner_texts()
         assert legend == ["target 44%", "lookup 41%", "suffix 15%"]
         assert page.locator(".figures").inner_text() == (
-            "128 tokens · 31.3 tokens/s · 1.42 × plain decoding · 71 of 96 draft tokens accepted · prompt of 34 in 0.2 s"
+            "128 tokens · 31.3 tokens/s · 1.42 × plain decoding · 71 of 96 draft tokens accepted"
+            " · prompt of 34 in 0.2 s"
         )
 
 
@@ -147,7 +150,9 @@ def test_blocks_of_code_are_the_same_wherever_the_stream_is_cut(browser: Browser
         ask(page, "Code")
         answered(page)
         blocks = page.locator(".answer > *")
-        texts = page.evaluate("[...document.querySelectorAll('.answer .prose, .answer pre')].map(n => n.textContent)")
+        texts = page.evaluate(
+            "[...document.querySelectorAll('.answer .prose, .answer pre')].map(n => n.textContent)"
+        )
         assert texts == ["Look:", "if x:\n\n    y = `1`", "And ```inline``` text.", "```", "End ``"]
         assert blocks.locator("pre").count() == 2
         labels = page.locator("pre").evaluate_all("all => all.map(pre => pre.getAttribute('aria-label'))")
@@ -164,7 +169,9 @@ def test_copying_gives_the_text_as_the_model_wrote_it(browser: Browser) -> None:
         expect(page.locator("#status")).to_have_text("Copied")
         assert page.evaluate("navigator.clipboard.readText()") == CODE + "\x1b[0m"
         page.get_by_role("button", name="Copy code").first.click()
-        page.wait_for_function("navigator.clipboard.readText().then(text => text === 'if x:\\n\\n    y = `1`')")
+        page.wait_for_function(
+            "navigator.clipboard.readText().then(text => text === 'if x:\\n\\n    y = `1`')"
+        )
 
 
 def test_marks_can_be_turned_off_for_good(browser: Browser) -> None:
@@ -185,7 +192,8 @@ def test_each_known_source_has_a_colour_and_an_underline_of_its_own(browser: Bro
         ask(page, "All")
         answered(page)
         styles = page.locator(".answer .mark").evaluate_all(
-            "all => all.map(getComputedStyle).map(s => [s.textDecorationColor, s.textDecorationStyle + s.textDecorationThickness])"
+            "all => all.map(getComputedStyle)"
+            ".map(s => [s.textDecorationColor, s.textDecorationStyle + s.textDecorationThickness])"
         )
         colours, kinds = zip(*styles, strict=True)
         assert len(set(colours)) == len(set(kinds)) == len(names)
@@ -220,15 +228,26 @@ def test_the_live_view_tells_what_the_server_tells(browser: Browser) -> None:
         assert positions == ["Position 181%", "Position 266%", "Position 352%", "Position 440%"]
         heights = page.locator(".column span").evaluate_all("all => all.map(bar => bar.style.blockSize)")
         assert heights == ["81%", "66%", "52%", "40%"]
-        rows = page.locator("#drafters tbody tr").evaluate_all("all => all.map(r => [...r.cells].map(c => c.textContent))")
-        assert rows == [["lookup", "1,230", "880 (72%)"], ["suffix", "410", "205 (50%)"], ["draft", "96", "71 (74%)"]]
+        rows = page.locator("#drafters tbody tr").evaluate_all(
+            "all => all.map(r => [...r.cells].map(c => c.textContent))"
+        )
+        assert rows == [
+            ["lookup", "1,230", "880 (72%)"],
+            ["suffix", "410", "205 (50%)"],
+            ["draft", "96", "71 (74%)"],
+        ]
         assert page.locator("#times li").all_inner_texts() == [
             "draft 10%", "forward 80%", "verify 5%", "keep 1%", "other 4%",
         ]  # fmt: skip
         assert live.get_by_text("2 of 8 slots").is_visible()
         assert live.get_by_text("3 of 64 places").is_visible()
         assert live.get_by_text("Up for 2 h 3 min.").is_visible()
-        stand_in.live = {**LIVE, "drafted": {"suffix": 1, "new": 4}, "accepted": {"new": 3}, "acceptance": [0.004]}
+        stand_in.live = {
+            **LIVE,
+            "drafted": {"suffix": 1, "new": 4},
+            "accepted": {"new": 3},
+            "acceptance": [0.004],
+        }
         expect(page.locator("#drafters tbody")).to_have_text("suffix10 (0%)new43 (75%)")
         expect(page.locator("#acceptance")).to_have_text("Position 1<1%")
 

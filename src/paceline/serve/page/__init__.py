@@ -14,8 +14,9 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+POLICY = ("default-src 'self'", "base-uri 'none'", "form-action 'self'", "frame-ancestors 'none'")
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Content-Security-Policy": "; ".join(POLICY),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -23,8 +24,8 @@ HEADERS = {
 
 
 def assets() -> dict[str, tuple[bytes, str]]:
-    """What the page consists of: by the path of the request ("/", "/page.js", ...) the bytes of the file and its
-    media type. Every file goes out with `HEADERS`, and without a key: it holds nothing of the user's."""
+    """What the page consists of: by the path of the request ("/", "/page.js", ...) the bytes of the file and
+    its media type. Every file goes out with `HEADERS`, and without a key: it holds nothing of the user's."""
     found = {}
     for file in files(__name__).iterdir():
         media_type = TYPES.get(file.name[file.name.rfind(".") :])

@@ -82,7 +82,8 @@ function messages(last) {
   const system = systemPrompt();
   const sent = system ? [{ role: "system", content: system }] : [];
   for (const turn of turns.slice(0, turns.indexOf(last))) {
-    if (turn.text) sent.push({ role: "user", content: turn.record.question }, { role: "assistant", content: turn.text });
+    if (!turn.text) continue;
+    sent.push({ role: "user", content: turn.record.question }, { role: "assistant", content: turn.text });
   }
   return [...sent, { role: "user", content: last.record.question }];
 }

@@ -22,7 +22,8 @@ export function figures({ state, finish, timings, plain }, text) {
 function ofTimings(timings, plain) {
   const said = [`${whole(timings.predicted_n)} tokens`, `${rate(timings.predicted_per_second)} tokens/s`];
   if (plain) said.push(`${times(timings.predicted_per_second / plain)} plain decoding`);
-  if (timings.draft_n) said.push(`${whole(timings.draft_n_accepted)} of ${whole(timings.draft_n)} draft tokens accepted`);
+  const [drafted, accepted] = [timings.draft_n, timings.draft_n_accepted];
+  if (drafted) said.push(`${whole(accepted)} of ${whole(drafted)} draft tokens accepted`);
   said.push(`prompt of ${whole(timings.prompt_n)} in ${rate(timings.prompt_ms / 1000)} s`);
   return said;
 }

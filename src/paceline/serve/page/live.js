@@ -55,6 +55,7 @@ function say(text) {
 }
 
 function show(state) {
+  byId("live-body").hidden = false;
   plain = state.plain_tokens_per_second;
   byId("model-name").textContent = `${state.model}, ${state.engine}`;
   showSpeed(state.tokens_per_second);
@@ -124,12 +125,15 @@ function showTimes(shares) {
 const newTime = () => element("li", {}, element("span", { "aria-hidden": "true" }), document.createTextNode(""));
 
 function showLoad({ running, sessions, waiting, queue, uptime }) {
-  for (const [id, value, most, what] of [["running", running, sessions, "slots"], ["waiting", waiting, queue, "places"]]) {
-    byId(id).max = most;
-    byId(id).value = value;
-    byId(`${id}-text`).textContent = `${value} of ${most} ${what}`;
-  }
+  showMeter("running", running, sessions, "slots");
+  showMeter("waiting", waiting, queue, "places");
   byId("about").textContent = `Up for ${duration(uptime)}.`;
+}
+
+function showMeter(id, value, most, what) {
+  byId(id).max = most;
+  byId(id).value = value;
+  byId(`${id}-text`).textContent = `${value} of ${most} ${what}`;
 }
 
 function duration(seconds) {

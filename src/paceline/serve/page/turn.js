@@ -93,12 +93,7 @@ export class Turn {
   #showEnd() {
     const { error, state, parts } = this.record;
     const drafted = parts.some(([, source]) => source !== TARGET);
-    const shown = [
-      error && element("p", { class: "error", role: "alert" }, element("strong", {}, error.message), ` ${error.advice}`),
-      figures(this.record, this.text),
-      drafted && legend(parts),
-      this.#buttons(state),
-    ];
+    const shown = [error && told(error), figures(this.record, this.text), drafted && legend(parts), this.#buttons(state)];
     this.#below.replaceChildren(...shown.filter(Boolean));
   }
 
@@ -112,3 +107,6 @@ export class Turn {
     return bar;
   }
 }
+
+const told = ({ message, advice }) =>
+  element("p", { class: "error", role: "alert" }, element("strong", {}, message), ` ${advice}`);
