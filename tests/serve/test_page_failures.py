@@ -114,6 +114,28 @@ def test_an_error_without_a_reason_is_told_by_its_status(browser: Browser) -> No
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("v1/models", "<html>", "What answers at v1/models is no server of Paceline."),
+        (
+            "v1/models",
+            '{"data": []}',
+            "This server has no model. Start it with one: paceline serve -m MODEL.",
+        ),
+        ("v1/chat/completions", "data: {oops\n\n", "The server sent something that is no JSON."),
+        ("v1/chat/completions", ": nothing\r\n\r\n", LOST),
+    ],
+)
+def test_a_server_that_is_none_is_told(browser: Browser, path: str, body: str, message: str) -> None:
+    with visiting(browser, StandIn()) as page:
+        page.route(f"**/{path}", lambda route: route.fulfill(body=body))
+        page.reload()
+        ask(page, "Count")
+        answered(page)
+        assert message in error(page)
+
+
+@pytest.mark.parametrize(
     ("answer", "message"),
     [
         (Answer(PARTS, error="A token is forbidden by the grammar."), "A token is forbidden by the grammar."),
@@ -239,7 +261,7 @@ def test_characters_that_show_nothing_or_turn_others_around_are_shown(browser: B
         ask(page, "Show")
         answered(page)
         shown = page.locator(".answer .prose").text_content()
-        assert shown == "a␀b␛[31mc␡‹U+0085›d‹U+202E›e‹U+2066›f\n\tg"
+        assert shown == "a‹U+0000›b‹U+001B›[31mc‹U+007F›‹U+0085›d‹U+202E›e‹U+2066›f\n\tg"
 
 
 @pytest.mark.parametrize("answers", [[Answer([])], [Answer([("", "target")])]])

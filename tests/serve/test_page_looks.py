@@ -124,7 +124,8 @@ def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser:
     where = """() => {
         const at = document.activeElement;
         const name = at.id || (at === document.body ? "BODY" : at.textContent.trim());
-        return [name, getComputedStyle(at).outlineStyle === "solid"];
+        const ring = getComputedStyle(at);
+        return [name, ring.outlineStyle === "solid" && parseFloat(ring.outlineWidth) > 0];
     }"""
     reached = []
     with visiting(browser, StandIn([Answer(PARTS), refusal(400, "No.")]), refused=1) as page:

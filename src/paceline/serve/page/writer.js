@@ -108,10 +108,6 @@ const joined = (held) => held.map(([text]) => text).join("");
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
 
 export function visible(text) {
-  return text.replace(HIDDEN, (character) => {
-    const code = character.charCodeAt(0);
-    if (code < 0x20) return String.fromCharCode(0x2400 + code);
-    if (code === 0x7f) return "\u2421";
-    return `‹U+${code.toString(16).toUpperCase().padStart(4, "0")}›`;
-  });
+  const name = (character) => character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0");
+  return text.replace(HIDDEN, (character) => `‹U+${name(character)}›`);
 }
