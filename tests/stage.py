@@ -179,6 +179,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(tokens=[0])
+        self.n_draft = 8
 
 
 def asking(n: int) -> list[Any]:

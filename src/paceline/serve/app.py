@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -21,7 +20,7 @@ from paceline.core import typed
 from paceline.core.errors import ModelError, UsageError
 from paceline.core.printable import printable, shortened
 from paceline.llm import LLM
-from paceline.serve import wishes
+from paceline.serve import page, wishes
 from paceline.serve.asking import Ask, ClosingError, Deliver, FailedError, FullError, TooSlowError, Update
 from paceline.serve.guard import Guard, Rules
 from paceline.serve.replies import Choice, Json, Replies, counted, ended, problem
@@ -30,17 +29,6 @@ from paceline.serve.service import Service, Ticket
 
 PING = 10.0  # seconds without a word after which a stream is kept awake
 LIVE = 0.5  # seconds between two looks at the page's figures
-PAGES = {
-    "/": ("index.html", "text/html"),
-    "/page.js": ("page.js", "text/javascript"),
-    "/page.css": ("page.css", "text/css"),
-}
-SAFE = {
-    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
-}
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
@@ -77,7 +65,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             body.model or names[0],
             chat,
             body.n,
-            logprobs=wanted[0].logprobs is not None,
+            wanted[0],
             report=wish is not None and wish.report,
         )
         answers = Answers(service, wanted, request.state.client, request.state.told)
@@ -126,6 +114,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             "object": "model",
             "created": began,
             "owned_by": "paceline",
+            "root": target.path.name,
             "max_model_len": target.caps.n_ctx,
             "meta": {
                 "description": target.description,
@@ -157,18 +146,16 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
     async def live() -> Response:
         return Events(states(service, names[0]), lambda: None)
 
-    def page(path: str) -> None:
-        name, kind = PAGES[path]
-
+    def show(path: str, kind: str, content: bytes) -> None:
         @app.get(path, include_in_schema=False)
         async def serve() -> Response:
-            text = files("paceline.serve").joinpath("page", name).read_bytes()
-            return Response(text, media_type=f"{kind}; charset=utf-8", headers=SAFE)
+            return Response(content, media_type=kind, headers=page.HEADERS)
 
-    for path in PAGES:
-        page(path)
+    shown = page.assets()
+    for path, (content, kind) in shown.items():
+        show(path, kind, content)
     explain(app)
-    app.add_middleware(Guard, rules=rules, metrics=service.metrics)
+    app.add_middleware(Guard, rules=rules, metrics=service.metrics, open_to_all=("/health", *shown))
     return app
 
 
@@ -202,7 +189,9 @@ class Answers:
             if isinstance(error, UsageError | ClosingError | TooSlowError):
                 raise error
             if error is not None:
-                raise FailedError("the model has failed at this request; the server's log says why") from error
+                raise FailedError(
+                    "the model has failed at this request; the server's log says why"
+                ) from error
         return index, update
 
     @property

@@ -1,0 +1,293 @@
+"""The class that vLLM calls, driven as vLLM's model runner does."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from gguf_files import write_llama
+from paceline import zoo
+from paceline.core.errors import UsageError, VocabError
+from paceline.core.tree import DraftTree
+from paceline.engines.engine import Tokenizer
+from paceline.engines.openers import open_tokenizer
+from paceline.lab.corpus.build import Sources, build
+from paceline.vllm import Portfolio
+from paceline.vllm.portfolio import best_chain, within
+from vllm_runner import Runner, Served, vllm_config
+
+SOURCE = "def total(numbers):\n    result = 0\n    for number in numbers:\n        result += number\n"
+PHRASE = [11, 12, 13, 14, 15, 16, 17, 18]
+
+
+def repeating(n: int) -> Served:
+    """A text that says the same again and again, at a length of its own."""
+    phrase = [token + 100 * n for token in PHRASE]
+    return Served(phrase * 2 + phrase[:n], (phrase[n:] + phrase * 8)[:48])
+
+
+def noise(seed: int, n: int) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(1000, 60000) for _ in range(n)]
+
+
+def test_vllm_finds_the_class_by_its_name() -> None:
+    assert import_module("paceline.vllm").Portfolio is Portfolio  # as create_custom_proposer does
+
+
+def test_of_text_that_repeats_itself_most_drafts_are_accepted() -> None:
+    runner = Runner(Portfolio(vllm_config()))
+    requests = [runner.add(repeating(n)) for n in (1, 2, 3)]
+    runner.run()
+    for request in requests:
+        assert request.accepted > 30
+        assert request.accepted >= 0.9 * request.drafted
+
+
+def test_the_embedded_model_says_what_it_says_in_fewer_steps() -> None:
+    prompts = ["def one():\n    return 1\n\n", "import"]
+    with paceline.load(drafters="none", threads=1) as llm:
+        done = [llm.generate(prompt, max_tokens=96) for prompt in prompts]
+        texts = [(llm.target.text.encode(p), list(one.tokens)) for p, one in zip(prompts, done, strict=True)]
+        n_vocab = llm.target.vocab.size
+    runner = Runner(Portfolio(vllm_config(n_draft=8, n_vocab=n_vocab)))
+    requests = [runner.add(Served(*text)) for text in texts]
+    steps = 0
+    while not all(request.ended for request in requests):
+        runner.step()
+        steps += 1
+    assert all(request.accepted > 40 for request in requests)
+    assert steps < 60
+
+
+def test_rows_that_move_join_leave_and_are_replaced_draft_as_each_would_alone() -> None:
+    # A drafter that learns nothing, and a rule that leaves nothing out: drafts depend on no other request.
+    settings = vllm_config(paceline={"drafters": ["lookup"], "p_min": 0.0})
+    drafts: dict[Served, list[list[int]]] = {}
+
+    def step(runner: Runner) -> None:
+        for request, draft in zip(runner.batch, runner.step(), strict=True):
+            if request.said:
+                drafts.setdefault(request, []).append(draft)
+
+    alone = [repeating(n) for n in range(1, 9)]
+    for request in alone:
+        runner = Runner(Portfolio(settings))
+        runner.add(request)
+        while not request.ended:
+            step(runner)
+    together, draw = [repeating(n) for n in range(1, 9)], random.Random(0)
+    runner, waiting = Runner(Portfolio(settings)), list(together)
+    while waiting or runner.batch:
+        if waiting and len(runner.batch) < 4 and draw.random() < 0.4:
+            runner.add(waiting.pop()).unread = draw.randrange(3)
+        if len(runner.batch) > 1:
+            runner.swap(*draw.sample(range(len(runner.batch)), 2))
+        step(runner)
+        runner.leave()
+    assert [drafts[request] for request in together] == [drafts[request] for request in alone]
+    assert min(request.accepted for request in together) > 30
+
+
+def test_a_request_that_was_put_off_is_drafted_for_again_when_it_returns() -> None:
+    runner = Runner(Portfolio(vllm_config()))
+    request, other = runner.add(repeating(1)), runner.add(repeating(2))
+    for _ in range(3):
+        runner.step()
+    runner.remove(request)
+    runner.step()
+    before, request.draft = request.accepted, []
+    runner.add(request)
+    runner.run()
+    assert request.accepted - before > 15
+    assert other.accepted > 30
+
+
+@pytest.mark.parametrize(("stages", "opened"), [(2, 2), (1, 12)])
+def test_with_stages_in_a_pipeline_a_request_may_be_missing_for_a_step(
+    stages: int, opened: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portfolio = Portfolio(vllm_config(stages=stages))
+    opening = portfolio._drafter.open
+    seen: list[int] = []
+
+    def counting(prompt: list[int], seed: int) -> Any:
+        seen.append(len(prompt))
+        return opening(prompt, seed)
+
+    monkeypatch.setattr(portfolio._drafter, "open", counting)
+    runner = Runner(portfolio)
+    batches = [[repeating(1)], [repeating(2)]]
+    for n in range(12):  # two batches take turns, each of them whole
+        runner.batch = batches[n % 2]
+        runner.step()
+    assert len(seen) == opened
+
+
+def test_steps_that_vllm_did_not_show_are_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    portfolio = Portfolio(vllm_config())
+    runner = Runner(portfolio)
+    request = runner.add(repeating(1))
+    runner.step()
+    monkeypatch.setattr(portfolio._drafter, "open", None)  # it is known already
+    request.said, request.draft = request.said + 5, []
+    runner.run()
+    assert request.accepted > 25
+
+
+def test_what_an_ended_request_said_is_drafted_for_the_next_one() -> None:
+    runner = Runner(Portfolio(vllm_config(n_draft=8)))
+    answer = noise(1, 60)
+    first = runner.add(Served(noise(2, 8), answer))
+    runner.run()
+    assert first.accepted == 0
+    second = runner.add(Served(noise(3, 8), answer))
+    runner.run()
+    assert second.accepted > 40
+
+
+def test_requests_that_ended_are_forgotten() -> None:
+    portfolio = Portfolio(vllm_config())
+    runner = Runner(portfolio)
+    for n in range(20):
+        runner.add(repeating(n))
+        runner.step()
+        runner.batch[-1].said = len(runner.batch[-1].answer)
+        runner.leave()
+    runner.step()
+    assert len(portfolio._requests) == len(runner.batch) == 0
+    assert not portfolio._requests._by_row
+
+
+def test_no_draft_is_longer_than_asked_or_than_the_context_has_room() -> None:
+    portfolio = Portfolio(vllm_config(n_draft=5, n_ctx=40))
+    request = repeating(1)
+    request.answer = request.answer[: 40 - len(request.prompt)]
+    runner = Runner(portfolio, n_ctx=40)
+    runner.add(request)
+    longest = 0
+    while not request.ended:
+        (draft,) = runner.step()
+        longest = max(longest, len(draft))
+        assert len(draft) <= max(0, min(5, 40 - len(request.text) - 1))
+    assert longest == 5
+    assert len(request.text) == 40
+    assert draft == []
+
+
+def test_a_prompt_that_is_still_being_read_gets_no_draft() -> None:
+    runner = Runner(Portfolio(vllm_config()))
+    request = runner.add(repeating(1))
+    request.unread = 2
+    assert runner.step() == [[]]
+    assert runner.step() == [[]]
+    assert runner.step() != [[]]
+
+
+def test_an_error_in_one_row_costs_that_row_its_draft(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    portfolio = Portfolio(vllm_config())
+    runner = Runner(portfolio)
+    bad, good = runner.add(repeating(1)), runner.add(repeating(2))
+    propose = portfolio._drafter.propose
+
+    def failing(batch: Any) -> Any:
+        if any(PHRASE[0] + 100 in memory.parts[0].text.ring.tolist() for memory, _ in batch):
+            raise RuntimeError("one row is broken")
+        return propose(batch)
+
+    monkeypatch.setattr(portfolio._drafter, "propose", failing)
+    with caplog.at_level(logging.ERROR, "paceline.vllm"):
+        runner.run()
+    assert bad.drafted == 0
+    assert good.accepted > 30
+    assert [record.exc_info is not None for record in caplog.records] == [True]  # said once
+
+
+def test_all_rows_together_draft_no_more_than_asked_the_likeliest_tokens() -> None:
+    runner = Runner(Portfolio(vllm_config(n_draft=8, paceline={"rows": 10})))
+    requests = [runner.add(repeating(n)) for n in (1, 2, 3, 4)]
+    most = 0
+    while not all(request.ended for request in requests):
+        most = max(most, sum(map(len, runner.step())))
+    assert most == 10
+    assert all(request.accepted > 0 for request in requests)
+
+
+def test_within_keeps_the_likeliest_tokens_of_all_chains() -> None:
+    drafts = [([1, 2, 3], [0.9, 0.5, 0.4]), ([4, 5], [0.6, 0.45]), ([], [])]
+    assert within(drafts, 5) == [[1, 2, 3], [4, 5], []]
+    assert within(drafts, 3) == [[1, 2], [4], []]
+    assert within([([1, 2], [0.5, 0.5]), ([3, 4], [0.5, 0.5])], 3) == [[1, 2], [3]]
+
+
+def test_the_chain_is_the_path_that_gains_most_and_ends_where_a_token_costs_more_than_it_gains() -> None:
+    def tree(*nodes: tuple[int, int]) -> DraftTree:
+        parents, tokens = zip(*nodes, strict=True)
+        return DraftTree(tokens, parents, (1.0,) * len(nodes), ("suffix",) * len(nodes))
+
+    # The likelier first token leads to the shorter path.
+    fork = tree((-1, 1), (-1, 2), (1, 3), (2, 4))
+    assert best_chain(fork, [0.5, 0.45, 0.4, 0.3], 0.1) == [1, 2, 3]
+    assert best_chain(fork, [0.5, 0.45, 0.4, 0.3], 0.42) == [0]
+    assert best_chain(fork, [0.5, 0.2, 0.1, 0.05], 0.1) == [0]
+    assert best_chain(tree((-1, 1)), [0.05], 0.1) == []
+    assert best_chain(DraftTree(), [], 0.1) == []
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Tokenizer]]:
+    """A corpus of SOURCE, with the tokenizer of the embedded model."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "a.py").write_text(SOURCE)
+    with pytest.MonkeyPatch.context() as patch, closing(open_tokenizer(zoo.target_path())) as tokenizer:
+        patch.setenv("PACELINE_HOME", str(folder / "home"))
+        yield build("mine", Sources([folder / "a.py"], []), tokenizer)[0].folder, tokenizer
+
+
+def test_a_corpus_is_drafted_from(corpus: tuple[Path, Tokenizer]) -> None:
+    folder, tokenizer = corpus
+    settings = {"corpora": [str(folder)]}
+    config = vllm_config(8, n_vocab=tokenizer.vocab.size, paceline=settings, tokenizer=str(tokenizer.path))
+    runner = Runner(Portfolio(config))
+    tokens = tokenizer.text.encode(SOURCE)
+    request = runner.add(Served(tokens[:10], tokens[10:]))
+    runner.run()
+    assert request.accepted > len(request.answer) // 2
+
+
+def test_a_corpus_of_another_tokenizer_is_refused(corpus: tuple[Path, Tokenizer], tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    write_llama(other)
+    config = vllm_config(paceline={"corpora": [str(corpus[0])]}, tokenizer=str(other))
+    with pytest.raises(VocabError, match="another tokenizer"):
+        Portfolio(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"drafters": ["model"]}, "needs a draft model, which vLLM runs itself"),
+        ({"drafters": ["lookahead"]}, "does not draft from texts; in vLLM choose from auto, suffix"),
+        ({"drafters": ["none"]}, "does not draft from texts"),
+        ({"drafters": ["sufix"]}, "is not known"),
+        ({"drafters": ["datastore"]}, "needs a corpus"),
+        ({"p_min": 1.0}, "from 0 to less than 1"),
+        ({"rows": 0}, "at least 1"),
+        ({"rows": "many"}, "a whole number"),
+        ({"depth": 3}, "unknown setting depth: known are corpora, drafters"),
+        ("suffix", "must hold settings"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Portfolio(vllm_config(paceline=settings))
