@@ -15,7 +15,7 @@ import uvicorn
 from paceline.llm import LLM
 from paceline.serve import app, listen
 from paceline.serve.asking import Limits
-from paceline.serve.guard import Rules
+from paceline.serve.guard import Guard, Rules
 from paceline.serve.service import Service
 
 LONG = 60.0  # seconds that nothing here takes
@@ -26,6 +26,14 @@ class Served:
     service: Service
     server: uvicorn.Server
     port: int
+    app: Any
+
+    @property
+    def guard(self) -> Guard:
+        layer = self.app.middleware_stack
+        while not isinstance(layer, Guard):
+            layer = layer.app
+        return layer
 
     @property
     def url(self) -> str:
@@ -121,7 +129,7 @@ def serving(
     try:
         thread.start()
         until(lambda: server.started)
-        yield Served(served, server, listening.getsockname()[1])
+        yield Served(served, server, listening.getsockname()[1], made)
     finally:
         server.should_exit = True
         thread.join()

@@ -184,7 +184,8 @@ class Answers:
     async def next(self) -> tuple[int, Update] | None:
         """None where nothing has come for a while. Raises what ended an answer."""
         try:
-            index, update = await asyncio.wait_for(self._queue.get(), PING)
+            async with asyncio.timeout(PING):  # (wait_for loses a cancellation at times, before Python 3.12)
+                index, update = await self._queue.get()
         except TimeoutError:
             return None
         self.choices[index].take(update)

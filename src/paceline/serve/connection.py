@@ -24,7 +24,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         super().connection_made(transport)
-        self._before: Any = None
+        self._before: tuple[str, Any] | None = None
         self._timer = self.loop.call_later(self.patience, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -40,12 +40,12 @@ class Connection(H11Protocol):
         self._before = now
         self._timer = self.loop.call_later(self.patience, self._look)
 
-    def _standing(self) -> Any:
-        """Where it waits for its client; the same as before where nothing has moved."""
+    def _standing(self) -> tuple[str, Any] | None:
+        """What it waits for from its client, and how far that is; the same where nothing has moved."""
         if self.transport.is_closing() or self.flow.write_paused:
-            return self.transport.get_write_buffer_size()
+            return "reading", self.transport.get_write_buffer_size()
         if self.cycle is None or self.cycle.response_complete:
-            return self.cycle
+            return "silent", self.cycle
         return None
 
     def handle_events(self) -> None:

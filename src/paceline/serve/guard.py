@@ -124,6 +124,8 @@ class Guard:
                 pieces[:] = [b"".join(pieces)]
                 await self._pass(scope, pieces[0], receive, send)
         except _Refused as refused:
+            self._held -= sum(map(len, pieces))
+            pieces.clear()
             rest = receive if refused.status != 408 else None
             await refuse(send, refused.status, str(refused), refused.code, rest)
         finally:
@@ -154,7 +156,8 @@ class Guard:
             raise too_large
         while True:
             try:
-                message = await asyncio.wait_for(receive(), end + n / SLOWEST - monotonic())
+                async with asyncio.timeout(end + n / SLOWEST - monotonic()):
+                    message = await receive()
             except TimeoutError:
                 raise _Refused(408, "the rest of the body did not come", "timeout") from None
             if message["type"] == "http.disconnect":
@@ -190,13 +193,10 @@ async def refuse(send: Send, status: int, message: str, code: str, rest: Receive
     await send({"type": "http.response.body", "body": body, "more_body": rest is not None})
     if rest is not None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(_drain(rest), LINGER)
+            async with asyncio.timeout(LINGER):
+                while (await rest()).get("more_body", False):
+                    pass
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _drain(rest: Receive) -> None:
-    while (await rest()).get("more_body", False):
-        pass
 
 
 def _headers(scope: Message) -> dict[str, str]:
