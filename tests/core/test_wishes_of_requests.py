@@ -10,13 +10,13 @@ import pytest
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.decode import Request, decode, start
 from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import NO_BUDGET, UNLIMITED, Budget
+from paceline.core.ports import UNLIMITED, Budget, Drafter, Session
 from paceline.core.rate import Rate
 from paceline.core.sampling import Sampling
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.engines.toy import ToyTarget
+from paceline.engines.toy import ToySession, ToyTarget
 from stage import Passing
 
 V = 6
@@ -29,7 +29,7 @@ def policies() -> list[Policy]:
 
 
 def drafters() -> list[Any]:
-    parts = [LookupDrafter(1, 3), ModelDrafter(ToyTarget(V, seed=1, noise=0.1), V)]
+    parts: list[Drafter] = [LookupDrafter(1, 3), ModelDrafter(ToyTarget(V, seed=1, noise=0.1), V)]
     return [ComposedDrafter(parts), Portfolio(parts)]
 
 
@@ -83,7 +83,7 @@ def test_a_request_without_wishes_leaves_a_budget_as_it_is() -> None:
         start(target, drafter, PROMPT, max_tokens=40, only=only) for only in (None, frozenset({"model"}))
     )
     assert plain.cap(BUDGET, target.caps, 64, UNLIMITED) is BUDGET
-    assert named.cap(BUDGET, target.caps, 64, UNLIMITED).only == {"model"}
+    assert named.cap(BUDGET, target.caps, 64, UNLIMITED).only == frozenset({"model"})
 
 
 def test_of_a_request_that_wants_no_drafts_a_policy_learns_nothing_about_them() -> None:
@@ -97,11 +97,16 @@ def test_of_a_request_that_wants_no_drafts_a_policy_learns_nothing_about_them() 
 
 
 def test_what_a_session_had_already_need_not_be_read() -> None:
-    """All but the root, which is no part of what is read."""
-    target, drafter = ToyTarget(V, seed=1), drafters()[0]
-    request = start(target, drafter, PROMPT, max_tokens=1)
-    assert request.n_cached == len(PROMPT) - 1 - request.session.unread
-    assert request.n_cached >= 0
-    for _ in decode(target, drafter, Fixed(NO_BUDGET), [request]):
-        pass
-    assert request.session.unread == 0
+    class Knowing(ToySession):
+        """It has all of a prompt already but its last four tokens, the root among them."""
+
+        def extend(self, tokens: Sequence[int]) -> None:
+            super().extend(tokens)
+            self._read = len(tokens) - 4
+
+    class Remembering(ToyTarget):
+        def open(self, beside: Session | None = None) -> ToySession:
+            return Knowing(self)
+
+    request = start(Remembering(V, seed=1), drafters()[0], PROMPT, max_tokens=1)
+    assert request.n_cached == len(PROMPT) - 4

@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in OpenAI's form, in words that say what to do; and the server goes on."""
+"""What is wrong with a request is said in OpenAI's form and in words that help; and the server goes on."""
 
 from __future__ import annotations
 
@@ -112,6 +112,14 @@ def test_a_body_that_is_no_object(body: str, served: Served) -> None:
     assert "the body" in problem(sent(served, body.encode()), 400)["message"]
 
 
+def chat(fields: str) -> str:
+    return f'{{"messages": HI, {fields}}}'
+
+
+def prompt(value: Any) -> str:
+    return json.dumps({"prompt": value})
+
+
 BAD: list[tuple[str, str, str, str]] = [
     # path, the body, the field that is at fault, and what the message says
     (CHAT, "{}", "messages", "required"),
@@ -135,15 +143,15 @@ BAD: list[tuple[str, str, str, str]] = [
     (CHAT, '{"messages": HI, "max_tokens": "5"}', "max_tokens", "integer"),
     (CHAT, '{"messages": HI, "max_tokens": true}', "max_tokens", "integer"),
     (CHAT, '{"messages": HI, "max_tokens": 99999}', "", "at most"),
-    (CHAT, '{"messages": HI, "max_completion_tokens": 1%s}' % ("0" * 4000), "max_completion_tokens", "less"),
+    (CHAT, chat('"max_completion_tokens": 1' + "0" * 4000), "max_completion_tokens", "less"),
     (CHAT, '{"messages": HI, "n": 0}', "n", "greater"),
     (CHAT, '{"messages": HI, "n": 129}', "n", "less"),
     (CHAT, '{"messages": HI, "n": 128}', "", "at once"),
     (CHAT, '{"messages": HI, "seed": 1.5}', "seed", "integer"),
-    (CHAT, '{"messages": HI, "seed": %d}' % (1 << 63), "seed", "less"),
+    (CHAT, chat(f'"seed": {1 << 63}'), "seed", "less"),
     (CHAT, '{"messages": HI, "stop": ""}', "", "stop"),
     (CHAT, '{"messages": HI, "stop": [1]}', "stop.0", "string"),
-    (CHAT, '{"messages": HI, "stop": %s}' % json.dumps(["x"] * 17), "", "16"),
+    (CHAT, chat('"stop": ' + json.dumps(["x"] * 17)), "", "16"),
     (CHAT, '{"messages": HI, "stream": "yes"}', "stream", "boolean"),
     (CHAT, '{"messages": HI, "stream_options": {"warmth": 1}}', "stream_options.warmth", "no such field"),
     (CHAT, '{"messages": HI, "logit_bias": {"a": 1}}', "", "/tokenize"),
@@ -151,15 +159,15 @@ BAD: list[tuple[str, str, str, str]] = [
     (CHAT, '{"messages": HI, "logit_bias": {"999999": 1}}', "", "the model's tokens are 0 to"),
     (CHAT, '{"messages": HI, "logit_bias": {"1": NaN}}', "logit_bias.1", "finite"),
     (CHAT, '{"messages": HI, "logit_bias": {"1": 1e300}}', "", "between"),
-    (CHAT, '{"messages": HI, "logit_bias": %s}' % json.dumps(dict.fromkeys(map(str, range(3000)), 1.0)),
+    (CHAT, chat('"logit_bias": ' + json.dumps(dict.fromkeys(map(str, range(3000)), 1.0))),
      "logit_bias", "2048"),
     (CHAT, '{"messages": HI, "top_logprobs": 2}', "", "logprobs: true"),
     (CHAT, '{"messages": HI, "logprobs": true, "top_logprobs": 21}', "top_logprobs", "20"),
     (CHAT, '{"messages": HI, "warmth": 1}', "warmth", "leave it out"),
     (CHAT, '{"messages": HI, "a-b\\u001b[31m": 1}', "a-b", "leave it out"),
-    (CHAT, '{"messages": HI, "%s": 1}' % ("x" * 5000), "xxx", "leave it out"),
+    (CHAT, chat('"' + "x" * 5000 + '": 1'), "xxx", "leave it out"),
     (CHAT, '{"messages": HI, "\\ud800": 1}', "", "the body"),
-    (CHAT, '{"messages": HI, %s}' % ", ".join(f'"a{n}": 1' for n in range(9000)), "", "64"),
+    (CHAT, chat(", ".join(f'"a{n}": 1' for n in range(9000))), "", "64"),
     (CHAT, '{"messages": HI, "speculative": {"drafters": ["magic"]}}', "", "choose from lookup"),
     (CHAT, '{"messages": HI, "speculative": {"n_max": -1}}', "speculative.n_max", "greater"),
     (CHAT, '{"messages": HI, "response_format": {"type": "xml"}}', "response_format.type", "json_schema"),
@@ -170,15 +178,15 @@ BAD: list[tuple[str, str, str, str]] = [
     (COMPLETION, '{"prompt": [-1]}', "prompt.0", "valid"),
     (COMPLETION, '{"prompt": [999999]}', "", "outside the vocabulary"),
     (COMPLETION, '{"prompt": [true]}', "prompt.0", "valid"),
-    (COMPLETION, '{"prompt": %s}' % json.dumps([{}] * 50_000), "prompt.0", "valid"),
-    (COMPLETION, '{"prompt": %s}' % json.dumps([["x"]] * 20_000), "prompt.0", "valid"),
-    (COMPLETION, '{"prompt": %s}' % json.dumps(["x"] * 200), "", "at most 128"),
+    (COMPLETION, prompt([{}] * 50_000), "prompt.0", "valid"),
+    (COMPLETION, prompt([["x"]] * 20_000), "prompt.0", "valid"),
+    (COMPLETION, prompt(["x"] * 200), "", "at most 128"),
     (COMPLETION, '{"prompt": "x", "suffix": "y"}', "suffix", "None"),
     (COMPLETION, '{"prompt": "x", "echo": true}', "echo", "False"),
-    (COMPLETION, '{"prompt": %s}' % json.dumps([1] * 300), "", "the context 256"),
-    (COMPLETION, '{"prompt": "%s"}' % ("word " * 300), "", "the context 256"),
-    (COMPLETION, '{"prompt": "%s"}' % ("word " * 50_000), "", "at the very most"),
-    (CHAT, '{"messages": [{"role": "user", "content": "%s"}]}' % ("word " * 50_000), "", "at the very most"),
+    (COMPLETION, prompt([1] * 300), "", "the context 256"),
+    (COMPLETION, prompt("word " * 300), "", "the context 256"),
+    (COMPLETION, prompt("word " * 50_000), "", "at the very most"),
+    (CHAT, json.dumps({"messages": [{"role": "user", "content": "word " * 50_000}]}), "", "at the very most"),
     ("/detokenize", '{"tokens": [999999]}', "", "the model's tokens are 0 to"),
     ("/tokenize", '{"content": 5}', "content", "string"),
 ]  # fmt: skip
@@ -204,7 +212,7 @@ SCHEMAS: dict[str, tuple[Any, str]] = {
     "that is a file": ({"$ref": "file:///etc/hostname"}, "cannot be used"),
     "that is none": ({"type": 5}, "cannot be used"),
     "of everything at once": (
-        {"allOf": [{"anyOf": [{"properties": {f"a{n}": {"const": i}}} for i in range(4)]} for n in range(16)]},
+        {"allOf": [{"anyOf": [{"properties": {f"{n}": {"const": i}}} for i in range(4)]} for n in range(16)]},
         "cannot be used"),
     "with parentheses of 5,000 levels": (
         {"type": "string", "pattern": "(" * 5000 + "a" + ")" * 5000}, "cannot be used"),
@@ -299,8 +307,8 @@ def test_headers_that_are_none(head: bytes, served: Served) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"\x16\x03\x01\x02\0\x01\0", b"hello\r\n\r\n", b"GET /\r\n\r\n", b"GET / HTTP/x.1\r\n\r\n", b"\0" * 70_000,
-     b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n \r\nSM\r\n\r\n"],
+    [b"\x16\x03\x01\x02\0\x01\0", b"hello\r\n\r\n", b"GET /\r\n\r\n", b"GET / HTTP/x.1\r\n\r\n",
+     b"\0" * 70_000, b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n \r\nSM\r\n\r\n"],
     ids=lambda line: repr(line[:20]),
 )  # fmt: skip
 def test_what_is_no_request_at_all(line: bytes, served: Served) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
@@ -75,18 +76,24 @@ def listen_on(bound: socket.socket) -> None:
         raise UsageError(f"port {bound.getsockname()[1]}: {error.strerror}; choose with --port") from error
 
 
+def broken_off(record: logging.LogRecord) -> bool:
+    """False for an answer that the end of the process has broken off: that is no error."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 def logs(as_json: bool, quiet: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines(as_json))
+    handler.addFilter(broken_off)
     top = logging.getLogger("paceline.serve")
     top.handlers[:] = [handler]
     top.setLevel(logging.WARNING if quiet else logging.INFO)
     top.propagate = False
-    # uvicorn's own: what fails in answering a request.
-    below = logging.getLogger("uvicorn.error")
-    below.handlers[:] = [handler]
-    below.setLevel(logging.ERROR)
-    below.propagate = False
+    for name in ("uvicorn.error", "asyncio"):  # what fails in answering a request
+        below = logging.getLogger(name)
+        below.handlers[:] = [handler]
+        below.setLevel(logging.ERROR)
+        below.propagate = False
 
 
 def configured(app: Any, grace: float, patience: float = PATIENCE) -> uvicorn.Config:

@@ -1,0 +1,310 @@
+"""`paceline serve` as a process: what it says before it begins, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from command_line import Done, command, start
+from paceline.cli.serve import default_name, read_keys
+from paceline.core.errors import UsageError
+from real_model import smollm2
+from serving import LONG, until
+
+TOY = ("-m", "toy:seed=3,eos=7", "--draft", "lookup")
+
+
+class Running:
+    """A server's process. err: the lines it has written so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.err: list[str] = []
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+        until(lambda: self.url or process.poll() is not None)
+        assert self.url, self.err
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.err.append(line.decode())
+
+    @property
+    def url(self) -> str:
+        found = (re.search(r"http://\S+:\d+(?=/v1)", line) for line in self.err)
+        return next((one[0] for one in found if one), "")
+
+    def ends(self) -> int:
+        code = self.process.wait(LONG)
+        self._reading.join(LONG)
+        return code
+
+
+@contextmanager
+def running(*args: str | Path, **env: str) -> Iterator[Running]:
+    with start("serve", "--port", "0", *args, **env) as process:
+        server = None
+        try:
+            server = Running(process)
+            until(lambda: answers(server.url))
+            yield server
+        finally:
+            if process.poll() is None:
+                process.kill()
+            if server is not None:
+                server.ends()
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=LONG).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> Done:
+    return command(capsys, "serve", *args)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--port", "65536"), "--port 65536: must be at most 65535"),
+        (("--port", "-1"), "--port -1: must be at least 0"),
+        (("--port", "http"), "--port"),
+        (("--sessions", "0"), "--sessions 0: must be at least 1"),
+        (("--queue", "-1"), "--queue -1"),
+        (("--chunk", "0"), "--chunk 0"),
+        (("--timeout", "0"), "--timeout 0: must be above 0"),
+        (("--timeout", "nan"), "--timeout nan"),
+        (("--body-limit", "inf"), "--body-limit inf"),
+        (("--grace", "-1"), "--grace -1"),
+        (("--api-key", ""), "an API key must be printable ASCII"),
+        (("--api-key", "two words"), "an API key must be printable ASCII"),
+        (("--api-key-file", "/nowhere"), "/nowhere"),
+        (("--host", "nowhere.invalid"), "cannot listen on nowhere.invalid"),
+        (("--host", "1.2.3.4"), "cannot listen on 1.2.3.4"),
+    ],
+)
+def test_what_cannot_be_served_is_told_before_a_model_is_loaded(
+    args: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(capsys, "-m", "/nowhere.gguf", *args).refused(2, words)
+
+
+def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused(capsys, "-m", "/nowhere.gguf", "--port", str(port)).refused(2, f"port {port}", "--port")
+
+
+def test_two_that_begin_at_once_on_one_port() -> None:
+    """Both can have it until one of them listens."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+        port = str(one.getsockname()[1])
+        listens = "import paceline.serve.listen as l; bind = l.bind; import socket, threading\n"
+        listens += f"first = l.bind('127.0.0.1', {port}); second = l.bind('127.0.0.1', {port})\n"
+        listens += "l.listen_on(first); l.listen_on(second)"
+        done = subprocess.run([sys.executable, "-c", listens], capture_output=True, timeout=LONG, check=False)
+    assert f"UsageError: port {port}: Address already in use; choose with --port" in done.stderr.decode()
+
+
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    done = refused(capsys, "-m", "/nowhere.gguf", "--port", "0")
+    assert (done.code != 0, done.out) == (True, "")
+    assert "/nowhere.gguf" in done.err
+
+
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "prometheus_client"])
+def test_without_the_extra_it_says_what_to_install(
+    missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    refused(capsys, *TOY).refused(1, f"serving needs {missing}", "pip install 'paceline[serve]'")
+
+
+def test_help_needs_no_server() -> None:
+    """Whoever asks for it may not have the extra."""
+    code = "import sys; sys.modules['fastapi'] = sys.modules['uvicorn'] = None; "
+    code += "from paceline.cli.app import invoke; sys.exit(invoke(['serve', '--help']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=LONG, check=False)
+    assert done.returncode == 0
+    assert b"--per-client" in done.stdout
+
+
+def test_keys_come_from_options_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\n\n  two  \n")
+    assert read_keys(["three"], file) == ["three", "one", "two"]
+    assert read_keys(None, None) == []
+    monkeypatch.setenv("PACELINE_API_KEY", "four")
+    assert read_keys(None, None) == ["four"]
+    assert read_keys(["three"], None) == ["three"]
+    file.write_text("\n")
+    with pytest.raises(UsageError, match="holds no key"):
+        read_keys(None, file)
+    file.write_text("schlüssel\n")
+    with pytest.raises(UsageError, match="printable ASCII"):
+        read_keys(None, file)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("zoo:smollm2", "smollm2"),
+        ("/a/b.Q4.gguf", "b.Q4"),
+        ("user/repo:Q4", "user/repo:Q4"),
+        ("toy:", "toy:"),
+    ],
+)
+def test_the_name_of_a_model(target: str, name: str) -> None:
+    assert default_name(target) == name
+
+
+def test_it_says_where_it_is_and_asks_for_its_key(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("sesame\n")
+    with running(*TOY, "--api-key-file", tmp_path / "keys", "--alias", "a", "--alias", "b/c") as server:
+        assert httpx.get(f"{server.url}/v1/models", timeout=LONG).status_code == 401
+        headers = {"authorization": "Bearer sesame"}
+        listed = httpx.get(f"{server.url}/v1/models", headers=headers, timeout=LONG).json()
+        assert [model["id"] for model in listed["data"]] == ["a", "b/c"]
+        assert str(tmp_path) not in str(listed)
+        chat = httpx.post(
+            f"{server.url}/v1/chat/completions", headers=headers, timeout=LONG,
+            json={"model": "b/c", "messages": [{"role": "user", "content": "1"}]},
+        )  # fmt: skip
+        assert "no chat template, so it cannot chat" in chat.json()["error"]["message"]
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ends() == 0
+    assert not any("sesame" in line for line in server.err)
+
+
+def test_on_every_interface_without_a_key_it_warns() -> None:
+    with running(*TOY, "--host", "0.0.0.0") as server:
+        assert any("no --api-key: whoever reaches this machine can use it" in line for line in server.err)
+
+
+SECRET = "Xyzzy"
+
+
+def talk(url: str) -> None:
+    """With a secret at every place that a log might copy."""
+    body: dict[str, Any] = {"prompt": "1234", "stop": SECRET, "user": SECRET, "max_tokens": 5}
+    for more in ({}, {"stream": True}, {SECRET: 1}, {"temperature": SECRET}, {"model": SECRET}):
+        httpx.post(f"{url}/v1/completions", json=body | more, timeout=LONG)
+    httpx.post(f"{url}/tokenize", json={"content": SECRET}, timeout=LONG)
+    httpx.post(f"{url}/v1/completions?q={SECRET}", content=f'{{"{SECRET}"', timeout=LONG)
+    httpx.get(
+        f"{url}/health", headers={"authorization": f"Bearer {SECRET}", "x-request-id": "mine"}, timeout=LONG
+    )
+    httpx.get(f"{url}/a%0aINFO%1b[31mforged", headers={"x-forwarded-for": "6.6.6.6"}, timeout=LONG)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_logs_tell_of_requests_and_not_what_was_said(as_json: bool) -> None:
+    with running(*TOY, *(["--log-json"] if as_json else [])) as server:
+        before = len(server.err)
+        talk(server.url)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ends() == 0
+    lines = server.err[before:]
+    assert not [line for line in server.err if SECRET in line]
+    assert not [line for line in lines if "6.6.6.6" in line]
+    assert all(line.removesuffix("\n").isprintable() for line in lines)
+    if not as_json:
+        assert not [line for line in lines if line.startswith("INFO")]
+        assert any("id=mine" in line and "path=/health" in line and "status=200" in line for line in lines)
+        return
+    said = [json.loads(line) for line in lines]
+    requests = [one for one in said if "path" in one and one["path"] != "/health"]
+    assert [one["status"] for one in requests] == [200, 200, 400, 400, 404, 200, 400, 404]
+    assert requests[0]["tokens"] <= 5
+    assert requests[0]["prompt"] == 4
+    assert {one["client"] for one in requests} == {"127.0.0.1"}
+    assert any(one.get("id") == "mine" for one in said)
+
+
+def test_quiet_means_no_line_a_request() -> None:
+    with running(*TOY, "--quiet") as server:
+        talk(server.url)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ends() == 0
+    assert not [line for line in server.err if "path" in line]
+
+
+def stream(url: str, n: int) -> httpx.Request:
+    body = {
+        "prompt": "Once upon a time",
+        "max_tokens": n,
+        "ignore_eos": True,
+        "stream": True,
+        "temperature": 0,
+    }
+    return httpx.Request("POST", f"{url}/v1/completions", json=body)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_stream_ends_whole_and_nobody_new_is_let_in(kind: signal.Signals) -> None:
+    with (
+        running("-m", smollm2(), "--draft", "none", "-c", "256") as server,
+        httpx.Client(timeout=LONG) as client,
+    ):
+        answer = client.send(stream(server.url, 60), stream=True)
+        lines = answer.iter_lines()
+        first = next(line for line in lines if line)
+        server.process.send_signal(kind)
+        until(lambda: not answers(server.url))
+        events = [first, *(line for line in lines if line)]
+        assert events[-1] == "data: [DONE]"
+        assert json.loads(events[-2][6:])["choices"][0]["finish_reason"] == "length"
+        said = [json.loads(line[6:])["choices"][0]["text"] for line in events[:-1]]
+        assert len("".join(said)) > 60
+        answer.close()
+        assert server.ends() == 0
+
+
+def test_a_second_ctrl_c_waits_for_nobody() -> None:
+    with (
+        running("-m", smollm2(), "--draft", "none", "-c", "4096") as server,
+        httpx.Client(timeout=LONG) as client,
+    ):
+        answer = client.send(stream(server.url, 4000), stream=True)
+        lines = answer.iter_lines()
+        next(line for line in lines if line)
+        server.process.send_signal(signal.SIGINT)
+        until(lambda: not answers(server.url))
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGINT)
+        assert server.ends() == 0
+        answer.close()
+    assert "Traceback" not in "".join(server.err)
+
+
+def test_grace_has_an_end() -> None:
+    with (
+        running("-m", smollm2(), "--draft", "none", "-c", "4096", "--grace", "1") as server,
+        httpx.Client(timeout=LONG) as client,
+    ):
+        answer = client.send(stream(server.url, 4000), stream=True)
+        next(line for line in answer.iter_lines() if line)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.ends() == 0
+        answer.close()
+    assert "Traceback" not in "".join(server.err)
