@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -23,23 +22,13 @@ from paceline.core.printable import printable
 from paceline.serve import wishes
 from paceline.serve.asking import Ask, ClosingError, Deliver, FullError, TooSlowError, Update
 from paceline.serve.guard import Guard, Rules
+from paceline.serve.page import HEADERS, assets
 from paceline.serve.replies import Choice, Json, Replies, counted, ended, problem
 from paceline.serve.schemas import Chat, Completion, Detokenize, Refusal, Tokenize
 from paceline.serve.service import Service, Ticket
 
 PING = 10.0  # seconds without a word after which a stream is kept awake
 LIVE = 0.5  # seconds between two looks at the page's figures
-PAGES = {
-    "/": ("index.html", "text/html"),
-    "/page.js": ("page.js", "text/javascript"),
-    "/page.css": ("page.css", "text/css"),
-}
-SAFE = {
-    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
-}
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
 }
@@ -166,16 +155,13 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
     async def live() -> Response:
         return Events(states(service, names[0]), lambda: None)
 
-    def page(path: str) -> None:
-        name, kind = PAGES[path]
-
+    def page(path: str, content: bytes, media_type: str) -> None:
         @app.get(path, include_in_schema=False)
         async def serve() -> Response:
-            text = files("paceline.serve").joinpath("page", name).read_bytes()
-            return Response(text, media_type=f"{kind}; charset=utf-8", headers=SAFE)
+            return Response(content, media_type=media_type, headers=HEADERS)
 
-    for path in PAGES:
-        page(path)
+    for path, (content, media_type) in assets().items():
+        page(path, content, media_type)
     explain(app)
     app.add_middleware(Guard, rules=rules, metrics=service.metrics)
     return app

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Any
 
 from paceline.serve.metrics import Metrics
+from paceline.serve.page import assets
 from paceline.serve.replies import problem
 
 Message = MutableMapping[str, Any]
@@ -26,7 +27,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-OPEN = ("/health", "/", "/page.js", "/page.css", "/favicon.ico")  # without a key
+OPEN = ("/health", "/favicon.ico", *assets())  # without a key
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 ALL_BODIES = 32  # times the largest body: what may be in memory of all requests
 NAME = re.compile(r"[\w.:-]{1,128}")  # of a request, where its client gives it one
