@@ -18,9 +18,10 @@ from starlette.exceptions import HTTPException
 import paceline
 from paceline.core import typed
 from paceline.core.errors import ModelError, UsageError
-from paceline.core.printable import printable
+from paceline.core.printable import printable, shortened
+from paceline.llm import LLM
 from paceline.serve import wishes
-from paceline.serve.asking import Ask, ClosingError, Deliver, FullError, TooSlowError, Update
+from paceline.serve.asking import Ask, ClosingError, Deliver, FailedError, FullError, TooSlowError, Update
 from paceline.serve.guard import Guard, Rules
 from paceline.serve.page import HEADERS, assets
 from paceline.serve.replies import Choice, Json, Replies, counted, ended, problem
@@ -51,6 +52,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
         description="An OpenAI-compatible API over speculative decoding.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         responses=REFUSALS,
     )
     began = int(time.time())
@@ -71,16 +73,15 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
             return Events(events(answers, replies, usage), answers.cancel)
+        gone, done = asyncio.ensure_future(leaves(request)), asyncio.ensure_future(answers.all())
         try:
-            gone = asyncio.ensure_future(leaves(request))
-            done = asyncio.ensure_future(answers.all())
             await asyncio.wait((gone, done), return_when=asyncio.FIRST_COMPLETED)
-            gone.cancel()
             if not done.done():
-                done.cancel()
                 return Response(status_code=499)
             return JSONResponse(replies.whole(done.result()))
         finally:
+            gone.cancel()
+            done.cancel()
             answers.cancel()
 
     def called(model: str) -> None:
@@ -104,7 +105,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
 
     @app.get("/v1/models/{name:path}", summary="One name of it")
     async def model(name: str) -> Json:
-        called(name)
+        called(name or "?")
         return described(name)
 
     def described(name: str) -> Json:
@@ -114,7 +115,6 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             "object": "model",
             "created": began,
             "owned_by": "paceline",
-            "root": str(target.path),
             "max_model_len": target.caps.n_ctx,
             "meta": {
                 "description": target.description,
@@ -136,20 +136,11 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
 
     @app.post("/tokenize", summary="Text to tokens")
     async def tokenize(body: Tokenize) -> Json:
-        text = typed.text("content", body.content)
-        encode = partial(llm.target.text.encode, text, special=body.parse_special, add_bos=body.add_special)
-        tokens = await asyncio.to_thread(encode) if text else []
-        if not body.with_pieces:
-            return {"tokens": tokens}
-        return {"tokens": [{"id": token, "piece": spelled(llm.target.text.piece(token))} for token in tokens]}
+        return await asyncio.to_thread(tokenized, llm, body)
 
     @app.post("/detokenize", summary="Tokens to text")
     async def detokenize(body: Detokenize) -> Json:
-        size = llm.target.vocab.size
-        if (last := max(body.tokens, default=0)) >= size:
-            raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
-        pieces = b"".join(llm.target.text.piece(token) for token in body.tokens)
-        return {"content": pieces.decode(errors="replace")}
+        return {"content": await asyncio.to_thread(detokenized, llm, body.tokens)}
 
     @app.get("/live", summary="What the page shows, twice a second", responses=EVENTS)
     async def live() -> Response:
@@ -193,8 +184,11 @@ class Answers:
         self.choices[index].take(update)
         if update.end is not None:
             self._told.update(counted(update.end))
-            if update.end.error is not None:
-                raise update.end.error
+            error = update.end.error
+            if isinstance(error, UsageError | ClosingError | TooSlowError):
+                raise error
+            if error is not None:
+                raise FailedError("the model has failed at this request; the server's log says why") from error
         return index, update
 
     @property
@@ -268,6 +262,22 @@ def event(data: Mapping[str, Any]) -> str:
     return said if isinstance(said, str) else said.decode()
 
 
+def tokenized(llm: LLM, body: Tokenize) -> Json:
+    text = llm.target.text
+    content = typed.text("content", body.content)
+    tokens = text.encode(content, special=body.parse_special, add_bos=body.add_special) if content else []
+    if not body.with_pieces:
+        return {"tokens": tokens}
+    return {"tokens": [{"id": token, "piece": spelled(text.piece(token))} for token in tokens]}
+
+
+def detokenized(llm: LLM, tokens: Sequence[int]) -> str:
+    size = llm.target.vocab.size
+    if (last := max(tokens, default=0)) >= size:
+        raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
+    return b"".join(llm.target.text.piece(token) for token in tokens).decode(errors="replace")
+
+
 def spelled(piece: bytes) -> str | list[int]:
     """As llama-server has it: text, or bytes where it is none."""
     try:
@@ -289,10 +299,12 @@ def told(error: Exception) -> tuple[int, Json, dict[str, str]]:
         return 429, problem(str(error), "rate_limit_error", "rate_limit_exceeded"), {"retry-after": wait}
     if isinstance(error, ClosingError):
         return 503, problem(str(error), "server_error", "unavailable"), {"retry-after": "5"}
-    if isinstance(error, TooSlowError):
-        return 408, problem(str(error), "server_error", "timeout"), {}
+    if isinstance(error, TooSlowError):  # OpenAI's clients would send it again
+        return 408, problem(str(error), "server_error", "timeout"), {"x-should-retry": "false"}
     if isinstance(error, UsageError | ModelError):
         return 400, problem(str(error), "invalid_request_error"), {}
+    if isinstance(error, FailedError):
+        return 500, problem(str(error), "server_error", "model_failed"), {}
     return 500, problem("the server has failed at this request; its log says why", "server_error"), {}
 
 
@@ -303,14 +315,19 @@ def explain(app: FastAPI) -> None:
         status, body, headers = told(error)
         return JSONResponse(body, status, headers)
 
-    async def http(_: Request, error: Exception) -> Response:
+    async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-        kind = "server_error" if error.status_code >= 500 else "invalid_request_error"
-        said = (
-            "the body is not JSON in UTF-8" if "parsing the body" in str(error.detail) else str(error.detail)
-        )
-        return JSONResponse(problem(said, kind, code), error.status_code, error.headers)
+        status, said, allowed = error.status_code, str(error.detail), (error.headers or {}).get("Allow")
+        code = {404: "not_found", 405: "method_not_allowed"}.get(status)
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        if "parsing the body" in said:
+            said = "the body is not JSON in UTF-8"
+        elif status == 404 and said == "Not Found":
+            path = shortened(request.url.path, 200)
+            said = f"nothing is at {path}: GET /openapi.json lists what is; a client's base URL ends in /v1"
+        elif allowed:
+            said = f"{request.method} is not for this path: use {allowed}"
+        return JSONResponse(problem(said, kind, code), status, error.headers)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -334,6 +351,7 @@ def explain(app: FastAPI) -> None:
         ModelError: ours,
         ClosingError: ours,
         TooSlowError: ours,
+        FailedError: ours,
         Exception: ours,
         HTTPException: http,
         RequestValidationError: invalid,

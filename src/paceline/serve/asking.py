@@ -28,6 +28,10 @@ class TooSlowError(PacelineError):
     """A request that took longer than the server allows."""
 
 
+class FailedError(PacelineError):
+    """The model has failed at a request; the log says why."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """queue: requests that wait, at most. each: requests of one client that are open, at most; 0: as many as

@@ -1,7 +1,6 @@
 """What is refused before a request is read: strangers, foreign hosts, huge and stalled bodies.
 
-A plain ASGI middleware. It reads the whole body itself, within the limits, and hands it on in one piece; what
-is sent to a client that does not read is given up after a while.
+A plain ASGI middleware. It reads the whole body itself, within the limits, and hands it on in one piece.
 """
 
 from __future__ import annotations
@@ -29,7 +28,9 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 OPEN = ("/health", "/favicon.ico", *assets())  # without a key
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
-ALL_BODIES = 32  # times the largest body: what may be in memory of all requests
+ALL_BODIES = 8  # times the largest body: what may be in memory of all requests
+SMALL = 1 << 16  # bytes of a body that is let in all the same
+SLOWEST = 1 << 16  # bytes a second that a body comes at
 NAME = re.compile(r"[\w.:-]{1,128}")  # of a request, where its client gives it one
 
 log = logging.getLogger("paceline.serve.requests")
@@ -39,7 +40,7 @@ log = logging.getLogger("paceline.serve.requests")
 class Rules:
     """keys: one of them has to be sent, where there are any. hosts: that a request may name; none: any (a
     server on the loopback interface is asked by web pages too, under whatever name they gave it).
-    body: bytes. patience: seconds for the next piece of a body, and for a client to read on."""
+    body: bytes. patience: seconds for a body, and what it takes at the slowest speed."""
 
     keys: Sequence[str] = ()
     hosts: Sequence[str] = ()
@@ -74,13 +75,10 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]
-            await asyncio.wait_for(send(message), self._rules.patience)
+            await send(message)
 
         try:
             await self._let_in(scope, headers, receive, answer)
-        except TimeoutError:
-            status = status or 499
-            log.debug("%s: its client has stopped reading", name)
         finally:
             if status >= 400:
                 self._metrics.refused(status)
@@ -119,13 +117,17 @@ class Guard:
         if not (size.isascii() and size.isdecimal() and len(size) < 20):
             await refuse(send, 400, "Content-Length is no number", "bad_header")
             return
+        pieces: list[bytes] = []
         try:
-            body = await self._body(int(size), receive)
+            if await self._read(int(size), receive, pieces):
+                pieces[:] = [b"".join(pieces)]
+                await self._pass(scope, pieces[0], receive, send)
         except _Refused as refused:
             await refuse(send, refused.status, str(refused), refused.code)
-            return
-        if body is None:  # its client has gone
-            return
+        finally:
+            self._held -= sum(map(len, pieces))
+
+    async def _pass(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
         told = False
 
         async def whole() -> Message:
@@ -135,37 +137,36 @@ class Guard:
                 return {"type": "http.request", "body": body, "more_body": False}
             return await receive()
 
-        try:
-            await self._app(scope, whole, send)
-        finally:
-            self._held -= len(body)
+        await self._app(scope, whole, send)
 
     def _knows(self, headers: dict[str, str]) -> bool:
         """All keys are compared, each in the same time, whatever was sent."""
         sent = sha256(_key(headers).encode("utf-8", "replace")).digest()
         return sum(hmac.compare_digest(sent, key) for key in self._keys) > 0
 
-    async def _body(self, announced: int, receive: Receive) -> bytes | None:
-        largest, pieces, n = self._rules.body, [], 0
+    async def _read(self, announced: int, receive: Receive, pieces: list[bytes]) -> bool:
+        """The body, added to `pieces`, each of which counts as held. False where its client has gone."""
+        largest, n, end = self._rules.body, 0, monotonic() + self._rules.patience
         too_large = _Refused(413, f"the body has more than {largest:,} bytes: send less", "body_too_large")
         if announced > largest:
             raise too_large
         while True:
             try:
-                message = await asyncio.wait_for(receive(), self._rules.patience)
+                message = await asyncio.wait_for(receive(), end + n / SLOWEST - monotonic())
             except TimeoutError:
                 raise _Refused(408, "the rest of the body did not come", "timeout") from None
             if message["type"] == "http.disconnect":
-                return None
-            pieces.append(message.get("body", b""))
-            n += len(pieces[-1])
+                return False
+            piece = message.get("body", b"")
+            pieces.append(piece)
+            n += len(piece)
+            self._held += len(piece)
             if n > largest:
                 raise too_large
-            if self._held + n > ALL_BODIES * largest:
+            if n > SMALL and self._held > ALL_BODIES * largest:
                 raise _Refused(503, "too many large requests at once: try again", "overloaded")
             if not message.get("more_body", False):
-                self._held += n
-                return b"".join(pieces)
+                return True
 
 
 class _Refused(Exception):  # noqa: N818  # a way out, not a failure
@@ -179,7 +180,7 @@ async def refuse(send: Send, status: int, message: str, code: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if status in (408, 413):  # what is left of the body would be taken for the next request
+    if status in (408, 413, 503):  # what is left of the body would be taken for the next request
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -196,6 +197,7 @@ def _key(headers: dict[str, str]) -> str:
 
 def _host(header: str) -> str:
     """Without the port."""
+    header = header.lower()
     if header.startswith("["):
         return header.partition("]")[0] + "]"
     return header.rpartition(":")[0] or header if header.count(":") == 1 else header

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from paceline.core.errors import UsageError
 from paceline.core.record import Stats, Step
 from paceline.core.schedule import Job, Scheduler
 from paceline.engines.grammar import TextGrammar
@@ -73,6 +74,7 @@ class Service:
         self._open: Counter[str] = Counter()  # requests by client, those that wait and those that run
         self._closing = False
         self._failure: BaseException | None = None
+        self._logged: Exception | None = None
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="paceline-serve", daemon=True)
         self._thread.start()
@@ -107,7 +109,9 @@ class Service:
         with self._lock:
             if self.problem:
                 raise ClosingError(self.problem)
-            limits, own = self.limits, self._open[client]
+            limits, own = self.limits, self._open.get(client, 0)
+            if n > (most := min(self.sessions + limits.queue, limits.each or n)):
+                raise UsageError(f"{n} answers at once: this server gives at most {most}; ask for less")
             if limits.each and own + n > limits.each:
                 raise FullError(
                     f"{own} of your requests are open, and {limits.each} may be: wait for one of them",
@@ -118,14 +122,14 @@ class Service:
                     f"the queue is full ({limits.queue} requests wait): try again later",
                     self._expected(self.waiting),
                 )
+            tickets = [Ticket(ask, client, deliver(at), now) for at, ask in enumerate(asks)]
             self._open[client] += n
-        tickets = [Ticket(ask, client, deliver(at), now) for at, ask in enumerate(asks)]
 
-        def join() -> None:
-            for ticket in tickets:
-                self._line.add(client, ticket)
+            def join() -> None:
+                for ticket in tickets:
+                    self._line.add(client, ticket)
 
-        self._calls.put(join)
+            self._calls.put(join)
         return tickets
 
     def cancel(self, ticket: Ticket) -> None:
@@ -175,9 +179,12 @@ class Service:
             closing: Exception = ClosingError(self.problem or "the server is going down")
             for ticket in [*self._running.values(), *self._waiting()]:
                 self._finish(ticket, closing)
-            self._scheduler.close()
             self._running.clear()
             self._hear_out(closing)
+            try:
+                self._scheduler.close()
+            except Exception:  # an engine that has failed may do so here, too
+                log.exception("sessions cannot be closed")
 
     def _hear(self) -> None:
         """What has been asked for; where there is nothing to do, wait for it."""
@@ -193,7 +200,8 @@ class Service:
 
     def _hear_out(self, closing: Exception) -> None:
         """What came too late is told so."""
-        self.announce()
+        with self._lock:  # nothing is submitted from here on
+            self._closing = True
         while not self._calls.empty():
             self._calls.get_nowait()()
         for ticket in self._waiting():
@@ -285,6 +293,9 @@ class Service:
 
     def _finish(self, ticket: Ticket, error: Exception) -> None:
         """By an error. What was decoded so far stays told."""
+        if not isinstance(error, UsageError | ClosingError | TooSlowError) and error is not self._logged:
+            self._logged = error  # of a pass, for all that were in it
+            log.error("the model has failed at a request", exc_info=error)
         end = self._ended(ticket, error)
         self._close(ticket, end)
         ticket.tell(Update(end=end))
