@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 import psutil
 from clients import ask
-from serving import answers
+from serve_load import answers
 
 from paceline.lab.peers.process import LOCAL, Program, free_port
 

@@ -20,10 +20,9 @@ from paceline.core import typed
 from paceline.core.errors import ModelError, UsageError
 from paceline.core.printable import printable, shortened
 from paceline.llm import LLM
-from paceline.serve import wishes
+from paceline.serve import page, wishes
 from paceline.serve.asking import Ask, ClosingError, Deliver, FailedError, FullError, TooSlowError, Update
 from paceline.serve.guard import Guard, Rules
-from paceline.serve.page import HEADERS, assets
 from paceline.serve.replies import Choice, Json, Replies, counted, ended, problem
 from paceline.serve.schemas import Chat, Completion, Detokenize, Refusal, Tokenize
 from paceline.serve.service import Service, Ticket
@@ -66,7 +65,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             body.model or names[0],
             chat,
             body.n,
-            logprobs=wanted[0].logprobs is not None,
+            wanted[0],
             report=wish is not None and wish.report,
         )
         answers = Answers(service, wanted, request.state.client, request.state.told)
@@ -115,6 +114,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             "object": "model",
             "created": began,
             "owned_by": "paceline",
+            "root": target.path.name,
             "max_model_len": target.caps.n_ctx,
             "meta": {
                 "description": target.description,
@@ -146,15 +146,16 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
     async def live() -> Response:
         return Events(states(service, names[0]), lambda: None)
 
-    def page(path: str, content: bytes, media_type: str) -> None:
+    def show(path: str, kind: str, content: bytes) -> None:
         @app.get(path, include_in_schema=False)
         async def serve() -> Response:
-            return Response(content, media_type=media_type, headers=HEADERS)
+            return Response(content, media_type=kind, headers=page.HEADERS)
 
-    for path, (content, media_type) in assets().items():
-        page(path, content, media_type)
+    shown = page.assets()
+    for path, (content, kind) in shown.items():
+        show(path, kind, content)
     explain(app)
-    app.add_middleware(Guard, rules=rules, metrics=service.metrics)
+    app.add_middleware(Guard, rules=rules, metrics=service.metrics, open_to_all=("/health", *shown))
     return app
 
 
@@ -188,7 +189,9 @@ class Answers:
             if isinstance(error, UsageError | ClosingError | TooSlowError):
                 raise error
             if error is not None:
-                raise FailedError("the model has failed at this request; the server's log says why") from error
+                raise FailedError(
+                    "the model has failed at this request; the server's log says why"
+                ) from error
         return index, update
 
     @property

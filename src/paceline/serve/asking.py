@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline.core.errors import PacelineError, UsageError
 from paceline.core.ports import UNLIMITED
 from paceline.core.record import Logprob, Stats, StopReason
 from paceline.core.sampling import Sampling
+from paceline.engines.conversation import Tool
 from paceline.engines.syntax import Syntax
+from paceline.engines.tool_formats import Format
 
 
 class FullError(UsageError):
@@ -47,7 +49,7 @@ class Limits:
 @dataclass(frozen=True)
 class Ask:
     """One answer. prompt: tokens. syntax: what its text has to match. n_draft, only: see core/request.py;
-    the other fields are `LLM.stream`'s."""
+    the other fields are `LLM.stream`'s. calls: how its text is read for calls of tools."""
 
     prompt: Sequence[int]
     max_tokens: int
@@ -59,6 +61,18 @@ class Ask:
     logprobs: int | None = None
     n_draft: int = UNLIMITED
     only: frozenset[str] | None = None
+    calls: Calls | None = None
+
+
+@dataclass(frozen=True)
+class Calls:
+    """format, tools: what a ToolCallStream is made of. begun: with what the answer begins, in its prompt
+    already. spelled: control tokens that are a part of the format, and text to whoever reads it."""
+
+    format: Format
+    tools: Sequence[Tool]
+    begun: str
+    spelled: Mapping[int, bytes]
 
 
 @dataclass(frozen=True)

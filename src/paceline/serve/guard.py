@@ -18,7 +18,6 @@ from time import monotonic
 from typing import Any
 
 from paceline.serve.metrics import Metrics
-from paceline.serve.page import assets
 from paceline.serve.replies import problem
 
 Message = MutableMapping[str, Any]
@@ -26,7 +25,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-OPEN = ("/health", "/favicon.ico", *assets())  # without a key
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 ALL_BODIES = 8  # times the largest body: what may be in memory of all requests
 SMALL = 1 << 16  # bytes of a body that is let in all the same
@@ -51,8 +49,9 @@ class Rules:
 class Guard:
     """It also counts what is refused, names requests, and logs them."""
 
-    def __init__(self, app: App, rules: Rules, metrics: Metrics) -> None:
-        self._app, self._rules, self._metrics = app, rules, metrics
+    def __init__(self, app: App, rules: Rules, metrics: Metrics, open_to_all: Sequence[str] = ()) -> None:
+        """open_to_all: paths that need no key."""
+        self._app, self._rules, self._metrics, self._open = app, rules, metrics, frozenset(open_to_all)
         self._keys = {sha256(key.encode()).digest() for key in rules.keys}
         self._held = 0  # bytes of bodies
 
@@ -108,7 +107,7 @@ class Guard:
         if self._rules.hosts and _host(headers.get("host", "")) not in self._rules.hosts:
             await refuse(send, 421, f"this server answers to {', '.join(self._rules.hosts)} only", "bad_host")
             return
-        if self._keys and scope["path"] not in OPEN and not self._knows(headers):
+        if self._keys and scope["path"] not in self._open and not self._knows(headers):
             await refuse(
                 send, 401, "a key is needed here: send it as 'Authorization: Bearer KEY'", "invalid_api_key"
             )

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.core.record import Logprob
+from paceline.engines.tool_calls import parsed
 from paceline.llm import LLM
-from paceline.serve.asking import End, Update
+from paceline.serve.asking import Ask, End, Update
+from paceline.serve.reading import Reader, Said
 
 LEAST = -9999.0  # for a log-probability of minus infinity, which JSON cannot spell
 
@@ -39,11 +41,13 @@ class Choice:
 
 
 class Replies:
-    """Of one request. n: answers to each prompt. logprobs, report: whether they were asked for."""
+    """Of one request. n: answers to each prompt. calls: how they are read. report: tell who drafted what."""
 
-    def __init__(self, llm: LLM, model: str, chat: bool, n: int, *, logprobs: bool, report: bool) -> None:
-        self._llm, self._each, self._logprobs, self._report = llm, n, logprobs, report
+    def __init__(self, llm: LLM, model: str, chat: bool, n: int, first: Ask, *, report: bool) -> None:
+        self._llm, self._each, self._report = llm, n, report
+        self._logprobs, self._calls = first.logprobs is not None, first.calls
         self.chat = chat
+        self._readers: dict[int, Reader] = {}
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._base = {"id": self.id, "created": int(time.time()), "model": model}
         self._offsets: Counter[int] = Counter()
@@ -61,15 +65,21 @@ class Replies:
         """The chunks of one update; none where there is nothing to tell yet. The last of all tells how long
         it took."""
         out = []
-        if update.text or (update.logprobs and self._logprobs):
-            delta: Any = {"content": update.text} if self.chat else update.text
-            chunk = self._chunk([self._streamed(index, delta, self._likely(index, update), None)])
+        reader = self._reader(index)
+        likely = self._likely(index, update)
+        said = reader.read(update)
+        if not said and likely is not None and update.tokens:
+            said = [Said({"content": ""}, [])]  # tokens whose text is held back are told at once
+        for one in said:
+            delta: Any = one.delta if self.chat else one.delta["content"]
+            chunk = self._chunk([self._streamed(index, delta, likely, None)])
+            likely = None  # with the first of them
             if self._report:
-                chunk["speculative"] = {"parts": [list(part) for part in update.parts]}
+                chunk["speculative"] = {"parts": [list(part) for part in one.parts]}
             out.append(chunk)
         if update.end is not None:
             empty: Any = {} if self.chat else ""
-            last = self._chunk([self._streamed(index, empty, None, finished(update.end))])
+            last = self._chunk([self._streamed(index, empty, None, finished(update.end, reader.calls))])
             if all(choice.end is not None for choice in choices):
                 ends = ended(choices)
                 last["timings"] = timings(ends)
@@ -97,17 +107,23 @@ class Replies:
             out["speculative"] = {"parts": parts, **drafted(ends)}
         return out
 
+    def _reader(self, index: int) -> Reader:
+        return self._readers.setdefault(index, Reader(self._calls))
+
     def _finished(self, choice: Choice) -> Json:
         assert choice.end is not None
         likely = self._likely(
             choice.index, Update(tokens=tuple(choice.tokens), logprobs=tuple(choice.logprobs))
         )
-        out: Json = {"index": choice.index, "logprobs": likely, "finish_reason": finished(choice.end)}
-        if self.chat:
-            out["message"] = {"role": "assistant", "content": choice.text, "refusal": None}
-        else:
-            out["text"] = choice.text
-        return out
+        out: Json = {"index": choice.index, "logprobs": likely, "finish_reason": finished(choice.end, 0)}
+        if not self.chat:
+            return {**out, "text": choice.text}
+        message: Json = {"role": "assistant", "content": choice.text}
+        if self._calls is not None:
+            read = parsed(self._calls.format, self._calls.tools, self._calls.begun + choice.text)
+            message = read.openai()
+            out["finish_reason"] = finished(choice.end, len(read.calls))
+        return {**out, "message": {**message, "refusal": None}}
 
     def _chunk(self, choices: list[Json]) -> Json:
         kind = "chat.completion.chunk" if self.chat else "text_completion"
@@ -178,8 +194,11 @@ def drafted(ends: Sequence[End]) -> Json:
     }
 
 
-def finished(end: End) -> str:
-    return "stop" if end.reason in ("eos", "stop") else "length"
+def finished(end: End, calls: int) -> str:
+    """calls: of tools, in the answer."""
+    if end.reason not in ("eos", "stop"):
+        return "length"
+    return "tool_calls" if calls else "stop"
 
 
 def timings(ends: Sequence[End]) -> Json:

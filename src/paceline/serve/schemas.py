@@ -131,7 +131,7 @@ class Message(Strict):
     name: Text | None = None
     tool_calls: Annotated[list[ToolCall] | None, Field(max_length=MANY)] = None
     tool_call_id: Text | None = None
-    refusal: Text | None = None
+    refusal: None = None
     reasoning_content: Text | None = None
 
 

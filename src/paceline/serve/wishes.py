@@ -12,10 +12,12 @@ from paceline.core.ports import UNLIMITED
 from paceline.core.request import check
 from paceline.core.sampling import Sampling
 from paceline.core.settings import checked
+from paceline.engines.conversation import chosen_tools
 from paceline.engines.syntax import Syntax, from_schema
+from paceline.engines.tool_formats import forced
 from paceline.llm import LLM
-from paceline.serve.asking import Ask, Limits
-from paceline.serve.schemas import Chat, Completion, Message, ResponseFormat, Sampled
+from paceline.serve.asking import Ask, Calls, Limits
+from paceline.serve.schemas import Chat, Completion, NamedTool, ResponseFormat, Sampled
 
 STOPS = 16
 
@@ -49,18 +51,30 @@ def of_chat(llm: LLM, limits: Limits, request: Chat) -> list[Ask]:
             "this model has no chat template, so it cannot chat: use /v1/completions, or serve an instruct "
             "model"
         )
-    tokens = llm.chat_tokens([said(message) for message in request.messages])
+    tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
+    wanted = request.tool_choice
+    named = wanted.model_dump() if isinstance(wanted, NamedTool) else wanted
+    choice = chosen_tools(tools, named)
+    calls, syntax = None, grammar_of(request.response_format)
+    if choice.tools:
+        support = llm.tool_support
+        must = forced(support.format, choice)
+        if must is not None and syntax is not None:
+            raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
+        if must is not None:
+            syntax = from_schema(must.json_schema)
+        calls = Calls(
+            support.format if must is None else must.format,
+            choice.tools,
+            "" if must is None else must.begin,
+            llm.tool_spelling,
+        )
+    messages = [message.model_dump(exclude_none=True) for message in request.messages]
+    begun = calls.begun if calls is not None else ""
+    tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=begun)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return _asks(llm, limits, request, tokens, most, grammar_of(request.response_format), logprobs)
-
-
-def said(message: Message) -> dict[str, Any]:
-    """A message as templates have it."""
-    content = message.content
-    if isinstance(content, list):
-        content = "".join(part.text for part in content)
-    return {"role": message.role, "content": content if content is not None else ""}
+    return _asks(llm, limits, request, tokens, most, syntax, logprobs, calls)
 
 
 def grammar_of(form: ResponseFormat | None) -> Syntax | None:
@@ -81,6 +95,7 @@ def _asks(
     most: int | None,
     syntax: Syntax | None,
     logprobs: int | None,
+    calls: Calls | None = None,
 ) -> list[Ask]:
     sampling = sampling_of(request)
     if (last := max(sampling.logit_bias, default=0)) >= llm.target.vocab.size:
@@ -109,6 +124,7 @@ def _asks(
             logprobs=logprobs,
             n_draft=n_draft,
             only=only,
+            calls=calls,
         )
         for at in range(request.n)
     ]

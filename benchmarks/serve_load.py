@@ -1,7 +1,7 @@
 """`paceline serve` beside llama-server with its speculative modes: throughput, TPOT and first tokens.
 
-    python benchmarks/serving.py --server PATH [-m TARGET -md DRAFT] [--streams 1,4,8,16] [--rounds 2] [--md]
-    python benchmarks/serving.py --server PATH --size 1B --type Q4_0
+    python benchmarks/serve_load.py --server PATH [-m TARGET -md DRAFT] [--streams 1,4,8,16] [--rounds 2] [--md]
+    python benchmarks/serve_load.py --server PATH --size 1B --type Q4_0
 
 All servers run side by side on the same files, with as many sessions as the most streams, and take turns: at
 each number of streams each answers the same chats (suite real-chat and others), greedy, of the same length.
