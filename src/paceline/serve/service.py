@@ -261,8 +261,11 @@ class Service:
     def _pass(self) -> None:
         if not self._running:
             return
+        began, n = self._clock(), 0
         for job, step in self._scheduler.step():
+            n += len(step.tokens)
             self._take(self._running[job], step)
+        self.lately.passed(self._clock() - began, n)
         for job in [job for job in self._running if job.state not in ("waiting", "running")]:
             self._drop(job, job.error)
         self.lately.look(len(self._running))
