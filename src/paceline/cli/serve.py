@@ -80,6 +80,12 @@ def serve(
             help="Open requests of a key or address; 0: any.",
         ),
     ] = 0,
+    apart: Annotated[
+        bool,
+        flag(
+            "--apart", panel=LIMITS, help="Past answers draft for the client (key or address) they were for."
+        ),
+    ] = False,
     n_predict: Annotated[
         int,
         option("-n", "--n-predict", panel=LIMITS, metavar="N", help="Longest answer; 0: as there is room."),
@@ -141,7 +147,7 @@ def serve(
     try:
         with load(**models, drafters=draft, sessions=sessions, corpora=corpora or (), **drafting) as llm:
             listen.logs(log_json, quiet)
-            limits = Limits(queue=queue, each=per_client, seconds=timeout, n_predict=n_predict)
+            limits = Limits(apart=apart, queue=queue, each=per_client, seconds=timeout, n_predict=n_predict)
             local = host in LOOPBACK
             rules = Rules(keys, (*LOCAL, host) if local and not keys else (), round(body_limit * 1e6))
             names = alias or [default_name(str(models["target"]))]

@@ -251,6 +251,7 @@ class Service:
                     logprobs=ask.logprobs,
                     n_draft=ask.n_draft,
                     only=ask.only,
+                    scope=ticket.client if self.limits.apart else "",
                 )
             except Exception as error:
                 self._finish(ticket, error)
