@@ -22,6 +22,7 @@ from paceline.engines.tool_formats import Format, names, openers
 
 LETTERS = string.ascii_letters + string.digits
 ID = 9  # letters of a call's id: Mistral's templates take no other number
+SPACES = 100  # of white space before a call that are held back, and left out
 HEAD = 300  # characters that a function's name is looked for in
 
 NAMES, ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
@@ -195,7 +196,8 @@ class ToolCallStream:
         while True:
             found = wanted.search(text.text, text.at)
             end = text.certain(literals) if found is None else found.start()
-            while end > text.at and text.text[end - 1].isspace():
+            least = max(text.at, end - SPACES)
+            while end > least and text.text[end - 1].isspace():
                 end -= 1
             self._say(end)
             if found is not None:
