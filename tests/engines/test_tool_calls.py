@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.engines.conversation import Tool
-from paceline.engines.tool_calls import Answer, Delta, ToolCallStream, parsed
+from paceline.engines.tool_answer import Answer, Delta
+from paceline.engines.tool_calls import ToolCallStream, parsed
 from paceline.engines.tool_formats import GENERIC, HERMES, TABLE, Format
 
 FORMATS = {one.name: one for one in TABLE}

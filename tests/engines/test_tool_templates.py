@@ -282,3 +282,17 @@ def test_the_budget_grows_with_nested_values() -> None:
     assert (
         len(render("{% for n in range(20) %}{{ messages[0].documents[0] }}{% endfor %}", long)) == 40_000_000
     )
+
+
+def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:
+    pytest.importorskip("transformers")
+    from paceline.engines.hf.text import HfText
+
+    tokenizer = tokenizer_of({"default": CHATML, "tool_use": TEMPLATES["hermes"]})
+    text = HfText(tokenizer, len(tokenizer))
+    assert text.template() == CHATML
+    assert support(text).format == HERMES
+    assert support(text).native
+    theirs = tokenizer.apply_chat_template([ASKED], tools=TOOLS, tokenize=False, add_generation_prompt=True)
+    assert text.render([ASKED], TOOLS) == theirs
+    assert text.render([ASKED]) == render(CHATML, [ASKED])
