@@ -1,4 +1,4 @@
-"""Tools through chat templates: what transformers renders, what a template makes use of, and doing without."""
+"""Tools through chat templates: as transformers renders them, what a template uses, and doing without."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.engines.conversation import Message, Tool, conversation
 from paceline.engines.tool_calls import parsed
 from paceline.engines.tool_formats import GENERIC, HERMES, format_of
 from paceline.engines.tool_support import fitted, support
-from tool_templates import CHATML, DEEPSEEK, DEEPSEEK_FENCED, MISTRAL, NO_SYSTEM, TEMPLATES, tokenizer_of
+from tool_templates import CHATML, NO_SYSTEM, TEMPLATES, tokenizer_of
 
 WEATHER: Tool = {
     "type": "function",
@@ -177,24 +177,25 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
 
 
 def test_arguments_are_text_where_a_template_wants_text() -> None:
-    messages, _ = fitted(support(Templated(DEEPSEEK_FENCED)), TURNS, TOOLS)
+    messages, _ = fitted(support(Templated(TEMPLATES["deepseek-fenced"])), TURNS, TOOLS)
     assert messages[1]["tool_calls"][0]["function"]["arguments"] == CALL["function"]["arguments"]
     assert messages[1]["content"] is None
 
 
 def test_content_is_empty_where_a_template_would_spell_none() -> None:
     for shown in ("{{- '<｜Assistant｜></think>' + message['content'] }}", "{{- message.get('content') }}"):
-        template = DEEPSEEK.replace("{{- '<｜Assistant｜></think>' + (message['content'] or '') }}", shown)
-        assert template != DEEPSEEK
+        given = TEMPLATES["deepseek"]
+        template = given.replace("{{- '<｜Assistant｜></think>' + (message['content'] or '') }}", shown)
+        assert template != given
         can = support(Templated(template))
         assert can.native
         assert fitted(can, TURNS, TOOLS)[0][1]["content"] == ""
 
 
 def test_what_a_template_refuses_is_told() -> None:
-    messages, tools = fitted(support(Templated(MISTRAL)), TURNS, TOOLS)
+    messages, tools = fitted(support(Templated(TEMPLATES["mistral"])), TURNS, TOOLS)
     with pytest.raises(ModelError, match="ids have 9 letters"):
-        render(MISTRAL, messages, tools)
+        render(TEMPLATES["mistral"], messages, tools)
 
 
 @pytest.mark.parametrize("template", [CHATML, ""])
@@ -281,3 +282,17 @@ def test_the_budget_grows_with_nested_values() -> None:
     assert (
         len(render("{% for n in range(20) %}{{ messages[0].documents[0] }}{% endfor %}", long)) == 40_000_000
     )
+
+
+def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:
+    pytest.importorskip("transformers")
+    from paceline.engines.hf.text import HfText
+
+    tokenizer = tokenizer_of({"default": CHATML, "tool_use": TEMPLATES["hermes"]})
+    text = HfText(tokenizer, len(tokenizer))
+    assert text.template() == CHATML
+    assert support(text).format == HERMES
+    assert support(text).native
+    theirs = tokenizer.apply_chat_template([ASKED], tools=TOOLS, tokenize=False, add_generation_prompt=True)
+    assert text.render([ASKED], TOOLS) == theirs
+    assert text.render([ASKED]) == render(CHATML, [ASKED])
