@@ -1,4 +1,4 @@
-"""vLLM's side of a drafter's class, as its first model runner has it (vllm 0.33, v1/worker/gpu_model_runner.py
+"""vLLM's side of a drafter class, as its first model runner has it (vllm 0.33, v1/worker/gpu_model_runner.py
 and gpu_input_batch.py): arrays of texts, rows that move, prompts that are read in parts, greedy verification.
 
 Texts are known beforehand: what a greedy target says does not depend on drafts."""
