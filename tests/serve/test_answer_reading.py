@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -24,7 +25,7 @@ END = End("eos", None, 1, 0, 1, 0.0, 0.0, 0.0, Stats())
 def updates(text: str, cuts: list[int]) -> list[Update]:
     """The text in pieces, each by another drafter."""
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    pieces = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(places)]
     told = [Update(((piece, f"drafter {at}"),)) for at, piece in enumerate(pieces)]
     return [*told, Update(end=END)]
 
