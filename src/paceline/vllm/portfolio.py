@@ -95,7 +95,7 @@ class Portfolio:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """What goes wrong with one request ends its draft, and nothing else: an error would end the server."""
+        """What goes wrong with one request ends its draft and nothing else: an error would end the server."""
         try:
             yield
         except Exception:
