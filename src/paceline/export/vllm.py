@@ -72,7 +72,7 @@ def arguments(asked: Asked) -> list[str]:
     for name in (model, draft):
         if is_gguf(name):
             raise UsageError(
-                f"{name}: vLLM 0.33 reads no GGUF files of itself: give the folder or hub name of the same model "
+                f"{name}: vLLM 0.33 reads no GGUF files of itself: give the folder or hub name of the model "
                 "in safetensors, or use --engine sglang"
             )
     require_free(ENGINE, asked.extra, TAKEN)
