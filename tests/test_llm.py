@@ -28,7 +28,8 @@ class Text:
     def __init__(self, rendered: list[int]) -> None:
         self._rendered = rendered
 
-    def render(self, messages: list[dict[str, str]]) -> str:
+    def render(self, messages: list[dict[str, str]], tools: None, variables: dict[str, Any]) -> str:
+        assert (tools, variables) == (None, {})
         assert messages == [{"role": "user", "content": "hi"}]
         return "rendered"
 

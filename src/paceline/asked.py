@@ -38,3 +38,4 @@ class Asked(SamplingSettings, total=False):
     logprobs: int | None
     remember: bool
     on_read: Callable[[int, int], object] | None
+    spelled: Mapping[int, bytes] | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -15,10 +16,13 @@ from paceline.core.ports import NO_BUDGET, Drafter
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting, checked
 from paceline.drafters.none import NoDrafter
-from paceline.engines.chat import control_text, conversation, encoded
+from paceline.engines import tool_formats
+from paceline.engines.chat import control_text, encoded
+from paceline.engines.conversation import Prompt, conversation, declared, template_variables
 from paceline.engines.engine import Engine
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.syntax import Schema, chosen
+from paceline.engines.tool_support import ToolSupport, fitted, support
 from paceline.sharing import Sharing
 from paceline.stream import Generation, OnRead, Stream
 
@@ -78,16 +82,43 @@ class LLM:
         """Whether the model has a chat template: it is an instruct model."""
         return self.target.text.chats
 
-    def chat_tokens(self, prompt: str | Sequence[Mapping[str, str]]) -> list[int]:
-        """A user's message, or a conversation of messages with `role` and `content`, in the model's chat
-        template; ModelError without a usable one, UsageError for what is no conversation. Where a message
-        contains a control token (<|im_end|>), that is text and ends nothing."""
+    @cached_property
+    def tool_support(self) -> ToolSupport:
+        """Whether the model's chat template makes use of tools, and how the model writes calls."""
+        return support(self.target.text)
+
+    def chat_tokens(
+        self,
+        prompt: Prompt,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        answer: str = "",
+    ) -> list[int]:
+        """A user's message, or a conversation in OpenAI's form (`role`, `content`, `tool_calls`, ...), in the
+        model's chat template; ModelError without a usable one, UsageError for what is no conversation. Where
+        a message or a tool contains a control token (<|im_end|>), that is text and ends nothing.
+
+        tools: functions that the model may call. Where its template makes no use of them, they are described
+        in the system message. chat_template_kwargs: what else the template is told (enable_thinking,
+        documents). answer: what the answer begins with, control tokens and all."""
         text, vocab = self.target.text, self.target.vocab
+        messages, functions = conversation(prompt), declared(tools)
+        variables = template_variables(chat_template_kwargs)
+        if functions or any(one["role"] == "tool" or "tool_calls" in one for one in messages):
+            messages, given = fitted(self.tool_support, messages, functions)
+        else:
+            given = None
+        tokens = encoded(text, vocab, messages, given, variables, answer=typed.text("answer", answer))
         # A template spells BOS itself, as a rule.
-        tokens = encoded(text, vocab, conversation(prompt))
         if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
             tokens.insert(0, vocab.bos)
         return tokens
+
+    @cached_property
+    def tool_spelling(self) -> Mapping[int, bytes]:
+        """What `stream` takes as `spelled` for an answer that is read for calls."""
+        return tool_formats.spelled(self.target.text, self.target.vocab, self.tool_support.format)
 
     def stream(
         self,
@@ -103,6 +134,7 @@ class LLM:
         logprobs: int | None = None,
         remember: bool = True,
         on_read: OnRead | None = None,
+        spelled: Mapping[int, bytes] | None = None,
         **sampling: Unpack[SamplingSettings],
     ) -> Stream:
         """Decode `prompt` (text or token ids), yielding a Piece a step.
@@ -113,6 +145,7 @@ class LLM:
         remember: keep the answer for later drafts, where the model was loaded to (load's `remember`).
         on_read: told before, between and after the passes that read a long prompt: of how many tokens, and of
         how many in all. What it raises ends the stream.
+        spelled: control tokens that are text all the same, and how they are spelled (`tool_spelling`).
         Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
         """
         max_tokens, seed = typed.whole("max_tokens", max_tokens), typed.whole("seed", seed)
@@ -146,6 +179,7 @@ class LLM:
             rule=self.drafting.verify,
             grammar=None if syntax is None else TextGrammar(syntax, self.target.trie),
             logprobs=logprobs,
+            spelled=spelled or {},
         )
 
     @overload

@@ -16,9 +16,9 @@ from paceline.machine.stores.reference import HUB, OLLAMA, PATH, ZOO, Held, Refe
 
 
 def file_of(text: str | os.PathLike[str]) -> Path:
-    """The file to load, of several the first; the toy model and views, which have none, keep
-    their names. Raises
-    UsageError where a name stands for nothing that is on this machine; a path is left to whoever opens it."""
+    """The file to load, of several the first; the toy model and views, which have none, keep their names.
+    Raises UsageError where a name stands for nothing that is on this machine; a path is left to whoever opens
+    it."""
     if not isinstance(text, str) or is_toy(text) or is_view(text):
         return Path(text)
     if text.startswith(HF) and not os.path.exists(text):  # noqa: PTH110

@@ -94,7 +94,10 @@ class Stream(Iterator[Piece]):
         **request: Any,
     ) -> None:
         self._sharing = sharing
-        self._text = TextStream(target.text.piece, request.pop("stop"))
+        piece, spelled = target.text.piece, request.pop("spelled")
+        self._text = TextStream(
+            (lambda token: spelled.get(token) or piece(token)) if spelled else piece, request.pop("stop")
+        )
         self._prompt = prompt
         self._grammar: TextGrammar | None = request["grammar"]
         self._parts: list[str] = []

@@ -25,6 +25,7 @@ from paceline.cli import (
     pull,
     replay,
     run,
+    serve,
     transplant,
     views,
     zoo,
@@ -65,6 +66,9 @@ app.command(
     short_help="What this machine has, what passes cost, why drafts lose.",
     epilog=options.EPILOG,
 )(doctor.doctor)
+app.command("serve", cls=GroupedCommand, short_help="An OpenAI-compatible server.", epilog=options.EPILOG)(
+    serve.serve
+)
 app.command("pull", cls=GroupedCommand, short_help="Download a model.", epilog=options.EPILOG)(pull.pull)
 app.add_typer(bench_history.commands, name="bench")
 app.add_typer(corpus.app, name="corpus")

@@ -182,7 +182,8 @@ class Budget:
     grammar: what the text must follow. A drafter that heeds it guesses better; others are pruned.
     noise: what the target will draw with, where it draws. A drafter that heeds it guesses better.
     chunk: the most tokens of the text that a drafter with a model of its own may read for this proposal. One
-    that is still behind then proposes nothing."""
+    that is still behind then proposes nothing.
+    only: names of the drafters of a composition that the request allows; None: all."""
 
     depth: int
     nodes: int
@@ -192,6 +193,7 @@ class Budget:
     grammar: Grammar | None = None
     noise: Noise | None = None
     chunk: int = UNLIMITED
+    only: frozenset[str] | None = None
 
     def capped(self, depth: int, nodes: int, width: int) -> Budget:
         """No more than any of these."""
@@ -199,6 +201,10 @@ class Budget:
             return self
         depth, nodes = max(0, min(self.depth, depth)), max(0, min(self.nodes, nodes))
         return replace(self, depth=depth, nodes=nodes, width=min(self.width, width))
+
+    def may_call(self, drafter: str) -> bool:
+        """Whether the request allows it."""
+        return self.only is None or drafter in self.only
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
         """Whether a composition calls one more drafter, known the `draft` of those before it."""
@@ -253,9 +259,12 @@ class Drafter(Protocol):
     @property
     def wants(self) -> Want: ...
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Memory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> Memory:
         """One request's memory. `prompt` holds at least one token; its last one is the root. session: the
-        target's, which a view of the target is opened beside."""
+        target's, which a view of the target is opened beside. scope: what is learned of the request is for
+        those of the same scope alone."""
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
         """One tree a request, within its budget; EMPTY where there is nothing to guess."""

@@ -170,8 +170,10 @@ class Rate:
 
     def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
         n, cost, tracks = len(steps), self.costs.target, [self.track(request) for request in requests]
-        for track, step in zip(tracks, steps, strict=True):
+        for request, track, step in zip(requests, tracks, steps, strict=True):
             self.belief.learn(track.recent, step.proposal, step.tokens)
+            if not request.n_draft:  # it asked for plain decoding: that says nothing of drafts
+                continue
             self._steps += 1
             if len(step.tree) == 0:
                 self._record_skipped(track, step)

@@ -29,6 +29,8 @@ class Request:
     rule: how sampled drafts are verified (verify.py). grammar: what the text must follow; guard: the same,
     for drafters. noise: what a drafter may know of the draws; None where tokens are not drawn.
     logprobs: None, or how many of the likeliest tokens to report beside each emitted token's own.
+    n_draft: the longest draft it allows, 0 for plain decoding. only: the drafters it allows, by name.
+    n_cached: tokens of its prompt that did not have to be read.
     """
 
     session: Session
@@ -44,6 +46,9 @@ class Request:
     guard: Guard | None = None
     noise: Noise | None = None
     logprobs: int | None = None
+    n_draft: int = UNLIMITED
+    only: frozenset[str] | None = None
+    n_cached: int = 0
     late: float = 0.0  # seconds spent on a step after it was recorded; they count in the next one
     n_tokens: int = 0
     stop_reason: StopReason | None = None
@@ -59,13 +64,13 @@ class Request:
         context, and than the target takes: `rows` are this request's. In line with the request's grammar, and
         aware of its draws."""
         room = caps.n_ctx - len(self.session.tokens)
-        depth = min(self.max_tokens - self.n_tokens - 1, room)
-        nodes = 0 if caps.rollback == "none" else min(room, rows - 1, caps.nodes)
+        depth = min(self.max_tokens - self.n_tokens - 1, room, self.n_draft)
+        nodes = 0 if caps.rollback == "none" or not self.n_draft else min(room, rows - 1, caps.nodes)
         budget = budget.capped(depth, nodes, width=caps.branch)
-        if self.guard is None and self.noise is None and chunk == budget.chunk:
+        if self.guard is None and self.noise is None and chunk == budget.chunk and self.only is None:
             return budget
         noise = None if self.noise is None else self.noise.at(len(self.session.tokens))
-        return replace(budget, grammar=self.guard, noise=noise, chunk=chunk)
+        return replace(budget, grammar=self.guard, noise=noise, chunk=chunk, only=self.only)
 
     def judge(self, token: int, n_ctx: int) -> StopReason | None:
         """Count one emitted token; the reason to stop right after it, if there is one."""
@@ -98,14 +103,18 @@ def start(
     rule: str = "auto",
     grammar: Grammar | None = None,
     logprobs: int | None = None,
+    n_draft: int = UNLIMITED,
+    only: frozenset[str] | None = None,
+    scope: str = "",
 ) -> Request:
-    """A request ready for `decode`; its prompt is read there. Raises UsageError for a prompt that is empty or
-    does not fit, BusyError where all sessions are taken."""
+    """A request ready for `decode`; its prompt is read there. scope: see Drafter.open. Raises UsageError for
+    a prompt that is empty or does not fit, BusyError where all sessions are taken."""
     check(target, prompt, max_tokens, ends_itself=grammar is not None and ignore_eos)
     session = target.open()
     try:
         session.extend(prompt)
-        memory = drafter.open(prompt, seed, session)
+        n_cached = len(prompt) - 1 - session.unread
+        memory = drafter.open(prompt, seed, session, scope)
     except BaseException:
         session.close()
         raise
@@ -124,6 +133,9 @@ def start(
         guard=None if grammar is None else Guard(grammar, target.vocab.size),
         noise=Noise.of(sampling, rng),
         logprobs=logprobs,
+        n_draft=n_draft,
+        only=only,
+        n_cached=n_cached,
     )
 
 

@@ -37,11 +37,13 @@ class _Several:
         self.name = ",".join(d.name for d in drafters)
         self.wants = reduce(or_, (d.wants for d in drafters), Want())
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ComposedMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ComposedMemory:
         memory = ComposedMemory([])
         try:
             for drafter in self.drafters:
-                memory.parts.append(drafter.open(prompt, seed, session))
+                memory.parts.append(drafter.open(prompt, seed, session, scope))
         except BaseException:
             memory.close()
             raise
@@ -80,10 +82,12 @@ class ComposedDrafter(_Several):
             open_ = [
                 at
                 for at, (tree, (_, budget)) in enumerate(zip(trees, batch, strict=True))
-                if tree.q is None and len(tree.drafted) < min(self._least, budget.nodes, budget.depth)
+                if tree.q is None
+                and len(tree.drafted) < min(self._least, budget.nodes, budget.depth)
+                and budget.may_call(drafter.name)
             ]
             if not open_:
-                break
+                continue
             proposals = drafter.propose([(batch[at][0].parts[i], batch[at][1]) for at in open_])
             for at, tree in zip(open_, proposals, strict=True):
                 called[at] += tree.called or (drafter.name,)
@@ -158,6 +162,7 @@ class Portfolio(_Several):
                 for at, (_, budget) in enumerate(batch)
                 if alone[at] is None
                 and budget.depth > 0
+                and budget.may_call(drafter.name)
                 and budget.should_call(drafter.name, unions[at].tree)
             ]
             if not open_:

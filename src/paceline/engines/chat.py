@@ -5,93 +5,147 @@ A template is a program in somebody's file: it may do as much as a template of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, NoReturn
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from paceline.core import typed
 from paceline.core.errors import ModelError, UsageError
 from paceline.core.printable import printable
 from paceline.core.vocab import Vocab
+from paceline.engines.alike import encode_within
+from paceline.engines.conversation import Message, Tool, texts_in
 
 if TYPE_CHECKING:
     from paceline.engines.engine import Text
 
+Said = tuple[list[Message], list[Tool] | None, dict[str, Any]]  # messages, tools, a template's variables
+
+NO_TEMPLATE = "this model has no chat template: it is a base model; give a plain prompt without --chat"
 LONGEST = 1 << 16  # characters of a template, compiled in seconds; real ones have up to 20,000
+NUMBER = 20  # characters of one, or of another value that is no text
 LONGEST_DATE = 200  # characters of a date's format
 LONGEST_REASON = 200  # characters of what a template says when it refuses
 
 
-def conversation(prompt: str | Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
-    """A user's message, or a conversation, as messages whose role and content are text; else UsageError."""
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": typed.text("the prompt", prompt)}]
-    if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
-        raise typed.refusal("the chat", prompt, "text, or a list of messages with role and content")
-    messages = []
-    for number, message in enumerate(prompt, 1):
-        if not isinstance(message, Mapping):
-            raise typed.refusal(f"message {number}", message, "a mapping with role and content")
-        for name in ("role", "content"):
-            typed.text(f"message {number}: its {name}", message.get(name))
-        messages.append(dict(message))
-    return messages
-
-
-def encoded(text: Text, vocab: Vocab, messages: list[dict[str, str]]) -> list[int]:
-    """The messages in the model's template, as tokens. What a message says is text, even where it contains
-    a control token. Raises ModelError without a usable template, and UsageError where such a message cannot
-    be told from what the template puts around it."""
-    rendered = text.render(messages)
-    controls = {
-        at: name for at, one in enumerate(messages) if (name := control_text(text, vocab, one["content"]))
-    }
+def encoded(
+    text: Text,
+    vocab: Vocab,
+    messages: list[Message],
+    tools: list[Tool] | None = None,
+    variables: Mapping[str, Any] | None = None,
+    *,
+    answer: str = "",
+) -> list[int]:
+    """The messages in the model's template, as tokens. answer: what its answer begins with, control tokens
+    and all. What messages, tools and variables say is text, even where it contains a control token. Raises
+    ModelError without a usable template, and UsageError where such text cannot be told from what the
+    template puts around it."""
+    variables = variables or {}
+    rendered = text.render(messages, tools, variables)
+    said: Said = (messages, tools, dict(variables))
+    controls = _controls(text, vocab, said)
     if not controls:
-        return text.encode(rendered, special=True, add_bos=False)
-    marks = {at: f"\ue000{at}\ue001" for at in controls}  # characters of private use stand for the messages
-    frame = text.render([one | {"content": marks.get(at, one["content"])} for at, one in enumerate(messages)])
-    tokens, whole = list[int](), ""
-    for at, mark in marks.items():
-        before, found, frame = frame.partition(mark)
-        said = messages[at]["content"]
-        if not rendered.startswith(whole + before + said):
-            said = said.strip()  # as many templates do
-        whole += before + said
-        if not found or not rendered.startswith(whole):
-            raise UsageError(
-                f"message {at + 1} contains {controls[at]}, a control token of this model, and its chat "
-                "template changes the message, so that the two cannot be told apart: leave it out"
-            )
-        tokens += text.encode(before, special=True, add_bos=False) + text.encode_within(said)
-    if whole + frame != rendered:
+        return text.encode(rendered + answer, special=True, add_bos=False)
+    # Characters of private use around each of them show where it comes out.
+    begin, end = islice((c for c in map(chr, range(0xE000, 0xF8FF)) if c not in rendered), 2)
+    spelled = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
+    found = re.compile(spelled)
+    messages, tools, variables = _mapped(said, lambda one: found.sub(f"{begin}\\g<0>{end}", one))
+    marked = text.render(messages, tools, variables)
+    if marked.replace(begin, "").replace(end, "") != rendered:
         raise UsageError(
-            f"a message contains {next(iter(controls.values()))}, a control token of this model, and its "
-            "chat template repeats or changes messages: leave it out"
+            f"a message or a tool contains {controls[0]}, a control token of this model, and its chat "
+            "template changes such text, so that the two cannot be told apart: leave it out"
         )
-    return tokens + text.encode(frame, special=True, add_bos=False)
+    # A template that cuts a text at a control token leaves a mark alone.
+    pieces = re.split(f"{begin}({spelled}){end}|{begin}|{end}", marked + answer)
+    tokens = text.encode(pieces[0], special=True, add_bos=False)
+    for control, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+        tokens += text.encode_within(control) if control else []
+        tokens += encode_within(partial(text.encode, special=True), piece) if piece else []
+    return tokens
+
+
+def _controls(text: Text, vocab: Vocab, said: Said) -> list[str]:
+    """The control tokens that what is said contains as text. Raises UsageError where two messages make one
+    together: a template may put them side by side."""
+    texts = list(texts_in(list(said)))
+    contents = "".join((message.get("content") or "").strip() for message in said[0])
+    together = "\n".join([*texts, contents])
+    if text.encode(together, special=True, add_bos=False) == text.encode(together, add_bos=False):
+        return []
+    controls = list(dict.fromkeys(name for one in texts for name in control_texts(text, vocab, one)))
+    for name in controls:
+        if not any(name in one for one in texts):
+            raise UsageError(
+                f"a message or a tool is read as {name}, a control token of this model: change it"
+            )
+    if not controls and (name := control_text(text, vocab, contents)):
+        raise UsageError(f"two messages side by side make {name}, a control token of this model: change one")
+    return controls
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value, or several, with each text in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(key): _mapped(one, change) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(one, change) for one in value]
+    return value
+
+
+def control_texts(text: Text, vocab: Vocab, said: str) -> list[str]:
+    """The control tokens that `said` contains as text."""
+    special = text.encode(said, special=True, add_bos=False)
+    if special == text.encode(said, add_bos=False):
+        return []
+    silent = (token for token in special if not vocab.piece(token))
+    return [vocab.text(token).decode(errors="replace") for token in silent]
 
 
 def control_text(text: Text, vocab: Vocab, said: str) -> str:
     """The first control token that `said` contains as text; "" where there is none."""
-    special = text.encode(said, special=True, add_bos=False)
-    if special == text.encode(said, add_bos=False):
-        return ""
-    silent = (token for token in special if not vocab.piece(token))
-    return next((vocab.text(token).decode(errors="replace") for token in silent), "")
+    return next(iter(control_texts(text, vocab, said)), "")
 
 
-def render(template: str, messages: list[dict[str, str]], *, bos: str = "", eos: str = "") -> str:
-    """Raises ModelError where the template refuses the messages, is broken, or does too much."""
+def render(
+    template: str,
+    messages: list[Message],
+    tools: list[Tool] | None = None,
+    variables: Mapping[str, Any] | None = None,
+    *,
+    bos: str = "",
+    eos: str = "",
+) -> str:
+    """variables: what else the template is told, instead of what it is told otherwise. Raises ModelError
+    where the template refuses the messages, is broken, or does too much."""
     from jinja2 import TemplateError, TemplateSyntaxError
 
     from paceline.engines.sandbox.budget import Budget, RefusedError
     from paceline.engines.sandbox.environment import Bounded
+    from paceline.engines.sandbox.generation import Generation
 
     if len(template) > LONGEST:
         raise ModelError(f"the model's chat template is too long (over {LONGEST:,} characters)")
-    budget = Budget(len(messages), sum(len(text) for message in messages for text in message.values()))
+    given = {
+        "tools": tools,
+        "documents": None,
+        "bos_token": bos,
+        "eos_token": eos,
+        "add_generation_prompt": True,
+        **(variables or {}),
+    }
+    mappings, letters = _extent((messages, tools, variables))
     environment = Bounded(
-        budget, trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        Budget(mappings, letters),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", Generation],
     )
 
     def refuse(message: object) -> NoReturn:
@@ -105,11 +159,7 @@ def render(template: str, messages: list[dict[str, str]], *, bos: str = "", eos:
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = now
     try:
-        return str(
-            environment.compiled(template).render(
-                messages=messages, bos_token=bos, eos_token=eos, add_generation_prompt=True
-            )
-        )
+        return str(environment.compiled(template).render(messages=messages, **given))
     except RefusedError as error:
         raise ModelError(f"the model's chat template {error}") from error
     except RecursionError as error:
@@ -117,6 +167,17 @@ def render(template: str, messages: list[dict[str, str]], *, bos: str = "", eos:
     except Exception as error:  # what it raises is its own
         reason = error.message if isinstance(error, TemplateSyntaxError) else str(error)
         raise ModelError(f"the model's chat template cannot be rendered: {_short(reason or '')}") from error
+
+
+def _extent(value: Any) -> tuple[int, int]:
+    """How many mappings are in a value (each message and tool is one), and how many characters it has."""
+    if isinstance(value, str):
+        return 0, len(value)
+    if not isinstance(value, Mapping | list | tuple):
+        return 0, 0 if value is None else NUMBER
+    inner = [*value, *value.values()] if isinstance(value, Mapping) else value
+    extents = [_extent(one) for one in inner]
+    return isinstance(value, Mapping) + sum(one for one, _ in extents), sum(one for _, one in extents)
 
 
 def _short(reason: str) -> str:

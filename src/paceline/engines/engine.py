@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from paceline.core.ports import Caps, Target
 from paceline.core.vocab import Vocab
+from paceline.engines.conversation import Message, Tool
 from paceline.engines.grammar import TokenTrie
 
 OnPass = Callable[[int, int, float], None]
@@ -34,9 +35,18 @@ class Text(Protocol):
     def chats(self) -> bool:
         """Whether the model has a chat template."""
 
-    def render(self, messages: list[dict[str, str]]) -> str:
-        """`messages` in the model's chat template, ready for the assistant's answer. Raises ModelError
-        without one."""
+    def template(self, *, tools: bool = False) -> str:
+        """The model's chat template, of several the one for a chat with or without tools; "" where it has
+        none."""
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """`messages` in the model's chat template, ready for the assistant's answer. variables: what else
+        the template is told. Raises ModelError without one."""
 
 
 class Tokenizer(Protocol):

@@ -21,6 +21,7 @@ from paceline.core.errors import ModelError, UsageError
 from paceline.core.ports import Want
 from paceline.core.tree import DraftTree
 from paceline.core.vocab import Vocab
+from paceline.engines.conversation import Message, Tool
 from paceline.engines.engine import Build, OnPass
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.toy import Array, ToyForward, ToySession, ToyTarget
@@ -130,5 +131,13 @@ class Digits:
     def _token(self, letter: str) -> int:
         return (ord(letter) - ord("0")) % self._size
 
-    def render(self, messages: list[dict[str, str]]) -> str:
+    def template(self, *, tools: bool = False) -> str:
+        return ""
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         raise ModelError("the toy model has no chat template; give a plain prompt without --chat")

@@ -37,12 +37,7 @@ class Compiled:
 
     def takes(self, rows: Rows) -> bool:
         """A cache that has been written to, and few rows."""
-        return (
-            self._kind.masks
-            and self._kind.takes_positions
-            and 0 < len(rows.tokens) <= MOST
-            and rows.start > 0
-        )
+        return self._kind.masks and 0 < len(rows.tokens) <= MOST and rows.start > 0
 
     def logits(self, cache: Strips, rows: Rows) -> Any:
         """[rows, n_vocab], valid until the next pass."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.engines.hf.loading import libraries, place_of
+from paceline.engines.hf.loading import libraries
+from paceline.engines.openers import place_of
 from paceline.machine.identity import fingerprint
 
 # How HfTarget runs a model where nothing else is said.

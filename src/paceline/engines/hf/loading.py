@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -14,16 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from paceline.core.errors import MissingExtraError, ModelError, UsageError
+from paceline.engines.openers import place_of
 
-PREFIX = "hf:"  # before a file that another engine would open
 PACKED = ("int8", "int4")  # see packed.py
 DTYPES = ("auto", "float32", "bfloat16", "float16", *PACKED)
-
-
-def place_of(path: Path) -> Path:
-    """Without the prefix."""
-    text = os.fspath(path)
-    return Path(text[len(PREFIX) :]) if text.startswith(PREFIX) else path
 
 
 def libraries() -> tuple[ModuleType, ModuleType]:

@@ -37,13 +37,13 @@ from paceline.engines.hf.loading import (
     first_line,
     load_model,
     load_tokenizer,
-    place_of,
     read_once,
 )
 from paceline.engines.hf.session import HfSession, Rows
 from paceline.engines.hf.strip import Strips, Together
 from paceline.engines.hf.text import HfText
 from paceline.engines.hf.view import ViewSession, reduced
+from paceline.engines.openers import place_of
 from paceline.engines.views import View
 
 DEFAULT_CONTEXT = 4096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from paceline.core import typed
 from paceline.core.errors import ModelError
 from paceline.core.vocab import Vocab
 from paceline.engines.alike import encode_within
+from paceline.engines.conversation import Message, Tool
 
 # What ends an answer, whatever a configuration forgets: llama.cpp goes by such names too (llama-vocab.cpp).
 ENDS = {
@@ -123,21 +124,26 @@ class HfText:
 
     @property
     def chats(self) -> bool:
-        return bool(self._template)
+        return bool(self.template())
 
-    @property
-    def _template(self) -> str:
-        """Of several the usual one."""
+    def template(self, *, tools: bool = False) -> str:
+        """The chat template, of several the one for a chat with or without tools."""
         template = self._tokenizer.chat_template
-        return str(template.get("default", "") if isinstance(template, dict) else template or "")
+        if isinstance(template, dict):
+            template = (tools and template.get("tool_use")) or template.get("default")
+        return str(template or "")
 
-    def render(self, messages: list[dict[str, str]]) -> str:
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The model's own chat template over `messages`, ready for the assistant's answer."""
-        from paceline.engines.chat import render
+        from paceline.engines.chat import NO_TEMPLATE, render
 
-        if not self.chats:
-            raise ModelError(
-                "this model has no chat template: it is a base model; give a plain prompt without --chat"
-            )
+        template = self.template(tools=bool(tools))
+        if not template:
+            raise ModelError(NO_TEMPLATE)
         bos, eos = self._tokenizer.bos_token or "", self._tokenizer.eos_token or ""
-        return render(self._template, messages, bos=bos, eos=eos)
+        return render(template, messages, tools, variables, bos=bos, eos=eos)

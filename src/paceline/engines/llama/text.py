@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any
 
 from paceline.core import typed
 from paceline.core.errors import ModelError
 from paceline.core.vocab import Vocab
 from paceline.engines.alike import encode_within
+from paceline.engines.conversation import Message, Tool
 from paceline.engines.llama.binding import llama_cpp
 
 KINDS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
@@ -76,20 +78,28 @@ class LlamaText:
 
     @property
     def chats(self) -> bool:
-        return bool(self._cpp.llama_model_chat_template(self._model, None))
+        return bool(self.template())
 
-    def render(self, messages: list[dict[str, str]]) -> str:
+    def template(self, *, tools: bool = False) -> str:
+        """The chat template in the file, of several the one for a chat with or without tools."""
+        template = self._cpp.llama_model_chat_template
+        found = (tools and template(self._model, b"tool_use")) or template(self._model, None)
+        return found.decode(errors="replace") if found else ""
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
         """The model's own chat template over `messages`, ready for the assistant's answer."""
-        from paceline.engines.chat import render
+        from paceline.engines.chat import NO_TEMPLATE, render
 
-        template = self._cpp.llama_model_chat_template(self._model, None)
+        template = self.template(tools=bool(tools))
         if not template:
-            raise ModelError(
-                "this model has no chat template: it is a base model; give a plain prompt without --chat"
-            )
-        return render(
-            template.decode(errors="replace"), messages, bos=self._special("bos"), eos=self._special("eos")
-        )
+            raise ModelError(NO_TEMPLATE)
+        bos, eos = self._special("bos"), self._special("eos")
+        return render(template, messages, tools, variables, bos=bos, eos=eos)
 
     def _special(self, name: str) -> str:
         token = int(getattr(self._cpp, f"llama_vocab_{name}")(self._vocab))

@@ -16,6 +16,7 @@ from paceline.engines.sandbox.budget import FAST, Budget, RefusedError
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 LONGEST_PATH = 100  # characters of attribute="a.b.c"
 WIDEST_INDENT = 100
+ESCAPED = 12  # characters that JSON in ASCII takes for one
 DIGITS = 30  # that a number may be rounded to
 
 Bound = Callable[..., None]
@@ -97,12 +98,23 @@ def indent(budget: Budget, text: Any, width: Any = 4, *_: Any, **__: Any) -> Non
     budget.room(characters=len(text) + lines * (1 + (width if isinstance(width, int) else len(width))))
 
 
-def tojson(budget: Budget, value: Any, indent: Any = None, *_: Any, **__: Any) -> None:
+def tojson(
+    budget: Budget,
+    value: Any,
+    ascii_: Any = False,
+    indent: Any = None,
+    separators: Any = None,
+    *_: Any,
+    **named: Any,
+) -> None:
+    ascii_ = named.get("ensure_ascii", ascii_)
     width = 0 if indent is None else indent if isinstance(indent, int) else len(indent)
     if width > WIDEST_INDENT:
         raise RefusedError(f"indents too far (over {WIDEST_INDENT} characters)")
+    between = 4 if separators is None else sum(map(len, map(str, separators)))
     written = budget.weigh(value)
-    budget.room(characters=written.characters + written.items * (4 + width * written.depth))
+    letters = written.characters * (ESCAPED if ascii_ else 1)
+    budget.room(characters=letters + written.items * (between + width * written.depth))
 
 
 def digits(_: Budget, __: Any, precision: Any = 0, *___: Any, **____: Any) -> None:

@@ -1,4 +1,4 @@
-"""What one rendering may use up. It grows with the messages: a long conversation is no attack."""
+"""What one rendering may use up. It grows with what it is given: a long conversation is no attack."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Weight:
 
 
 class Budget:
-    """Steps, characters and time that are left. messages: how many there are; letters: of all of them."""
+    """Steps, characters and time that are left. messages: how many there are, with the mappings in them and
+    in the tools; letters: of all of them."""
 
     def __init__(self, messages: int, letters: int) -> None:
         text = letters + MARKS * messages

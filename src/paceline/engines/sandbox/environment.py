@@ -263,6 +263,14 @@ class Bounded(ImmutableSandboxedEnvironment):
         return value
 
 
-def tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
-    # jinja2's own filter escapes for HTML; prompts are plain text.
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
+def tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As transformers has it. jinja2's own filter escapes for HTML; prompts are plain text."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )

@@ -18,6 +18,7 @@ from typing import Any
 
 from paceline.core.errors import MissingExtraError, PeerError, UsageError
 from paceline.core.sampling import Sampling
+from paceline.engines.openers import place_of
 from paceline.engines.views import is_view, parse
 from paceline.lab.system import Answer, Ask
 
@@ -199,7 +200,7 @@ def load(path: Path) -> tuple[Any, Any]:
         raise MissingExtraError(
             f"the peer 'transformers' needs {', '.join(missing)}: pip install {' '.join(PACKAGES)}"
         )
-    path = Path(str(path).removeprefix("hf:"))
+    path = place_of(path)
     if not path.exists():
         raise PeerError(f"transformers: no model file {path}")
     import torch

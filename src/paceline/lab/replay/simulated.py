@@ -116,8 +116,10 @@ class SimulatedDrafter:
         self.inner, self._seconds, self._clock = drafter, seconds, clock
         self.name, self.wants = drafter.name, drafter.wants
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Memory:
-        return self.inner.open(prompt, seed, session)
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> Memory:
+        return self.inner.open(prompt, seed, session, scope)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
         trees = self.inner.propose(batch)

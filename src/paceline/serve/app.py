@@ -1,0 +1,363 @@
+"""The routes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.sse import format_sse_event
+from starlette.exceptions import HTTPException
+
+import paceline
+from paceline.core import typed
+from paceline.core.errors import ModelError, UsageError
+from paceline.core.printable import printable, shortened
+from paceline.llm import LLM
+from paceline.serve import page, wishes
+from paceline.serve.asking import Ask, ClosingError, Deliver, FailedError, FullError, TooSlowError, Update
+from paceline.serve.guard import Guard, Rules
+from paceline.serve.replies import Choice, Json, Replies, counted, ended, problem
+from paceline.serve.schemas import Chat, Completion, Detokenize, Refusal, Tokenize
+from paceline.serve.service import Service, Ticket
+
+PING = 10.0  # seconds without a word after which a stream is kept awake
+LIVE = 0.5  # seconds between two looks at the page's figures
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Refusal} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
+}
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "description": "JSON, or events where stream is true",
+    }
+}
+
+Get = Callable[[int], Deliver]
+
+
+def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
+    """names: what the model may be called; the first is its id."""
+    llm = service.llm
+    app = FastAPI(
+        title="Paceline",
+        version=paceline.__version__,
+        description="An OpenAI-compatible API over speculative decoding.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=REFUSALS,
+    )
+    began = int(time.time())
+
+    async def answer(request: Request, body: Chat | Completion, asks: Callable[[], list[Ask]]) -> Response:
+        called(body.model)
+        wanted = await asyncio.to_thread(asks)
+        wish, chat = body.speculative, isinstance(body, Chat)
+        replies = Replies(
+            llm,
+            body.model or names[0],
+            chat,
+            body.n,
+            wanted[0],
+            report=wish is not None and wish.report,
+        )
+        answers = Answers(service, wanted, request.state.client, request.state.told)
+        if body.stream:
+            usage = body.stream_options is not None and body.stream_options.include_usage
+            return Events(events(answers, replies, usage), answers.cancel)
+        gone, done = asyncio.ensure_future(leaves(request)), asyncio.ensure_future(answers.all())
+        try:
+            await asyncio.wait((gone, done), return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                return Response(status_code=499)
+            return JSONResponse(replies.whole(done.result()))
+        finally:
+            gone.cancel()
+            done.cancel()
+            answers.cancel()
+
+    def called(model: str) -> None:
+        if model and model not in names:
+            raise HTTPException(
+                404,
+                f"no model {printable(model)[:200]!r} here; this server has {names[0]!r} (GET /v1/models)",
+            )
+
+    @app.post("/v1/chat/completions", responses=EVENTS, summary="Chat")
+    async def chat(request: Request, body: Chat) -> Response:
+        return await answer(request, body, partial(wishes.of_chat, llm, service.limits, body))
+
+    @app.post("/v1/completions", responses=EVENTS, summary="Complete a text")
+    async def complete(request: Request, body: Completion) -> Response:
+        return await answer(request, body, partial(wishes.of_completion, llm, service.limits, body))
+
+    @app.get("/v1/models", summary="The model that is served")
+    async def models() -> Json:
+        return {"object": "list", "data": [described(name) for name in names]}
+
+    @app.get("/v1/models/{name:path}", summary="One name of it")
+    async def model(name: str) -> Json:
+        called(name or "?")
+        return described(name)
+
+    def described(name: str) -> Json:
+        target = llm.target
+        return {
+            "id": name,
+            "object": "model",
+            "created": began,
+            "owned_by": "paceline",
+            "root": target.path.name,
+            "max_model_len": target.caps.n_ctx,
+            "meta": {
+                "description": target.description,
+                "n_vocab": target.vocab.size,
+                "drafters": [] if llm.drafting.plain else llm.drafter.name.split(","),
+            },
+        }
+
+    @app.get("/health", summary="Whether it answers")
+    async def health() -> Response:
+        if service.problem:
+            raise HTTPException(503, service.problem)
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/metrics", summary="For Prometheus")
+    async def metrics() -> Response:
+        text = service.metrics.text(service.running, service.waiting)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.post("/tokenize", summary="Text to tokens")
+    async def tokenize(body: Tokenize) -> Json:
+        return await asyncio.to_thread(tokenized, llm, body)
+
+    @app.post("/detokenize", summary="Tokens to text")
+    async def detokenize(body: Detokenize) -> Json:
+        return {"content": await asyncio.to_thread(detokenized, llm, body.tokens)}
+
+    @app.get("/live", summary="What the page shows, twice a second", responses=EVENTS)
+    async def live() -> Response:
+        return Events(states(service, names[0]), lambda: None)
+
+    def show(path: str, kind: str, content: bytes) -> None:
+        @app.get(path, include_in_schema=False)
+        async def serve() -> Response:
+            return Response(content, media_type=kind, headers=page.HEADERS)
+
+    shown = page.assets()
+    for path, (content, kind) in shown.items():
+        show(path, kind, content)
+    explain(app)
+    app.add_middleware(Guard, rules=rules, metrics=service.metrics, open_to_all=("/health", *shown))
+    return app
+
+
+class Answers:
+    """The answers of one request, as they come. Cancel it, whatever happened."""
+
+    def __init__(self, service: Service, asks: Sequence[Ask], client: str, told: dict[str, Any]) -> None:
+        self._service, self._told = service, told
+        self._queue: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def deliver(index: int) -> Deliver:
+            def to_queue(update: Update) -> None:
+                loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
+
+            return to_queue
+
+        self.choices = [Choice(at) for at in range(len(asks))]
+        self._tickets: list[Ticket] = service.submit(asks, client, deliver)
+
+    async def next(self) -> tuple[int, Update] | None:
+        """None where nothing has come for a while. Raises what ended an answer."""
+        try:
+            index, update = await asyncio.wait_for(self._queue.get(), PING)
+        except TimeoutError:
+            return None
+        self.choices[index].take(update)
+        if update.end is not None:
+            self._told.update(counted(update.end))
+            error = update.end.error
+            if isinstance(error, UsageError | ClosingError | TooSlowError):
+                raise error
+            if error is not None:
+                raise FailedError(
+                    "the model has failed at this request; the server's log says why"
+                ) from error
+        return index, update
+
+    @property
+    def over(self) -> bool:
+        return all(choice.end is not None for choice in self.choices)
+
+    async def all(self) -> list[Choice]:
+        while not self.over:
+            await self.next()
+        return self.choices
+
+    def cancel(self) -> None:
+        """Harmless for what is over."""
+        if not ended(self.choices):
+            self._told.setdefault("reason", "cancelled")
+        for ticket in self._tickets:
+            self._service.cancel(ticket)
+
+
+class Events(StreamingResponse):
+    """A stream of events; `after` is called however it ends, at once where its client goes."""
+
+    def __init__(self, content: AsyncIterator[str], after: Callable[[], None]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        self._after = after
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._after()
+
+
+async def events(answers: Answers, replies: Replies, usage: bool) -> AsyncIterator[str]:
+    for chunk in replies.opening(len(answers.choices)):
+        yield event(chunk)
+    try:
+        while not answers.over:
+            came = await answers.next()
+            if came is None:
+                yield ": still at it\n\n"
+                continue
+            for chunk in replies.piece(answers.choices, *came):
+                yield event(chunk)
+        if usage:
+            yield event(replies.usage(answers.choices))
+    except Exception as error:
+        _, body, _ = told(error)
+        yield event(body)
+    yield "data: [DONE]\n\n"
+
+
+async def states(service: Service, name: str) -> AsyncIterator[str]:
+    engine = str(service.llm.target.identity().get("engine", ""))
+    while not service.problem:
+        state = {
+            "model": name,
+            "engine": engine,
+            "running": service.running,
+            "sessions": service.sessions,
+            "waiting": service.waiting,
+            "queue": service.limits.queue,
+            **service.lately.state(),
+        }
+        yield event(state)
+        await asyncio.sleep(LIVE)
+
+
+def event(data: Mapping[str, Any]) -> str:
+    said = format_sse_event(data_str=json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+    return said if isinstance(said, str) else said.decode()
+
+
+def tokenized(llm: LLM, body: Tokenize) -> Json:
+    text = llm.target.text
+    content = typed.text("content", body.content)
+    tokens = text.encode(content, special=body.parse_special, add_bos=body.add_special) if content else []
+    if not body.with_pieces:
+        return {"tokens": tokens}
+    return {"tokens": [{"id": token, "piece": spelled(text.piece(token))} for token in tokens]}
+
+
+def detokenized(llm: LLM, tokens: Sequence[int]) -> str:
+    size = llm.target.vocab.size
+    if (last := max(tokens, default=0)) >= size:
+        raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
+    return b"".join(llm.target.text.piece(token) for token in tokens).decode(errors="replace")
+
+
+def spelled(piece: bytes) -> str | list[int]:
+    """As llama-server has it: text, or bytes where it is none."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+async def leaves(request: Request) -> None:
+    """Returns when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def told(error: Exception) -> tuple[int, Json, dict[str, str]]:
+    """Status, body and headers."""
+    if isinstance(error, FullError):
+        wait = str(max(1, round(error.seconds)))
+        return 429, problem(str(error), "rate_limit_error", "rate_limit_exceeded"), {"retry-after": wait}
+    if isinstance(error, ClosingError):
+        return 503, problem(str(error), "server_error", "unavailable"), {"retry-after": "5"}
+    if isinstance(error, TooSlowError):  # OpenAI's clients would send it again
+        return 408, problem(str(error), "server_error", "timeout"), {"x-should-retry": "false"}
+    if isinstance(error, UsageError | ModelError):
+        return 400, problem(str(error), "invalid_request_error"), {}
+    if isinstance(error, FailedError):
+        return 500, problem(str(error), "server_error", "model_failed"), {}
+    return 500, problem("the server has failed at this request; its log says why", "server_error"), {}
+
+
+def explain(app: FastAPI) -> None:
+    """Errors in OpenAI's form."""
+
+    async def ours(_: Request, error: Exception) -> Response:
+        status, body, headers = told(error)
+        return JSONResponse(body, status, headers)
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        status, said, allowed = error.status_code, str(error.detail), (error.headers or {}).get("Allow")
+        code = {404: "not_found", 405: "method_not_allowed"}.get(status)
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        if "parsing the body" in said:
+            said = "the body is not JSON in UTF-8"
+        elif status == 404 and said == "Not Found":
+            path = shortened(request.url.path, 200)
+            said = f"nothing is at {path}: GET /openapi.json lists what is; a client's base URL ends in /v1"
+        elif allowed:
+            said = f"{request.method} is not for this path: use {allowed}"
+        return JSONResponse(problem(said, kind, code), status, error.headers)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        place = [str(part) for part in first["loc"] if part != "body"]
+        where = ".".join(place)
+        if first["type"] in ("model_attributes_type", "missing") and not place:
+            kind = request.headers.get("content-type", "none")
+            if "json" not in kind:
+                said = f"the body's Content-Type is {printable(kind)[:100]}: send application/json"
+                return JSONResponse(problem(said, "invalid_request_error"), 400)
+        if first["type"] == "json_invalid":
+            return JSONResponse(problem("the body is not JSON", "invalid_request_error", "invalid_json"), 400)
+        said = f"{printable(where)[:200]}: {first['msg']}" if where else f"the body: {first['msg']}"
+        if first["type"] == "extra_forbidden":
+            said = f"{printable(where)[:200]}: this server knows no such field; leave it out"
+        return JSONResponse(problem(said, "invalid_request_error", None, printable(where)[:200] or None), 400)
+
+    handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+        UsageError: ours,
+        ModelError: ours,
+        ClosingError: ours,
+        TooSlowError: ours,
+        FailedError: ours,
+        Exception: ours,
+        HTTPException: http,
+        RequestValidationError: invalid,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)

@@ -1,0 +1,80 @@
+"""A client's connection: uvicorn's own, for clients that stall and for those that do not speak HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from paceline.serve.replies import problem
+
+PATIENCE = 30.0  # seconds
+
+
+class Connection(H11Protocol):
+    """One that stands still for `patience` is dropped, after twice as long at the latest: one whose next
+    request does not come to the end of its headers, and one that reads nothing of what was sent. (The body of
+    a request is the guard's.)"""
+
+    patience = PATIENCE
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
+        super().connection_made(transport)
+        self._before: Any = None
+        self._timer = self.loop.call_later(self.patience, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        now = self._standing()
+        if now is not None and now == self._before:
+            self.transport.abort()  # closing it would wait until the rest has been read
+            return
+        self._before = now
+        self._timer = self.loop.call_later(self.patience, self._look)
+
+    def _standing(self) -> Any:
+        """Where it waits for its client; the same as before where nothing has moved."""
+        if self.transport.is_closing() or self.flow.write_paused:
+            return self.transport.get_write_buffer_size()
+        if self.cycle is None or self.cycle.response_complete:
+            return self.cycle
+        return None
+
+    def handle_events(self) -> None:
+        try:
+            super().handle_events()
+        except h11.LocalProtocolError:  # nonsense after an answer that has begun
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        body = json.dumps(
+            problem(
+                "this is no request in HTTP/1.1, or its headers are too long",
+                "invalid_request_error",
+                "bad_request",
+            )
+        ).encode()
+        head = [
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            ("connection", "close"),
+        ]
+        for event in (
+            h11.Response(status_code=400, headers=head, reason=b"Bad Request"),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def shutdown(self) -> None:
+        with suppress(h11.LocalProtocolError):  # it has failed already
+            super().shutdown()

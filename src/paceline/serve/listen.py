@@ -1,0 +1,122 @@
+"""The process: its socket, its signals and its logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import socket
+import sys
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from paceline.core.errors import UsageError
+from paceline.core.printable import printable
+from paceline.serve.connection import PATIENCE, Connection
+from paceline.serve.service import Service
+
+MOST = 1024  # connections at once
+BACKLOG = 2048  # connections that wait to be accepted
+
+
+class Server(uvicorn.Server):
+    """It says that it is going down before it waits for its streams to end."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._service.announce()
+        super().handle_exit(sig, frame)
+
+
+class Lines(logging.Formatter):
+    """A line a request, as JSON or as `name=value`. What was asked and answered is never in it."""
+
+    def __init__(self, as_json: bool) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] | None = getattr(record, "fields", None)
+        if self._as_json:
+            known = fields if fields is not None else {"message": super().format(record)}
+            return json.dumps({"time": self.formatTime(record), "level": record.levelname, **known})
+        if fields is None:
+            return super().format(record)
+        said = " ".join(f"{name}={printable(str(value))}" for name, value in fields.items())
+        return f"{self.formatTime(record)} {said}"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Raises UsageError where that cannot be had; port 0 is any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"cannot listen on {host} port {port}: {reason}; is another server there? choose with --port"
+        ) from error
+    return made
+
+
+def listen_on(bound: socket.socket) -> None:
+    """Raises UsageError where another process was faster: both could bind while neither listened."""
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        raise UsageError(f"port {bound.getsockname()[1]}: {error.strerror}; choose with --port") from error
+
+
+def logs(as_json: bool, quiet: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines(as_json))
+    top = logging.getLogger("paceline.serve")
+    top.handlers[:] = [handler]
+    top.setLevel(logging.WARNING if quiet else logging.INFO)
+    top.propagate = False
+    # uvicorn's own: what fails in answering a request.
+    below = logging.getLogger("uvicorn.error")
+    below.handlers[:] = [handler]
+    below.setLevel(logging.ERROR)
+    below.propagate = False
+
+
+def configured(app: Any, grace: float, patience: float = PATIENCE) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=type("Patient", (Connection,), {"patience": patience}),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        limit_concurrency=MOST,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=max(1, round(grace)),
+        server_header=False,
+        proxy_headers=False,  # anybody on this machine could name any address
+        h11_max_incomplete_event_size=1 << 16,
+        lifespan="off",
+    )
+
+
+def run(app: Any, service: Service, listening: socket.socket, grace: float) -> None:
+    """Until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises UsageError where another
+    server listens on the same port by now."""
+    config = configured(app, grace)
+    # uvicorn sends itself the signal again when all is done: by then it is answered.
+    before = {kind: signal.signal(kind, lambda *_: None) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        listen_on(listening)
+        Server(config, service).run(sockets=[listening])
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+        listening.close()
+        service.close()

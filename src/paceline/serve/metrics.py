@@ -1,0 +1,136 @@
+"""What Prometheus reads: vLLM's names behind `paceline:`, and again behind `vllm:` for whoever knows those.
+
+(`vllm bench serve` and many dashboards read lines that begin with `vllm:spec_decode`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from paceline.core.record import Step
+from paceline.serve.asking import End
+
+OWN, ALIAS = "paceline:", "vllm:"
+FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+EACH = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+DEEPEST = 64  # draft positions that are counted one by one
+
+
+class Metrics:
+    """Updated by the service's thread, read by any."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(OWN + name, about, labels, registry=registry)
+
+        def histogram(name: str, about: str, buckets: Iterable[float]) -> Histogram:
+            return Histogram(OWN + name, about, registry=registry, buckets=tuple(buckets))
+
+        self.running = Gauge(OWN + "num_requests_running", "Requests in a session.", registry=registry)
+        self.waiting = Gauge(OWN + "num_requests_waiting", "Requests in the queue.", registry=registry)
+        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
+        self._queries = counter(
+            "prefix_cache_queries", "Tokens of prompts that were looked for in the cache."
+        )
+        self._hits = counter("prefix_cache_hits", "Tokens of prompts that were in the cache.")
+        self._generated = counter("generation_tokens", "Tokens of answers.")
+        self._drafts = counter("spec_decode_num_drafts", "Drafts that were verified.")
+        self._drafted = counter("spec_decode_num_draft_tokens", "Tokens of drafts.")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Tokens of drafts that were accepted.")
+        self._accepted_at = counter(
+            "spec_decode_num_accepted_tokens_per_pos", "The same, by position in the draft.", "position"
+        )
+        self._by_drafted = counter("draft_tokens", "Tokens of drafts, by drafter.", "drafter")
+        self._by_accepted = counter("accepted_tokens", "Accepted tokens, by drafter.", "drafter")
+        self._seconds = counter("step_seconds", "Where steps spend their time.", "part")
+        self._success = counter("request_success", "Requests that ended, by reason.", "finished_reason")
+        self._failed = counter("request_failure", "Requests that ended otherwise.", "reason")
+        self._refused = counter("requests_refused", "Requests that were not taken, by HTTP status.", "status")
+        self._first = histogram("time_to_first_token_seconds", "From arrival to the first token.", FIRST)
+        self._queue = histogram("request_queue_time_seconds", "From arrival to a session.", FIRST)
+        self._each = histogram(
+            "request_time_per_output_token_seconds", "Mean time between the tokens of a request.", EACH
+        )
+        self._whole = histogram("e2e_request_latency_seconds", "From arrival to the last token.", FIRST)
+        registry.register(_Alias(registry))
+
+    def step(self, step: Step) -> None:
+        times = step.times
+        for part, seconds in (
+            ("draft", times.draft),
+            ("forward", times.forward),
+            ("verify", times.verify),
+            ("keep", times.keep),
+            ("other", times.other),
+        ):
+            self._seconds.labels(part).inc(max(0.0, seconds))
+        self._generated.inc(len(step.tokens))
+        if not step.drafted:
+            return
+        self._drafts.inc()
+        for name, n in step.drafted.items():
+            self._drafted.inc(n)
+            self._by_drafted.labels(name).inc(n)
+        for name, n in step.accepted.items():
+            self._accepted.inc(n)
+            self._by_accepted.labels(name).inc(n)
+        for position in range(min(sum(step.accepted.values()), DEEPEST)):
+            self._accepted_at.labels(str(position)).inc()
+
+    def end(self, end: End) -> None:
+        self._prompt.inc(end.n_prompt)
+        self._queries.inc(end.n_prompt)
+        self._hits.inc(end.n_cached)
+        if end.reason is not None:
+            self._success.labels("stop" if end.reason in ("eos", "stop") else "length").inc()
+        else:
+            self._failed.labels("cancelled" if end.error is None else type(end.error).__name__).inc()
+        if end.n_tokens:
+            self._first.observe(end.first)
+            self._queue.observe(end.waited)
+            self._whole.observe(end.first + end.rest)
+        if end.n_tokens > 1 and end.reason is not None:
+            self._each.observe(end.rest / (end.n_tokens - 1))
+
+    def refused(self, status: int) -> None:
+        self._refused.labels(str(status)).inc()
+
+    def text(self, running: int, waiting: int) -> bytes:
+        self.running.set(running)
+        self.waiting.set(waiting)
+        return generate_latest(self._registry)
+
+
+class _Alias(Collector):
+    """All of a registry's metrics again, under vLLM's prefix."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry, self._busy = registry, False
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # not asked to collect when it is registered
+
+    def collect(self) -> Iterable[Metric]:
+        if self._busy:  # asked by itself
+            return
+        self._busy = True
+        try:
+            for metric in self._registry.collect():
+                if not metric.name.startswith(OWN):
+                    continue
+                renamed = Metric(_alias(metric.name), metric.documentation, metric.type, metric.unit)
+                renamed.samples = [Sample(_alias(one.name), *one[1:]) for one in metric.samples]
+                yield renamed
+        finally:
+            self._busy = False
+
+
+def _alias(name: str) -> str:
+    return ALIAS + name.removeprefix(OWN)

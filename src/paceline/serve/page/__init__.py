@@ -1,0 +1,35 @@
+"""The server's page: a chat and a live view, in files that a browser takes as they are.
+
+No build step, nothing from another host, no inline script or style: the policy in `HEADERS` forbids them, so
+that text of a model which got into the page as markup could neither run nor send anything anywhere.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+POLICY = ("default-src 'self'", "base-uri 'none'", "form-action 'self'", "frame-ancestors 'none'")
+HEADERS = {
+    "Content-Security-Policy": "; ".join(POLICY),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+def assets() -> dict[str, tuple[bytes, str]]:
+    """What the page consists of: by the path of the request ("/", "/page.js", ...) the bytes of the file and
+    its media type. Every file goes out with `HEADERS`, and without a key: it holds nothing of the user's."""
+    found = {}
+    for file in files(__name__).iterdir():
+        media_type = TYPES.get(file.name[file.name.rfind(".") :])
+        if media_type:
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            found[path] = (file.read_bytes(), media_type)
+    return found

@@ -1,0 +1,52 @@
+// Puts the page together.
+
+import { openChat } from "./chat.js";
+import { byId } from "./dom.js";
+import { follow } from "./live.js";
+import { Failure, onKeyNeeded } from "./server.js";
+import { loadModels, openSettings } from "./settings.js";
+import { lasting } from "./store.js";
+
+function openTheme() {
+  const choice = byId("theme");
+  const apply = () => (document.documentElement.dataset.theme = choice.value);
+  choice.value = lasting.get("theme") ?? "";
+  choice.addEventListener("change", () => {
+    lasting.set("theme", choice.value);
+    apply();
+  });
+  apply();
+}
+
+/** A promise of the key that the user gives. refused: whether the one before was wrong. */
+function askForKey(refused) {
+  const form = byId("key-form");
+  byId("key-hint").textContent = refused
+    ? "The server did not accept that key. Its owner has the right one."
+    : "It is kept in this tab only, until the tab is closed.";
+  form.hidden = false;
+  byId("key").value = "";
+  byId("key").focus();
+  return new Promise((resolve) => {
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      form.hidden = true;
+      byId("message").focus();
+      resolve(byId("key").value.trim());
+    }, { once: true });
+  });
+}
+
+/** The models, for the settings; where that fails, the next message says why. */
+function tryModels() {
+  loadModels().catch((error) => {
+    if (!(error instanceof Failure)) throw error;
+  });
+}
+
+openTheme();
+openSettings();
+openChat();
+onKeyNeeded(askForKey);
+follow(tryModels);
+tryModels();

@@ -1,0 +1,64 @@
+// The settings panel. What is set is kept for the next visit; the key is not among it.
+
+import { byId } from "./dom.js";
+import { Failure, json } from "./server.js";
+import { lasting } from "./store.js";
+
+const FIELDS = ["system", "temperature", "longest", "drafting", "marks"];
+const ON = { drafting: true, marks: true }; // before anything was kept
+let models = [];
+
+export function openSettings() {
+  for (const id of FIELDS) restore(byId(id));
+  byId("settings").addEventListener("submit", (event) => event.preventDefault());
+  byId("settings-button").addEventListener("click", () => show(byId("settings").hidden));
+  byId("settings").addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    show(false);
+    byId("settings-button").focus();
+  });
+  byId("marks").addEventListener("change", showMarks);
+  showMarks();
+}
+
+function show(open) {
+  byId("settings").hidden = !open;
+  byId("settings-button").setAttribute("aria-expanded", String(open));
+}
+
+function showMarks() {
+  document.body.classList.toggle("unmarked", !byId("marks").checked);
+}
+
+function restore(field) {
+  const kept = lasting.get(field.id);
+  if (field.type === "checkbox") field.checked = kept === null ? ON[field.id] : kept === "true";
+  else field.value = kept ?? "";
+  field.addEventListener("change", () => {
+    lasting.set(field.id, field.type === "checkbox" ? field.checked : field.value);
+  });
+}
+
+/** The models that the server has, asked for until it answers. Throws a Failure. */
+export async function loadModels(signal) {
+  if (models.length) return;
+  const { data } = await json("v1/models", { signal });
+  if (!data?.length) throw new Failure("This server has no model.", "Start it with one: paceline serve -m MODEL.");
+  models = data.map((model) => model.id);
+  byId("model").replaceChildren(...models.map((id) => new Option(id, id)));
+}
+
+/** The fields of a request that the settings decide. Throws a Failure where one makes no sense. */
+export async function requestSettings(signal) {
+  await loadModels(signal);
+  for (const [id, what] of [["temperature", "The temperature is a number from 0 to 2."],
+    ["longest", "The longest answer is a whole number of tokens, at least 1."]]) {
+    if (!byId(id).checkValidity()) throw new Failure(what, "Change it under Settings, then try again.");
+  }
+  const fields = { model: byId("model").value, speculative: { enabled: byId("drafting").checked, report: true } };
+  if (byId("temperature").value !== "") fields.temperature = byId("temperature").valueAsNumber;
+  if (byId("longest").value !== "") fields.max_tokens = byId("longest").valueAsNumber;
+  return fields;
+}
+
+export const systemPrompt = () => byId("system").value.trim();

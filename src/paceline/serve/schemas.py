@@ -1,0 +1,185 @@
+"""Requests as HTTP has them: OpenAI's fields, llama-server's and vLLM's samplers, and `speculative`.
+
+A field that nobody knows is refused, and so is one that is known and cannot be done: what is asked for and
+silently not done is worse than an error. What changes nothing in an answer (who asks, where it is stored) is
+taken and ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MANY = 2048  # of whatever a request lists
+LONG = 1 << 22  # characters of one text; the body has a limit of its own
+
+Text = Annotated[str, Field(max_length=LONG)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Choices = Annotated[int, Field(ge=1, le=128)]
+Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(max_length=1 << 22)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Speculative(Strict):
+    """How this request is drafted for; its answer is the same whatever is said here."""
+
+    enabled: bool = True
+    drafters: Annotated[list[Text] | None, Field(max_length=32, description="Only these, by name.")] = None
+    n_max: Annotated[int | None, Field(ge=0, le=4096, description="The longest draft.")] = None
+    report: Annotated[bool, Field(description="Tell of each part of the text who drafted it.")] = False
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class Sampled(Strict):
+    """What chat and completions have in common."""
+
+    model: Annotated[str, Field(max_length=4096)] = ""
+    max_tokens: Annotated[int | None, Field(ge=1)] = None
+    temperature: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, lt=1 << 31, description="0 and -1: off.")] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    typical_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    presence_penalty: Number = 0.0
+    frequency_penalty: Number = 0.0
+    repeat_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    repeat_last_n: Annotated[int, Field(ge=0, lt=1 << 31)] = 64
+    logit_bias: Annotated[dict[str, Number] | None, Field(max_length=MANY)] = None
+    n: Choices = 1
+    seed: Seed | None = None
+    stop: Annotated[Text | list[Text] | None, Field(description="Up to 16 texts.")] = None
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    speculative: Speculative | None = None
+    user: Annotated[str | None, Field(description="Ignored.")] = None
+
+
+class Completion(Sampled):
+    """POST /v1/completions"""
+
+    prompt: Text | list[Text] | Tokens | list[Tokens]
+    logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+    echo: Literal[False] = False
+    best_of: Literal[1] | None = None
+    suffix: None = None
+    response_format: ResponseFormat | None = None
+
+
+class JsonSchema(Strict):
+    name: Text = ""
+    description: Text | None = None
+    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class Function(Strict):
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Strict):
+    name: Text
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: Text
+
+
+class CalledFunction(Strict):
+    name: Text
+    arguments: Text
+
+
+class ToolCall(Strict):
+    id: Text = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+
+
+class Message(Strict):
+    role: Annotated[str, Field(min_length=1, max_length=64)]
+    content: Text | Annotated[list[TextPart], Field(max_length=MANY)] | None = None
+    name: Text | None = None
+    tool_calls: Annotated[list[ToolCall] | None, Field(max_length=MANY)] = None
+    tool_call_id: Text | None = None
+    refusal: None = None
+    reasoning_content: Text | None = None
+
+
+class Chat(Sampled):
+    """POST /v1/chat/completions"""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MANY)]
+    max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool] | None, Field(max_length=128)] = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: Annotated[bool | None, Field(description="Ignored.")] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, Field(max_length=64)] = None
+    metadata: Annotated[dict[str, Any] | None, Field(description="Ignored.")] = None
+    store: Annotated[bool | None, Field(description="Ignored.")] = None
+    service_tier: Annotated[str | None, Field(description="Ignored.")] = None
+    safety_identifier: Annotated[str | None, Field(description="Ignored.")] = None
+    prompt_cache_key: Annotated[str | None, Field(description="Ignored: every prefix is looked up.")] = None
+
+
+class Tokenize(Strict):
+    """POST /tokenize, as llama-server has it"""
+
+    content: Text
+    add_special: bool = False
+    parse_special: bool = False
+    with_pieces: bool = False
+
+
+class Detokenize(Strict):
+    """POST /detokenize"""
+
+    tokens: Tokens
+
+
+class Problem(BaseModel):
+    """OpenAI's error."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class Refusal(BaseModel):
+    error: Problem
+
+
+Completion.model_rebuild()

@@ -1,0 +1,295 @@
+"""What the page does when it is stopped, refused, left alone, or sent something hostile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from page_browser import aloud, answered, ask, chromium, visiting
+from stand_in import Answer, Part, Refusal, StandIn, refusal, serving
+
+PARTS: list[Part] = [("One two", "target"), (" three four", "lookup"), (" five", "target")]
+WHOLE = "One two three four five"
+LOST = "The connection to the server was lost before the answer was complete."
+HOSTILE = [
+    "<script>window.owned = 1</script>",
+    "<img src=x onerror='window.owned = 1'>",
+    "</div></article><iframe srcdoc='<script>parent.owned = 1</script>'>",
+    "<svg onload='window.owned = 1'><style>* {display: none}</style>",
+    "[link](javascript:owned=1) &lt;b&gt; ${owned=1} {{owned=1}}",
+    "مرحبا بالعالم, שלום", "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁳󠁣󠁴󠁿 é", "x" * 20_000,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    yield from chromium()
+
+
+def error(page: Page) -> str:
+    return page.locator(".error").inner_text()
+
+
+@pytest.mark.parametrize("how", ["the button", "Escape"])
+def test_stopping_ends_the_request_and_keeps_what_came(browser: Browser, how: str) -> None:
+    stand_in = StandIn([Answer(PARTS, holds_after=2), Answer(PARTS)])
+    with visiting(browser, stand_in) as page:
+        assert page.locator("#stop").is_hidden()
+        ask(page, "Count")
+        expect(page.locator(".answer")).to_have_text("One two three four")
+        page.keyboard.press("Enter")  # nothing is sent beside it
+        if how == "Escape":
+            page.keyboard.press("Escape")
+        else:
+            page.click("#stop")
+        assert answered(page) == "One two three four"
+        assert stand_in.left.wait(10)
+        assert page.locator(".figures").inner_text() == "Stopped"
+        assert aloud(page) == "Stopped."
+        assert page.locator("#stop").is_hidden()
+        expect(page.locator("#message")).to_be_focused()
+        ask(page, "Go on")
+        answered(page, 2)
+    assert [message["content"] for message in stand_in.asked[1]["messages"]] == [
+        "Count", "One two three four", "Go on",
+    ]  # fmt: skip
+
+
+def test_a_full_queue_is_told_with_when_to_try_again_and_the_message_is_kept(browser: Browser) -> None:
+    full = refusal(429, "All 64 places of the queue are taken.", Retry_After="7")
+    stand_in = StandIn([full, Answer(PARTS)])
+    with visiting(browser, stand_in, refused=1) as page:
+        ask(page, "Count")
+        answered(page)
+        assert error(page) == "All 64 places of the queue are taken. Your message is kept: try again in 7 s."
+        assert page.locator(".error").get_attribute("role") == "alert"
+        page.get_by_role("button", name="Try again").click()
+        expect(page.locator(".answer")).to_have_text(WHOLE)
+        assert page.locator(".error").count() == 0
+        assert page.locator("article").count() == 1
+    assert stand_in.asked[0] == stand_in.asked[1]
+
+
+def test_a_refused_message_can_be_changed(browser: Browser) -> None:
+    stand_in = StandIn([refusal(400, "The prompt has 9,000 tokens, the context 4,096."), Answer(PARTS)])
+    with visiting(browser, stand_in, refused=1) as page:
+        ask(page, "Very long")
+        answered(page)
+        assert error(page) == (
+            "The prompt has 9,000 tokens, the context 4,096."
+            " Change the message or the settings, then try again."
+        )
+        page.get_by_role("button", name="Edit message").click()
+        assert page.locator("article").count() == 0
+        expect(page.locator("#message")).to_be_focused()
+        page.keyboard.type("!")
+        page.keyboard.press("Enter")
+        assert answered(page) == WHOLE
+    assert [message["content"] for message in stand_in.asked[1]["messages"]] == ["Very long!"]
+
+
+def test_a_question_without_an_answer_is_not_sent_with_the_next(browser: Browser) -> None:
+    stand_in = StandIn([refusal(500, "Out of memory."), Answer(PARTS)])
+    with visiting(browser, stand_in, refused=1) as page:
+        ask(page, "Count")
+        answered(page)
+        assert "Out of memory. Try again; if it stays, the server's own output says more." in error(page)
+        ask(page, "Once more")
+        answered(page, 2)
+        assert page.get_by_role("button", name="Try again").count() == 0
+        page.reload()
+        assert page.get_by_role("button", name="Try again").count() == 0
+    assert [message["content"] for message in stand_in.asked[1]["messages"]] == ["Once more"]
+
+
+def test_an_error_without_a_reason_is_told_by_its_status(browser: Browser) -> None:
+    page_of_a_proxy = Refusal(502, b"<html>Bad Gateway</html>")
+    with visiting(browser, StandIn([page_of_a_proxy]), refused=1) as page:
+        ask(page, "Count")
+        answered(page)
+        assert "The server answered with status 502, and gave no reason." in error(page)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("v1/models", "<html>", "What answers at v1/models is no server of Paceline."),
+        (
+            "v1/models",
+            '{"data": []}',
+            "This server has no model. Start it with one: paceline serve -m MODEL.",
+        ),
+        ("v1/chat/completions", "data: {oops\n\n", "The server sent something that is no JSON."),
+        ("v1/chat/completions", ": nothing\r\n\r\n", LOST),
+    ],
+)
+def test_a_server_that_is_none_is_told(browser: Browser, path: str, body: str, message: str) -> None:
+    with visiting(browser, StandIn()) as page:
+        page.route(f"**/{path}", lambda route: route.fulfill(body=body))
+        page.reload()
+        ask(page, "Count")
+        answered(page)
+        assert message in error(page)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (Answer(PARTS, error="A token is forbidden by the grammar."), "A token is forbidden by the grammar."),
+        (Answer(PARTS, holds_after=3, breaks=True), LOST),
+    ],
+)
+def test_an_answer_that_breaks_off_stays_and_can_be_had_again(
+    browser: Browser, answer: Answer, message: str
+) -> None:
+    lost = 1 if message == LOST else 0  # Chromium's word for a stream that was cut
+    stand_in = StandIn([answer, Answer(PARTS)])
+    with visiting(browser, stand_in, refused=lost) as page:
+        ask(page, "Count")
+        expect(page.locator(".answer")).to_have_text(
+            WHOLE
+        )  # a browser drops what was not read when the stream broke
+        stand_in.gate.set()
+        assert answered(page) == WHOLE
+        assert message in error(page)
+        page.get_by_role("button", name="Try again").click()
+        page.locator(".figures").wait_for()
+        assert page.locator(".answer").inner_text() == WHOLE
+        assert page.locator(".error").count() == 0
+
+
+def test_a_server_that_goes_away_and_comes_back(browser: Browser) -> None:
+    stand_in = StandIn([Answer(PARTS, holds_after=1), Answer(PARTS)])
+    context = browser.new_context()
+    page = context.new_page()
+    with serving(stand_in):
+        page.goto(stand_in.url)
+        expect(page.locator("#live-state")).to_have_text("Live")
+        ask(page, "Count")
+        expect(page.locator(".answer")).to_have_text("One two")
+    answered(page)
+    assert LOST in error(page)
+    expect(page.locator("#live-state")).to_have_text("Not connected, trying again")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".error")).to_contain_text("The server does not answer.")
+    assert "Check that “paceline serve” is running" in error(page)
+    with serving(stand_in):
+        expect(page.locator("#live-state")).to_have_text("Live", timeout=20_000)
+        page.get_by_role("button", name="Try again").click()
+        assert answered(page) == WHOLE
+        page.locator(".figures").wait_for()
+        context.close()
+
+
+def test_a_server_without_a_live_view_can_be_talked_to(browser: Browser) -> None:
+    with ExitStack() as stack:
+        stand_in = StandIn([Answer(PARTS)])
+        stack.enter_context(serving(stand_in))
+        context = stack.enter_context(browser.new_context())
+        page = context.new_page()
+        page.route("**/live", lambda route: route.fulfill(status=404, body="{}"))
+        page.goto(stand_in.url)
+        expect(page.locator("#live-state")).to_have_text("This server has no live view")
+        ask(page, "Count")
+        assert answered(page) == WHOLE
+        assert "plain decoding" not in page.locator(".figures").inner_text()
+
+
+def test_a_key_is_asked_for_until_it_is_right_and_kept_over_a_reload(browser: Browser) -> None:
+    stand_in = StandIn([Answer(PARTS)], key="right")
+    # Twice each for the models and the live view: without a key, and with the wrong one.
+    with visiting(browser, stand_in, refused=4) as page:
+        expect(page.locator("#key")).to_be_focused()
+        assert "It is kept in this tab only" in page.locator("#key-hint").inner_text()
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator("#key-hint")).to_have_text(
+            "The server did not accept that key. Its owner has the right one."
+        )
+        expect(page.locator("#key")).to_be_focused()
+        page.keyboard.type("right")
+        page.keyboard.press("Enter")
+        expect(page.locator("#live-state")).to_have_text("Live")
+        assert page.locator("#key-form").is_hidden()
+        page.reload()
+        expect(page.locator("#live-state")).to_have_text("Live")
+        ask(page, "Count")
+        assert answered(page) == WHOLE
+
+
+def test_a_message_waits_for_the_key_and_can_be_stopped_there(browser: Browser) -> None:
+    stand_in = StandIn([Answer(PARTS)], key="right")
+    with visiting(browser, stand_in, refused=4) as page:
+        ask(page, "Count")
+        page.locator("#stop").wait_for()
+        page.click("#stop")
+        answered(page)
+        page.get_by_role("button", name="Try again").click()
+        page.fill("#key", "right")
+        page.press("#key", "Enter")
+        expect(page.locator(".answer")).to_have_text(WHOLE)
+
+
+def test_hostile_text_is_text(browser: Browser) -> None:
+    parts = [(text + "\n", "lookup" if n % 2 else "target") for n, text in enumerate(HOSTILE)]
+    code: Part = ("```<b onclick=owned=1>\n" + "\n".join(HOSTILE) + "\n```\n", "suffix")
+    stand_in = StandIn([Answer([*parts, code])], models=("<img src=x onerror=owned=1>",))
+    stand_in.live["decision"] = stand_in.live["model"] = HOSTILE[1]
+    stand_in.live["drafted"] = {HOSTILE[1]: 3}
+    with visiting(browser, stand_in) as page:
+        ask(page, HOSTILE[1])
+        text = answered(page)
+        for hostile in HOSTILE:
+            assert text.count(hostile) == 2
+        assert page.locator(".question .prose").inner_text() == HOSTILE[1]
+        assert page.locator("article :is(script, img, iframe, svg, style, a, b)").count() == 0
+        assert page.locator("#decision").inner_text() == HOSTILE[1]
+        assert page.locator("#live :is(script, img, iframe)").count() == 0
+        assert page.evaluate("window.owned") is None
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        page.reload()  # what was kept is shown no other way
+        assert answered(page) == text
+        assert page.evaluate("window.owned") is None
+
+
+def test_characters_that_show_nothing_or_turn_others_around_are_shown(browser: Browser) -> None:
+    parts: list[Part] = [("a\x00b\x1b[31mc\x7f\x85d\u202ee\u2066f\r\n\tg", "target")]
+    with visiting(browser, StandIn([Answer(parts)])) as page:
+        ask(page, "Show")
+        answered(page)
+        shown = page.locator(".answer .prose").text_content()
+        assert shown == "a‹U+0000›b‹U+001B›[31mc‹U+007F›‹U+0085›d‹U+202E›e‹U+2066›f\n\tg"
+
+
+@pytest.mark.parametrize("answers", [[Answer([])], [Answer([("", "target")])]])
+def test_an_empty_answer_is_told(browser: Browser, answers: list[Answer | Refusal]) -> None:
+    with visiting(browser, StandIn(answers)) as page:
+        ask(page, "Count")
+        assert answered(page) == ""
+        assert page.locator(".figures").inner_text().startswith("The model ended its answer at once")
+
+
+def test_a_long_answer_of_many_parts_is_followed_to_its_end(browser: Browser) -> None:
+    parts: list[Part] = [(f"line {n}\n", "lookup" if n % 3 else "target") for n in range(2000)]
+    in_sight = (
+        "[...document.querySelectorAll('.answer .mark')].at(-1).getBoundingClientRect().bottom < innerHeight"
+    )
+    with visiting(browser, StandIn([Answer([parts[i : i + 20] for i in range(0, 2000, 20)])])) as page:
+        ask(page, "Count")
+        assert answered(page).count("\n") == 1999
+        page.wait_for_function(in_sight)
+
+
+def test_a_reader_who_scrolled_away_is_left_there(browser: Browser) -> None:
+    stand_in = StandIn([Answer([[("line\n", "target")] * 200, ("more\n" * 50, "lookup")], holds_after=1)])
+    with visiting(browser, stand_in) as page:
+        ask(page, "Count")
+        expect(page.locator(".answer")).to_contain_text("line")
+        page.evaluate("document.querySelector('#turns').scrollTop = 100")
+        stand_in.gate.set()
+        answered(page)
+        page.evaluate("new Promise(requestAnimationFrame)")
+        assert page.evaluate("document.querySelector('#turns').scrollTop") == 100

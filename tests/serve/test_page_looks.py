@@ -1,0 +1,192 @@
+"""The page for every eye, hand and ear: dark and light, narrow and wide, by keyboard, by axe-core's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from page_browser import PHONE, answered, ask, chromium, visiting
+from stand_in import Answer, Part, StandIn, refusal
+
+DRAFTERS = ("lookup", "suffix", "draft", "ngram", "corpus", "views", "lookahead", "later")
+PARTS: list[Part] = [
+    ("Said by the target. ", "target"),
+    *((f"Drafted by {name}. ", name) for name in DRAFTERS),
+]
+CODE: Part = (
+    "\n```python\n" + "x = 1  # a line that is wider than any window\n" * 2 + "y" * 300 + "\n```\n",
+    "target",
+)
+WIDE = {"width": 1280, "height": 800}
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    yield from chromium()
+
+
+def assert_accessible(page: Page) -> None:
+    """By axe-core's rules. What it could not decide about contrast is a failure, too, but for text that has
+    been scrolled partly out of sight, or lies over such text: it has the colours of other text."""
+    found: dict[str, Any] = Axe().run(page, options=RULES).response
+    undecided = [one for one in found["incomplete"] if one["id"] == "color-contrast"]
+    told = [
+        (one["id"], node["html"][:120], [check["message"] for check in node["any"]])
+        for one in found["violations"] + undecided
+        for node in one["nodes"]
+        if not (one in undecided and "partially " in node["any"][0]["message"])
+    ]
+    assert told == []
+    assert len(found["passes"]) > 20
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_state_is_accessible_and_fits_the_window(
+    browser: Browser, size: dict[str, int], scheme: str
+) -> None:
+    stand_in = StandIn(
+        [Answer([*PARTS, CODE]), refusal(429, "The queue is full."), Answer(PARTS, holds_after=2)], key="k"
+    )
+
+    def look() -> None:
+        assert_accessible(page)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    with visiting(browser, stand_in, refused=3, viewport=size, color_scheme=scheme) as page:
+        look()  # asks for a key
+        page.fill("#key", "k")
+        page.press("#key", "Enter")
+        expect(page.locator("#live-state")).to_have_text("Live")
+        look()  # without a conversation
+        ask(page, "Count")
+        answered(page)
+        look()  # with an answer
+        ask(page, "Count")
+        answered(page, 2)
+        page.click("#settings-button")
+        look()  # with an error and the settings
+        ask(page, "Count")
+        expect(page.locator(".answer").nth(2)).to_contain_text("lookup")
+        look()  # while an answer comes
+
+
+def test_the_theme_follows_the_system_until_one_is_chosen(browser: Browser) -> None:
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    with visiting(browser, StandIn(), color_scheme="dark") as page:
+        dark = page.evaluate(ground)
+        page.emulate_media(color_scheme="light")
+        light = page.evaluate(ground)
+        assert dark != light
+        page.select_option("#theme", "dark")
+        assert page.evaluate(ground) == dark
+        page.reload()
+        assert page.evaluate(ground) == dark
+        page.select_option("#theme", "")
+        assert page.evaluate(ground) == light
+
+
+def test_the_live_view_is_beside_the_chat_and_below_it_on_a_phone(browser: Browser) -> None:
+    box = "id => document.getElementById(id).getBoundingClientRect().toJSON()"
+    with visiting(browser, StandIn(), viewport=WIDE) as page:
+        chat, live = page.evaluate(box, "chat"), page.evaluate(box, "live")
+        assert live["left"] >= chat["right"]
+        assert live["top"] == chat["top"]
+        page.set_viewport_size({"width": 360, "height": 740})
+        chat, live = page.evaluate(box, "chat"), page.evaluate(box, "live")
+        assert live["left"] == chat["left"]
+        assert live["top"] >= chat["bottom"]
+        page.get_by_role("link", name="Live view").click()
+        assert page.evaluate(box, "live")["top"] < 740
+
+
+def test_on_a_phone_the_message_stays_in_sight_and_so_does_the_end_of_the_answer(browser: Browser) -> None:
+    stand_in = StandIn([Answer([("line\n", "target")] * 100 + [("end", "lookup")])])
+    with visiting(browser, stand_in, viewport=PHONE, has_touch=True) as page:
+        ask(page, "Count")
+        answered(page)
+        end, message = page.locator(".answer .mark"), page.locator("#message")
+        page.wait_for_function(
+            "document.querySelector('.answer .mark').getBoundingClientRect().bottom < innerHeight"
+        )
+        above, below = end.bounding_box(), message.bounding_box()
+        assert above is not None
+        assert below is not None
+        assert 0 < above["y"] + above["height"] < below["y"] < 740
+
+
+def test_the_keyboard_reaches_everything_in_order_and_shows_where_it_is(browser: Browser) -> None:
+    where = """() => {
+        const at = document.activeElement;
+        const name = at.id || (at === document.body ? "BODY" : at.textContent.trim());
+        const ring = getComputedStyle(at);
+        return [name, ring.outlineStyle === "solid" && parseFloat(ring.outlineWidth) > 0];
+    }"""
+    reached = []
+    with visiting(browser, StandIn([Answer(PARTS), refusal(400, "No.")]), refused=1) as page:
+        ask(page, "Count")
+        answered(page)
+        ask(page, "Count")
+        answered(page, 2)
+        page.locator(".skip").focus()
+        while (at := page.evaluate(where))[0] != "BODY":
+            reached.append(at)
+            page.keyboard.press("Tab")
+        names, ringed = zip(*reached, strict=True)
+        assert all(ringed), reached
+        assert list(names) == [
+            "Skip to the message", "theme", "marks", "settings-button", "new", "turns", "Copy",
+            "Try again", "Edit message", "message", "send", "live",
+        ]  # fmt: skip
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(page.locator("#message")).to_be_focused()
+
+
+def test_the_settings_open_and_close_by_keyboard(browser: Browser) -> None:
+    with visiting(browser, StandIn()) as page:
+        button = page.get_by_role("button", name="Settings")
+        button.focus()
+        page.keyboard.press("Enter")
+        assert button.get_attribute("aria-expanded") == "true"
+        page.keyboard.press("Tab")  # past "New chat"
+        for name in ("model", "temperature", "longest", "system", "drafting"):
+            page.keyboard.press("Tab")
+            expect(page.locator(f"#{name}")).to_be_focused()
+        page.keyboard.press("Escape")
+        assert page.locator("#settings").is_hidden()
+        expect(button).to_be_focused()
+        assert button.get_attribute("aria-expanded") == "false"
+
+
+def test_what_a_screen_reader_finds_its_way_by(browser: Browser) -> None:
+    with visiting(browser, StandIn([Answer([*PARTS, CODE])])) as page:
+        ask(page, "Count")
+        answered(page)
+        for role, name in (
+            ("main", "Chat"),
+            ("complementary", "Live view"),
+            ("region", "Conversation"),
+            ("form", "New message"),
+            ("textbox", "Message"),
+            ("group", "Code, python"),
+            ("meter", "Answering 2 of 8 slots"),
+        ):
+            assert page.get_by_role(role, name=name, exact=True).count() == 1, name  # type: ignore[arg-type]
+        headings = page.locator("#chat h2, #chat h3").filter(visible=True).all_inner_texts()
+        assert headings == ["Chat", "You", "Answer"]
+
+
+def test_nothing_moves_for_those_who_want_no_motion(browser: Browser) -> None:
+    moving = """[...document.querySelectorAll("*")].map(getComputedStyle)
+        .filter(s => parseFloat(s.transitionDuration) || s.animationName !== "none").length"""
+    with visiting(browser, StandIn(), reduced_motion="no-preference") as page:
+        expect(page.locator("#live-state")).to_have_text("Live")
+        assert page.evaluate(moving) > 0
+        page.emulate_media(reduced_motion="reduce")
+        assert page.evaluate(moving) == 0

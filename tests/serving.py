@@ -1,0 +1,91 @@
+"""The server as it is, on a socket of its own, in a thread beside the tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+import uvicorn
+
+from paceline.llm import LLM
+from paceline.serve import app, listen
+from paceline.serve.asking import Limits
+from paceline.serve.guard import Rules
+from paceline.serve.service import Service
+
+LONG = 60.0  # seconds that nothing here takes
+
+
+@dataclass(frozen=True)
+class Served:
+    service: Service
+    server: uvicorn.Server
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        return len(self.server.server_state.connections)
+
+    def post(self, path: str, body: Any, **more: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=LONG, **more)
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=LONG, **more)
+
+    def text(self, prompt: str, **more: Any) -> str:
+        """Of a completion."""
+        answer = self.post("/v1/completions", {"prompt": prompt, "temperature": 0, **more})
+        assert answer.status_code == 200, answer.text
+        said: str = answer.json()["choices"][0]["text"]
+        return said
+
+    def is_at_rest(self) -> bool:
+        """Nobody waits, runs or holds a session."""
+        service = self.service
+        return not (service.running or service.waiting or service._open) and service._scheduler.idle
+
+    def rest(self) -> None:
+        """Wait for it."""
+        until(self.is_at_rest)
+
+
+def until(holds: Any) -> None:
+    end = monotonic() + LONG
+    while not holds():
+        assert monotonic() < end
+        sleep(0.01)
+
+
+@contextmanager
+def serving(
+    llm: LLM,
+    limits: Limits | None = None,
+    rules: Rules | None = None,
+    names: Sequence[str] = ("small",),
+    patience: float = LONG,
+    **service: Any,
+) -> Iterator[Served]:
+    """patience: of connections, in seconds."""
+    listening = listen.bind("127.0.0.1", 0)
+    served = Service(llm, limits, **service)
+    made = app.create(served, names, rules or Rules(hosts=("127.0.0.1",)))
+    server = uvicorn.Server(listen.configured(made, 5.0, patience))
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    try:
+        thread.start()
+        until(lambda: server.started)
+        yield Served(served, server, listening.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+        served.close()
