@@ -190,6 +190,16 @@ def test_what_an_ended_request_said_is_drafted_for_the_next_one() -> None:
     assert second.accepted > 40
 
 
+def test_requests_are_kept_apart_where_that_is_asked_for() -> None:
+    runner = Runner(Portfolio(vllm_config(n_draft=8, paceline={"learn": False})))
+    answer = noise(1, 60)
+    runner.add(Served(noise(2, 8), answer))
+    runner.run()
+    second = runner.add(Served(noise(3, 8), answer))
+    runner.run()
+    assert second.drafted == 0
+
+
 def test_requests_that_ended_are_forgotten() -> None:
     portfolio = Portfolio(vllm_config())
     runner = Runner(portfolio)

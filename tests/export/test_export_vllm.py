@@ -48,10 +48,14 @@ def test_without_a_draft_model_the_portfolio_drafts() -> None:
 
 def test_the_portfolio_understands_the_section_that_is_made_for_it() -> None:
     settings = {"p_min": 0.2, "ngram_max": 4}
-    _, section = made(drafters=("lookup",), corpora=("mine",), settings=settings, own={"rows": 64})
+    _, section = made(
+        drafters=("lookup",), corpora=("mine",), settings=settings, own={"rows": 64, "learn": False}
+    )
     assert set(section) >= set(SECTION)
     options = Options.of(vllm_config(paceline=section))
-    assert options == Options(("lookup",), ("mine",), p_min=0.2, rows=64, ngram_min=3, ngram_max=4)
+    assert options == Options(
+        ("lookup",), ("mine",), p_min=0.2, rows=64, learn=False, ngram_min=3, ngram_max=4
+    )
 
 
 def test_a_draft_model_is_of_its_own_kind(tmp_path: Path) -> None:

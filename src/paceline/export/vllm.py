@@ -49,7 +49,8 @@ KEYS = {
     "suffix_decoding_max_cached_requests": Key("int", ("suffix",)),
     "suffix_decoding_max_spec_factor": Key("float", ("suffix",)),
     "suffix_decoding_min_token_prob": Key("float", ("suffix",)),
-    "rows": Key("int", (CUSTOM,), 1),  # the portfolio's own (paceline/vllm/options.py)
+    "rows": Key("int", (CUSTOM,), 1),  # the portfolio's own (paceline/vllm/options.py), as the next
+    "learn": Key("bool", (CUSTOM,)),
 }
 # What Paceline's settings are called; the portfolio's section has its own names.
 NAMES: dict[str, dict[str, str]] = {
@@ -58,7 +59,7 @@ NAMES: dict[str, dict[str, str]] = {
     **{name: {"ngram_min": "prompt_lookup_min", "ngram_max": "prompt_lookup_max"} for name in NGRAM},
 }
 NGRAMS = {"ngram_min", "ngram_max"}
-SECTION = ("p_min", "ngram_min", "ngram_max", "rows")
+SECTION = ("p_min", "ngram_min", "ngram_max", "rows", "learn")
 TAKEN = (
     *("--spec*", "-sc*", "--additional-config*", "--model", "--max-model-len"),
     *("--host", "--port", "--served-model-name", "--api-key"),
