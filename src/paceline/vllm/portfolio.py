@@ -97,11 +97,7 @@ class Portfolio:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-<<<<<<< HEAD
-        """What goes wrong with one request ends its draft, and nothing else: an error would end vLLM."""
-=======
         """What goes wrong with one request ends its draft and nothing else: an error would end the server."""
->>>>>>> vllm
         try:
             yield
         except Exception:
