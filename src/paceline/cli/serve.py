@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from paceline.cli import options
-from paceline.cli.groups import drafting, models, takes
+from paceline.cli.groups import by_name, drafting, models, takes
 from paceline.cli.options import flag, option
+from paceline.cli.references import model_option
 from paceline.cli.texts import read_text
 from paceline.core.errors import MissingExtraError, UsageError
 
@@ -18,13 +23,27 @@ LIMITS = "Limits"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@takes(models, drafting)
+@takes(by_name(models), drafting)
 def serve(
     *,
+    rest: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGUMENT...]", help="Of another engine.", show_default=False),
+    ] = None,
     models: Any,
     draft: options.Drafters = None,
     drafting: Any,
     corpora: options.Corpora = None,
+    engine: Annotated[
+        str | None,
+        option(
+            "--engine",
+            panel=SERVER,
+            metavar="NAME",
+            help="vllm or sglang: start that server instead, with drafts set up as asked here; what follows "
+            "-- goes to it.",
+        ),
+    ] = None,
     host: Annotated[
         str,
         option("--host", panel=SERVER, metavar="ADDRESS", help="0.0.0.0: every interface."),
@@ -126,8 +145,11 @@ def serve(
     if port > 65535:
         raise UsageError(f"--port {port}: must be at most 65535")
     keys = read_keys(api_key, api_key_file)
-    if models["target"] is None:
-        models["target"] = "zoo:smollm2"
+    models["target"] = models["target"] or "zoo:smollm2"
+    names = alias or [default_name(models["target"])]
+    if engine is not None or rest:
+        return other_engine(engine, rest or [], names, host, port, keys, models, draft, corpora, drafting)
+    models |= {name: model_option(models[name]) for name in ("target", "draft")}
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -150,7 +172,6 @@ def serve(
             limits = Limits(apart=apart, queue=queue, each=per_client, seconds=timeout, n_predict=n_predict)
             local = host in LOOPBACK
             rules = Rules(keys, (*LOCAL, host) if local and not keys else (), round(body_limit * 1e6))
-            names = alias or [default_name(str(models["target"]))]
             service = Service(llm, limits, chunk=chunk)
             made = app.create(service, names, rules)
             at = listening.getsockname()[1]
@@ -162,6 +183,49 @@ def serve(
     finally:
         listening.close()
     return 0
+
+
+def other_engine(
+    engine: str | None,
+    rest: list[str],
+    names: list[str],
+    host: str,
+    port: int,
+    keys: list[str],
+    models: Mapping[str, Any],
+    draft: str | None,
+    corpora: list[str] | None,
+    drafting: Mapping[str, Any],
+) -> int:
+    """Become another engine's server. Raises UsageError for what it cannot do, or would change the output."""
+    from paceline.core.settings import Drafting
+    from paceline.export import Asked, command, launch
+
+    if engine is None:
+        raise UsageError(f"{rest[0]}: arguments after -- are for another engine; name it (--engine)")
+    if len(keys) > 1:
+        raise UsageError(f"{engine} takes one API key")
+    plain = {field.name: field.default for field in fields(Drafting)}
+    tuned = {name: value for name, value in drafting.items() if name in plain and plain[name] != value}
+    return launch(
+        command(
+            engine,
+            Asked(
+                models["target"],
+                draft=models["draft"] or "",
+                drafters=tuple(draft.split(",")) if draft else ("auto",),
+                n_draft=tuned.pop("n_draft", 0),
+                n_ctx=models["n_ctx"],
+                host=host,
+                port=port,
+                name=names[0],
+                api_key=keys[0] if keys else "",
+                corpora=tuple(corpora or ()),
+                settings=tuned,
+                extra=tuple(rest),
+            ),
+        )
+    )
 
 
 def read_keys(given: list[str] | None, file: Path | None) -> list[str]:

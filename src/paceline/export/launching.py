@@ -21,8 +21,10 @@ def launch(command: Sequence[str]) -> NoReturn:
     """Print the command, and become it: from then on this process is the engine, so that signals reach it and
     its exit code is ours. Raises MissingExtraError where it is not installed, UsageError where it cannot be
     started."""
+    print(
+        shown(command), file=sys.stderr, flush=True
+    )  # first: where it is not installed, it can be elsewhere
     program = find(command[0])
-    print(shown(command), file=sys.stderr, flush=True)
     sys.stdout.flush()
     try:
         os.execv(program, [program, *command[1:]])
