@@ -65,6 +65,44 @@ def until(holds: Any) -> None:
         sleep(0.01)
 
 
+class Gate:
+    """A model's passes, which can be held up, and can fail."""
+
+    def __init__(self, target: Any) -> None:
+        self._forward, self._inside = target.forward, threading.Semaphore(0)
+        self.open, self._allowed = threading.Event(), threading.Semaphore(0)
+        self.open.set()
+        self.error: BaseException | None = None
+        target.forward = self
+
+    def __call__(self, *args: Any) -> Any:
+        if not self.open.is_set():
+            self._inside.release()
+            assert self._allowed.acquire(timeout=LONG)
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return self._forward(*args)
+
+    def shut(self) -> None:
+        """The next pass begins and does not end."""
+        self.open.clear()
+
+    def held(self) -> None:
+        """Wait until it has begun."""
+        assert self._inside.acquire(timeout=LONG)
+
+    def one(self) -> None:
+        """Let the pass that is held end, and hold the next."""
+        self._allowed.release()
+        self.held()
+
+    def go(self) -> None:
+        """Hold nothing any more, and let the one that is held end."""
+        self.open.set()
+        self._allowed.release()
+
+
 @contextmanager
 def serving(
     llm: LLM,

@@ -72,6 +72,12 @@ class LLM:
             raise typed.refusal("the prompt", prompt, "text, or a list of token ids")
         return [typed.whole("the prompt: token", token) for token in prompt]
 
+    @cached_property
+    def most_text(self) -> int:
+        """Bytes that a text in the context may have: as if it were all of the longest token."""
+        text, vocab = self.target.text, self.target.vocab
+        return self.target.caps.n_ctx * max(len(text.piece(token)) for token in range(vocab.size))
+
     def control_text(self, said: str) -> str:
         """The first of the model's control tokens that a text contains (<|im_end|>); "" where there is none.
         A prompt that is text never means one."""

@@ -54,11 +54,14 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
         redirect_slashes=False,
         responses=REFUSALS,
     )
-    began = int(time.time())
+    began, tokenizing = int(time.time()), asyncio.Lock()  # of long texts one at a time
 
     async def answer(request: Request, body: Chat | Completion, asks: Callable[[], list[Ask]]) -> Response:
         called(body.model)
-        wanted = await asyncio.to_thread(asks)
+        try:
+            wanted = await asyncio.to_thread(asks)
+        except RecursionError:
+            raise UsageError("the request is nested too deeply: make it flatter") from None
         wish, chat = body.speculative, isinstance(body, Chat)
         replies = Replies(
             llm,
@@ -136,11 +139,13 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
 
     @app.post("/tokenize", summary="Text to tokens")
     async def tokenize(body: Tokenize) -> Json:
-        return await asyncio.to_thread(tokenized, llm, body)
+        async with tokenizing:
+            return await asyncio.to_thread(tokenized, llm, body)
 
     @app.post("/detokenize", summary="Tokens to text")
     async def detokenize(body: Detokenize) -> Json:
-        return {"content": await asyncio.to_thread(detokenized, llm, body.tokens)}
+        async with tokenizing:
+            return {"content": await asyncio.to_thread(detokenized, llm, body.tokens)}
 
     @app.get("/live", summary="What the page shows, twice a second", responses=EVENTS)
     async def live() -> Response:
@@ -324,7 +329,7 @@ def explain(app: FastAPI) -> None:
         code = {404: "not_found", 405: "method_not_allowed"}.get(status)
         kind = "server_error" if status >= 500 else "invalid_request_error"
         if "parsing the body" in said:
-            said = "the body is not JSON in UTF-8"
+            said = "the body is not JSON in UTF-8, or is nested too deeply"
         elif status == 404 and said == "Not Found":
             path = shortened(request.url.path, 200)
             said = f"nothing is at {path}: GET /openapi.json lists what is; a client's base URL ends in /v1"
@@ -334,20 +339,24 @@ def explain(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        place = [str(part) for part in first["loc"] if part != "body"]
-        where = ".".join(place)
+        # Of what a field may be, the alternative that went furthest; and not what it is called in the schema.
+        first = max(error.errors(), key=lambda one: len(one["loc"]))
+        unknown = first["type"] == "extra_forbidden"
+        parts = [str(part) for part in first["loc"] if part != "body"]
+        place = [part for part in parts[:-1] if part.isidentifier() or part.isdecimal()]
+        place += [part for part in parts[-1:] if unknown or part.isidentifier() or part.isdecimal()]
+        where = printable(".".join(place))[:200]
         if first["type"] in ("model_attributes_type", "missing") and not place:
             kind = request.headers.get("content-type", "none")
-            if "json" not in kind:
+            if "json" not in kind.partition(";")[0]:
                 said = f"the body's Content-Type is {printable(kind)[:100]}: send application/json"
                 return JSONResponse(problem(said, "invalid_request_error"), 400)
         if first["type"] == "json_invalid":
             return JSONResponse(problem("the body is not JSON", "invalid_request_error", "invalid_json"), 400)
-        said = f"{printable(where)[:200]}: {first['msg']}" if where else f"the body: {first['msg']}"
-        if first["type"] == "extra_forbidden":
-            said = f"{printable(where)[:200]}: this server knows no such field; leave it out"
-        return JSONResponse(problem(said, "invalid_request_error", None, printable(where)[:200] or None), 400)
+        said = f"{where}: {first['msg']}" if where else f"the body: {first['msg']}"
+        if unknown:
+            said = f"{where}: this server knows no such field; leave it out"
+        return JSONResponse(problem(said, "invalid_request_error", None, where or None), 400)
 
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
         UsageError: ours,

@@ -12,6 +12,7 @@ import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
@@ -29,7 +30,8 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 ALL_BODIES = 8  # times the largest body: what may be in memory of all requests
 SMALL = 1 << 16  # bytes of a body that is let in all the same
 SLOWEST = 1 << 16  # bytes a second that a body comes at
-NAME = re.compile(r"[\w.:-]{1,128}")  # of a request, where its client gives it one
+LINGER = 2.0  # seconds for the rest of a body that was refused
+NAME = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # of a request, where its client gives it one
 
 log = logging.getLogger("paceline.serve.requests")
 
@@ -122,7 +124,8 @@ class Guard:
                 pieces[:] = [b"".join(pieces)]
                 await self._pass(scope, pieces[0], receive, send)
         except _Refused as refused:
-            await refuse(send, refused.status, str(refused), refused.code)
+            rest = receive if refused.status != 408 else None
+            await refuse(send, refused.status, str(refused), refused.code, rest)
         finally:
             self._held -= sum(map(len, pieces))
 
@@ -174,15 +177,26 @@ class _Refused(Exception):  # noqa: N818  # a way out, not a failure
         self.status, self.code = status, code
 
 
-async def refuse(send: Send, status: int, message: str, code: str) -> None:
-    body = json.dumps(problem(message, "invalid_request_error", code)).encode()
+async def refuse(send: Send, status: int, message: str, code: str, rest: Receive | None = None) -> None:
+    """rest: of a body; who hangs up while it is still being sent is not heard."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    body = json.dumps(problem(message, kind, code)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if status in (408, 413, 503):  # what is left of the body would be taken for the next request
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": rest is not None})
+    if rest is not None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(_drain(rest), LINGER)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _drain(rest: Receive) -> None:
+    while (await rest()).get("more_body", False):
+        pass
 
 
 def _headers(scope: Message) -> dict[str, str]:

@@ -2,15 +2,19 @@
 
 A field that nobody knows is refused, and so is one that is known and cannot be done: what is asked for and
 silently not done is worse than an error. What changes nothing in an answer (who asks, where it is stored) is
-taken and ignored.
+taken and ignored, and null counts as left out.
+
+A list is refused at the first of its items that is wrong: errors of a million would fill the memory.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
+FIELDS = 64  # of an object, at most
 MANY = 2048  # of whatever a request lists
 LONG = 1 << 22  # characters of one text; the body has a limit of its own
 
@@ -18,18 +22,42 @@ Text = Annotated[str, Field(max_length=LONG)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Choices = Annotated[int, Field(ge=1, le=128)]
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
-Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(max_length=1 << 22)]
+Count = Annotated[int, Field(ge=1, lt=1 << 31)]
+Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(fail_fast=True, max_length=1 << 22)]
+Texts = Annotated[list[Text], Field(fail_fast=True, max_length=MANY)]
+
+
+def few(given: Any, most: int = MANY) -> Any:
+    """Before each of its entries is looked at."""
+    if isinstance(given, dict) and len(given) > most:
+        raise PydanticCustomError("too_long", "there may be at most {most} entries", {"most": most})
+    return given
+
+
+def nullable(schema: dict[str, Any]) -> None:
+    """What may be left out may be null."""
+    for name, one in schema.get("properties", {}).items():
+        if name not in schema.get("required", ()) and {"type": "null"} not in one.get("anyOf", ()):
+            about = {key: one.pop(key) for key in ("title", "description", "default") if key in one}
+            schema["properties"][name] = {"anyOf": [one, {"type": "null"}], **about}
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=nullable)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in few(data, FIELDS).items() if value is not None}
 
 
 class Speculative(Strict):
     """How this request is drafted for; its answer is the same whatever is said here."""
 
     enabled: bool = True
-    drafters: Annotated[list[Text] | None, Field(max_length=32, description="Only these, by name.")] = None
+    drafters: Annotated[Texts | None, Field(max_length=32, description="Only these, by name.")] = None
     n_max: Annotated[int | None, Field(ge=0, le=4096, description="The longest draft.")] = None
     report: Annotated[bool, Field(description="Tell of each part of the text who drafted it.")] = False
 
@@ -43,7 +71,7 @@ class Sampled(Strict):
     """What chat and completions have in common."""
 
     model: Annotated[str, Field(max_length=4096)] = ""
-    max_tokens: Annotated[int | None, Field(ge=1)] = None
+    max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 1.0
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31, description="0 and -1: off.")] = 0
@@ -53,10 +81,10 @@ class Sampled(Strict):
     frequency_penalty: Number = 0.0
     repeat_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     repeat_last_n: Annotated[int, Field(ge=0, lt=1 << 31)] = 64
-    logit_bias: Annotated[dict[str, Number] | None, Field(max_length=MANY)] = None
+    logit_bias: Annotated[dict[str, Number] | None, BeforeValidator(few), Field(max_length=MANY)] = None
     n: Choices = 1
     seed: Seed | None = None
-    stop: Annotated[Text | list[Text] | None, Field(description="Up to 16 texts.")] = None
+    stop: Annotated[Text | Texts | None, Field(description="Up to 16 texts.")] = None
     ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -67,7 +95,7 @@ class Sampled(Strict):
 class Completion(Sampled):
     """POST /v1/completions"""
 
-    prompt: Text | list[Text] | Tokens | list[Tokens]
+    prompt: Text | Texts | Tokens | Annotated[list[Tokens], Field(fail_fast=True, max_length=MANY)]
     logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     echo: Literal[False] = False
     best_of: Literal[1] | None = None
@@ -139,7 +167,7 @@ class Chat(Sampled):
     """POST /v1/chat/completions"""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MANY)]
-    max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
+    max_completion_tokens: Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     response_format: ResponseFormat | None = None

@@ -1,0 +1,107 @@
+"""A request says how long its drafts may be, and who may draft; what the others do is their own matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from paceline.core.cost import SHALLOW, Cost, Costs
+from paceline.core.decode import Request, decode, start
+from paceline.core.policy import Fixed, Policy
+from paceline.core.ports import NO_BUDGET, UNLIMITED, Budget
+from paceline.core.rate import Rate
+from paceline.core.sampling import Sampling
+from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.engines.toy import ToyTarget
+from stage import Passing
+
+V = 6
+PROMPT = [1, 2, 3] * 6
+BUDGET = Budget(6, 12, width=2)
+
+
+def policies() -> list[Policy]:
+    return [Fixed(BUDGET), Rate(Costs(Cost({SHALLOW: {1: 1.0, 8: 1.1, 64: 2.0}})), clock=Passing())]
+
+
+def drafters() -> list[Any]:
+    parts = [LookupDrafter(1, 3), ModelDrafter(ToyTarget(V, seed=1, noise=0.1), V)]
+    return [ComposedDrafter(parts), Portfolio(parts)]
+
+
+def decoded(drafter: Any, policy: Policy, *wishes: dict[str, Any]) -> tuple[list[Request], list[list[Any]]]:
+    target = ToyTarget(V, seed=1)
+    requests = [start(target, drafter, PROMPT, max_tokens=40, **wish) for wish in wishes]
+    steps: dict[Request, list[Any]] = {request: [] for request in requests}
+    for request, step in decode(target, drafter, policy, requests):
+        steps[request].append(step)
+    return requests, list(steps.values())
+
+
+def tokens(steps: Sequence[Any]) -> list[int]:
+    return [token for step in steps for token in step.tokens]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("policy", [0, 1])
+@pytest.mark.parametrize("drafter", [0, 1])
+@pytest.mark.parametrize("n_draft", [0, 1, 2])
+def test_no_draft_is_longer_than_the_request_allows(
+    n_draft: int, drafter: int, policy: int, temperature: float
+) -> None:
+    how: dict[str, Any] = {"sampling": Sampling(temperature=temperature), "seed": 5}
+    _, (free, bound) = decoded(drafters()[drafter], policies()[policy], how, {**how, "n_draft": n_draft})
+    assert max(max(step.tree.depths(), default=0) for step in bound) == n_draft
+    assert max(max(step.tree.depths(), default=0) for step in free) > 2
+    assert tokens(free) == tokens(bound)
+
+
+@pytest.mark.parametrize("policy", [0, 1])
+@pytest.mark.parametrize("drafter", [0, 1])
+@pytest.mark.parametrize("only", [set(), {"lookup"}, {"model"}])
+def test_only_those_are_called_that_the_request_allows(only: set[str], drafter: int, policy: int) -> None:
+    (_, bound), (free, steps) = decoded(
+        drafters()[drafter], policies()[policy], {}, {"only": frozenset(only)}
+    )
+    assert {name for name, one in bound.stats.by_source.items() if one.tried} == only
+    assert tokens(free) == tokens(steps)
+
+
+def test_a_budget_allows_all_drafters_unless_it_names_some() -> None:
+    assert BUDGET.may_call("model")
+    some = Budget(6, 12, only=frozenset({"lookup"}))
+    assert (some.may_call("lookup"), some.may_call("model")) == (True, False)
+
+
+def test_a_request_without_wishes_leaves_a_budget_as_it_is() -> None:
+    target, drafter = ToyTarget(V, seed=1), drafters()[0]
+    plain, named = (
+        start(target, drafter, PROMPT, max_tokens=40, only=only) for only in (None, frozenset({"model"}))
+    )
+    assert plain.cap(BUDGET, target.caps, 64, UNLIMITED) is BUDGET
+    assert named.cap(BUDGET, target.caps, 64, UNLIMITED).only == {"model"}
+
+
+def test_of_a_request_that_wants_no_drafts_a_policy_learns_nothing_about_them() -> None:
+    rate = policies()[1]
+    (request,), _ = decoded(drafters()[1], rate, {"n_draft": 0})
+    assert request.stats.steps == 40
+    assert rate.account is not None
+    assert rate.account.steps == 0
+    decoded(drafters()[1], rate, {})
+    assert rate.account.steps > 0
+
+
+def test_what_a_session_had_already_need_not_be_read() -> None:
+    """All but the root, which is no part of what is read."""
+    target, drafter = ToyTarget(V, seed=1), drafters()[0]
+    request = start(target, drafter, PROMPT, max_tokens=1)
+    assert request.n_cached == len(PROMPT) - 1 - request.session.unread
+    assert request.n_cached >= 0
+    for _ in decode(target, drafter, Fixed(NO_BUDGET), [request]):
+        pass
+    assert request.session.unread == 0
