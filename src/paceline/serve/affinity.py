@@ -63,7 +63,7 @@ async def taken_from(receive: Receive) -> tuple[deque[Message], bytes | None]:
         if taken[-1]["type"] == "http.disconnect":
             return taken, None
         n += len(taken[-1].get("body", b""))
-        if not taken[-1].get("more_body", False):
+        if n <= LARGEST and not taken[-1].get("more_body", False):
             return taken, b"".join(message.get("body", b"") for message in taken)
     return taken, None
 

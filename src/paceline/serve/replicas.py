@@ -224,6 +224,7 @@ def deployment(settings: Settings) -> Deployment:
         graceful_shutdown_timeout_s=settings.grace,
         graceful_shutdown_wait_loop_s=0.5,
         health_check_period_s=5.0,
+        logging_config={"enable_access_log": False},  # guard.py has one
         max_constructor_retry_count=CONSTRUCTIONS,
         request_router_config=RequestRouterConfig(
             request_router_class=ROUTER,
