@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
 
 from paceline.serve import affinity
 from paceline.serve.affinity import CHATS, LARGEST, Affinity, session_of
+from paceline.serve.guard import Message, Receive, Send
 
-Message = MutableMapping[str, Any]
 TURNS = [
     {"role": "system", "content": "be short"},
     {"role": "user", "content": "hello"},
@@ -37,7 +36,7 @@ def through(body: bytes, *, path: str = CHATS, pieces: int = 1, **headers: str) 
 
     async def send(_: Message) -> None: ...
 
-    async def app(scope: Message, receive: affinity.Receive, send: affinity.Send) -> None:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
         scopes.append(scope)
         while (message := await receive())["type"] == "http.request":
             came.append(message)
@@ -128,7 +127,7 @@ def test_a_body_that_stalls_goes_on_when_patience_ends(monkeypatch: pytest.Monke
 
         async def send(_: Message) -> None: ...
 
-        async def app(scope: Message, receive: affinity.Receive, send: affinity.Send) -> None:
+        async def app(scope: Message, receive: Receive, send: Send) -> None:
             came.append(await receive())
             came.append(scope)
 

@@ -16,14 +16,16 @@ from paceline.serve.metrics import Metrics, written
 from paceline.serve.replicas import Named, Settings, bounds, build, labelled, merged
 
 
-@pytest.mark.parametrize(("said", "meant"), [("1", (1, 1)), ("4", (4, 4)), ("2..8", (2, 8)), ("3..3", (3, 3))])
+@pytest.mark.parametrize(
+    ("said", "meant"), [("1", (1, 1)), ("4", (4, 4)), ("2..8", (2, 8)), ("3..3", (3, 3))]
+)
 def test_replicas_are_a_number_or_a_range(said: str, meant: tuple[int, int]) -> None:
     assert bounds(said) == meant
 
 
 @pytest.mark.parametrize("said", ["", "0", "x", "4..2", "-1", "1..", "..3", "1...3", "1.5", "0..2", "999999"])
 def test_anything_else_is_refused_with_what_to_write(said: str) -> None:
-    with pytest.raises(ValidationError, match="say how many, 4 or 2..8"):
+    with pytest.raises(ValidationError, match=r"say how many, 4 or 2\.\.8"):
         Settings(replicas=said)
 
 
@@ -55,7 +57,9 @@ def test_the_metrics_of_replicas_are_one_text_with_their_names() -> None:
     first, second = Metrics(), Metrics()
     first.refused(429)
     second.refused(429)
-    text = written(merged([labelled(one.families(3, 2), name) for one, name in ((first, "a"), (second, "b"))]))
+    text = written(
+        merged([labelled(one.families(3, 2), name) for one, name in ((first, "a"), (second, "b"))])
+    )
     families = {family.name: family for family in text_string_to_metric_families(text.decode())}
     for prefix in ("paceline:", "vllm:"):
         refused = families[f"{prefix}requests_refused"].samples

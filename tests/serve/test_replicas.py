@@ -225,7 +225,7 @@ def test_a_chat_without_a_session_id_stays_too(site: Site) -> None:
     """(The toy cannot chat; who says so is in the reply.)"""
     first = [[{"role": "user", "content": f"question {at}"}] for at in range(8)]
     later = [*({"role": "assistant", "content": "1"}, {"role": "user", "content": "2"})]
-    homes = []
+    homes = list[str]()
     for messages in first:
         replicas = set()
         for turn in (messages, messages + later):
@@ -308,9 +308,7 @@ def test_a_rolling_deploy_fails_no_request(site: Site, llm: LLM) -> None:
 
 
 def test_when_a_node_dies_requests_that_are_tried_again_come_to_their_end(site: Site, llm: LLM) -> None:
-    with Load(
-        lambda at: asked(site, at, retries=8)[0] if at % 2 else streamed(site, at, retries=8)
-    ) as load:
+    with Load(lambda at: asked(site, at, retries=8)[0] if at % 2 else streamed(site, at, retries=8)) as load:
         until(lambda: len(load.answers) > 8, "some answers")
         site.cluster.remove_node(site.nodes.pop(), allow_graceful=False)
         until(lambda: states()["RUNNING"] == 2, "a replica less")
@@ -319,5 +317,3 @@ def test_when_a_node_dies_requests_that_are_tried_again_come_to_their_end(site: 
         site.nodes.append(site.cluster.add_node(num_cpus=1, object_store_memory=MEMORY))
         until(lambda: states() == {"RUNNING": 3}, "three replicas again")
     load.check(llm)
-
-

@@ -1,7 +1,7 @@
 """Which conversation a request belongs to, for a router that sends all its turns to the same replica.
 
-That replica has read the conversation's beginning already, and its drafters have learned from its answers. Ray
-Serve's ConsistentHashRouter goes by a header and never sees the body, so this runs before it, in Ray's
+That replica has read the conversation's beginning already, and its drafters have learned from its answers.
+Ray Serve's ConsistentHashRouter goes by a header and never sees the body, so this runs before it, in Ray's
 proxies: a plain ASGI middleware that gives a chat without the header one of its own.
 """
 

@@ -1,4 +1,4 @@
-"""`paceline serve --replicas`: replicas on the Ray cluster that this machine belongs to, or on one of its own."""
+"""`paceline serve --replicas`: on the Ray cluster that this machine belongs to, or on one of its own."""
 
 from __future__ import annotations
 

@@ -45,11 +45,11 @@ Positive = Annotated[float, Field(gt=0, lt=1e6)]
 class Settings(BaseModel):
     """What `paceline serve` takes, by the same names; `args` in a file for `serve deploy`.
 
-    load: what `paceline.load` takes (target, draft, drafters, n_ctx, threads, gpu_layers, n_draft, ...); paths
-    are those of the nodes. alias: what requests may call the model. replicas: "4", or "2..8" for as many as
-    there is work for. num_cpus, num_gpus: of a node, which a replica reserves; it decodes with as many threads
-    as CPUs where `load` says nothing of them. release: any text; another one replaces the replicas of an
-    application that is deployed again with the same settings (the model's file has changed).
+    load: what `paceline.load` takes (target, draft, drafters, n_ctx, threads, gpu_layers, n_draft, ...);
+    paths are those of the nodes. alias: what requests may call the model. replicas: "4", or "2..8" for as
+    many as there is work for. num_cpus, num_gpus: of a node, which a replica reserves; it decodes with as
+    many threads as CPUs where `load` says nothing of them. release: any text; another one replaces the
+    replicas of an application that is deployed again with the same settings (the model's file has changed).
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -48,16 +48,15 @@ class ReadingTarget(RecordedTarget):
         outs = []
         for session, tree in batch:
             assert isinstance(session, ReadingSession)  # `open` makes no others
-            read = tree if isinstance(tree, int) else session.unread
-            session.unread -= read
-            asked = EMPTY if isinstance(tree, int) else tree
-            computed, places = session.places(asked)
-            rows = read + (0 if isinstance(tree, int) else computed)
-            outs.append(RecordedForward(self.vocab.size, session.recording, asked, places, rows, want))
+            recording, asked = session.recording, EMPTY if isinstance(tree, int) else tree
+            computed, places = (0, list[int]()) if isinstance(tree, int) else session.places(tree)
+            rows = computed + session.read(tree if isinstance(tree, int) else session.unread)
+            outs.append(RecordedForward(self.vocab.size, recording, asked, places, rows, want))
         return outs
 
     def forget(self) -> None:
-        self.slots = [[] for _ in self.slots]
+        for slot in self.slots:
+            slot.clear()
 
 
 class ReadingSession(RecordedSession):
@@ -72,6 +71,10 @@ class ReadingSession(RecordedSession):
         first = not self.tokens
         super().extend(tokens)
         self.unread += len(tokens) - 1 - self._take(tokens) if first else len(tokens)
+
+    def read(self, tokens: int) -> int:
+        self.unread -= tokens
+        return tokens
 
     def close(self) -> None:
         if self.tokens:
