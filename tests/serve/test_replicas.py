@@ -5,7 +5,12 @@ They run by themselves (`-m serial`): Ray starts some fifteen processes.
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -33,6 +38,7 @@ pytestmark = [
 
 MODEL = "toy:seed=3,width=256"  # a token takes a tenth of a millisecond
 SLOW = "toy:seed=3,width=1024"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "replicas.yaml"
 PATIENCE = 60.0  # seconds that Ray may take for anything
 LENGTH = 48  # tokens of an answer
 MEMORY = 80 << 20  # bytes of each node's object store, the least that Ray takes
@@ -66,6 +72,29 @@ def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`paceline serve --replicas 2` on a cluster of its own; where it listens."""
+    port, errors = free_port(), tmp_path / "stderr"
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as short, errors.open("w") as stderr:
+        # Ray looks there for clusters to join, and for names of sockets the folder must be short.
+        environment = os.environ | {"RAY_TMPDIR": short, "PYTHONPATH": str(Path(paceline.__file__).parents[1])}
+        words = [*"-m paceline serve --draft none --replicas 2 --replica-cpus 0.1 -c 100000".split(), "-m", SLOW]
+        started = subprocess.Popen(
+            [sys.executable, *words, "--alias", "toy", "--port", str(port)],
+            env=environment,
+            stderr=stderr,
+            text=True,
+        )
+        try:
+            until(lambda: "2 replicas at" in errors.read_text() or started.poll() is not None, "it serves")
+            assert started.poll() is None, errors.read_text()
+            yield started, f"http://127.0.0.1:{port}"
+        finally:
+            started.terminate()
+            started.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +232,32 @@ class Load:
         assert self.answers
         for at, text in self.answers.items():
             assert text == expected(llm, at), at
+
+
+def test_ctrl_c_lets_streams_end(program: tuple[subprocess.Popen[str], str]) -> None:
+    process, url = program
+    stream = openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0).completions.create(
+        model="toy", prompt="12", max_tokens=3000, temperature=1.0, seed=1, stream=True
+    )
+    first = next(iter(stream))
+    process.send_signal(signal.SIGINT)
+    chunks = [first, *stream]
+    assert chunks[-1].choices[0].finish_reason == "length"
+    with paceline.load(SLOW, drafters=["none"], n_ctx=100_000) as plain:
+        text = plain.generate("12", max_tokens=3000, temperature=1.0, seed=1).text
+    assert "".join(chunk.choices[0].text for chunk in chunks) == text
+    assert process.wait(PATIENCE) == 0
+
+
+def test_the_example_is_what_ray_and_the_replicas_take() -> None:
+    import yaml
+    from ray.serve.schema import ServeDeploySchema
+
+    said = ServeDeploySchema.model_validate(yaml.safe_load(EXAMPLE.read_text()))
+    (application,) = said.applications
+    assert application.import_path == f"{build.__module__}:{build.__name__}"
+    assert Settings.model_validate(application.args).most == 8
+    assert [one.name for one in application.deployments] == [NAME]
 
 
 def test_every_replica_answers_as_the_model_does_and_streams(site: Site, llm: LLM) -> None:
