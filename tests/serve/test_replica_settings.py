@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import MutableMapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from paceline.core.errors import UsageError
 from paceline.serve.guard import Receive, Send
 from paceline.serve.metrics import Metrics, written
-from paceline.serve.replicas import Named, Settings, bounds, build, labelled, merged
+from paceline.serve.replicas import Named, Replica, Settings, bounds, build, labelled, merged
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,16 @@ def test_a_replica_has_as_many_threads_as_it_reserves_cpus(
     given: dict[str, Any], cpus: float, threads: int | None
 ) -> None:
     assert Settings(load=given, num_cpus=cpus).loading().get("threads") == threads
+
+
+def test_a_replica_is_healthy_as_long_as_its_service_is() -> None:
+    service = SimpleNamespace(problem="", close=lambda: None)
+    replica = object.__new__(Replica)
+    replica._service, replica._llm = service, service  # type: ignore[assignment]  # what is asked of them
+    replica.check_health()
+    service.problem = "the model failed"
+    with pytest.raises(RuntimeError, match="the model failed"):
+        replica.check_health()
 
 
 def test_the_metrics_of_replicas_are_one_text_with_their_names() -> None:

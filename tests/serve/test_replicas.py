@@ -68,6 +68,11 @@ def settings(**more: Any) -> Settings:
     return Settings(**(given | more))
 
 
+def sources() -> str:
+    """Where processes that Ray starts find the package."""
+    return str(Path(paceline.__file__).parents[1])
+
+
 def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -80,14 +85,10 @@ def program(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     port, errors = free_port(), tmp_path / "stderr"
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as short, errors.open("w") as stderr:
         # Ray looks there for clusters to join, and for names of sockets the folder must be short.
-        environment = os.environ | {"RAY_TMPDIR": short, "PYTHONPATH": str(Path(paceline.__file__).parents[1])}
-        words = [*"-m paceline serve --draft none --replicas 2 --replica-cpus 0.1 -c 100000".split(), "-m", SLOW]
-        started = subprocess.Popen(
-            [sys.executable, *words, "--alias", "toy", "--port", str(port)],
-            env=environment,
-            stderr=stderr,
-            text=True,
-        )
+        environment = os.environ | {"RAY_TMPDIR": short, "PYTHONPATH": sources()}
+        words = [sys.executable, "-m", "paceline", "serve", "-m", SLOW, "-c", "100000", "--draft", "none"]
+        words += ["--replicas", "2", "--replica-cpus", "0.1", "--alias", "toy", "--port", str(port)]
+        started = subprocess.Popen(words, env=environment, stderr=stderr, text=True)
         try:
             until(lambda: "2 replicas at" in errors.read_text() or started.poll() is not None, "it serves")
             assert started.poll() is None, errors.read_text()
@@ -104,7 +105,7 @@ def site() -> Iterator[Site]:
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(paceline.__file__).parents[1]))
+        patch.setenv("PYTHONPATH", sources())
         patch.setenv(CALLBACK, IMPORT_PATH)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         cluster = Cluster(
