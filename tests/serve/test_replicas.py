@@ -257,7 +257,9 @@ def test_the_example_is_what_ray_and_the_replicas_take() -> None:
     said = ServeDeploySchema.model_validate(yaml.safe_load(EXAMPLE.read_text()))
     (application,) = said.applications
     assert application.import_path == f"{build.__module__}:{build.__name__}"
-    assert Settings.model_validate(application.args).most == 8
+    args: Any = application.args
+    assert Settings.model_validate(args).most == 8
+    assert build(args)._bound_deployment.name == NAME
     assert [one.name for one in application.deployments] == [NAME]
 
 
@@ -273,8 +275,12 @@ def test_every_replica_answers_as_the_model_does_and_streams(site: Site, llm: LL
 
 
 def test_a_conversation_stays_with_its_replica(site: Site) -> None:
-    for session in ("a", "b", "c", "d"):
-        assert len({asked(site, at, session=session)[1] for at in range(3)}) == 1
+    homes = list[str]()
+    for session in "abcdefgh":
+        replicas = {asked(site, at, session=session)[1] for at in range(3)}
+        assert len(replicas) == 1
+        homes += replicas
+    assert len(set(homes)) > 1
 
 
 def test_a_chat_without_a_session_id_stays_too(site: Site) -> None:

@@ -234,8 +234,10 @@ def deployment(settings: Settings) -> Deployment:
     )(serve.ingress()(Replica))
 
 
-def build(args: Settings) -> Application:
-    """An application; `import_path: paceline.serve.replicas:build` in a file for `serve deploy`."""
-    if "sessions" in args.load:
+def build(args: Settings | dict[str, Any]) -> Application:
+    """An application; `import_path: paceline.serve.replicas:build` in a file for `serve deploy`, whose `args`
+    come as they were read. Raises pydantic's ValidationError, UsageError or MissingExtraError."""
+    settings = Settings.model_validate(args)
+    if "sessions" in settings.load:
         raise UsageError("load: sessions: say it beside load, for it is how many requests a replica takes")
-    return deployment(args).bind(args)
+    return deployment(settings).bind(settings)
