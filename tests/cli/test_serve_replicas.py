@@ -28,8 +28,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return out
 
 
-def serve(capsys: Capture, *args: str | Path, **env: str) -> Done:
-    return command(capsys, "serve", "-m", "toy:seed=3", *args, **env)
+def serve(capsys: Capture, *args: str | Path) -> Done:
+    return command(capsys, "serve", "-m", "toy:seed=3", *args)
 
 
 def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_path: Path) -> None:
@@ -37,8 +37,10 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
     keys.write_text("one\n\ntwo\n")
     limits = ["--sessions", "3", "--queue", "5", "--per-client", "2", "-n", "9", "--apart", "--timeout", "7"]
     limits += ["--body-limit", "0.5", "--grace", "11", "--chunk", "64", "--log-json", "--quiet"]
-    more = ["--replicas", "2..8", "--replica-cpus", "4", "--replica-gpus", "0.5", "--api-key-file", keys]
-    done = serve(capsys, "--draft", "lookup", "--n-draft", "5", "--port", "81", *limits, *more)
+    more = ["--replicas", "2..8", "--replica-cpus", "4", "--replica-gpus", "0.5"]
+    done = serve(
+        capsys, "--draft", "lookup", "--n-draft", "5", "--port", "81", *limits, *more, "--api-key-file", keys
+    )
     assert (done.code, done.out, done.err) == (0, "", "")
     ((settings, host, port),) = asked
     assert (host, port) == ("127.0.0.1", 81)

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from paceline.core.errors import UsageError
+from paceline.serve.cluster import check_room, last_error
 from paceline.serve.guard import Receive, Send
 from paceline.serve.metrics import Metrics, written
 from paceline.serve.replicas import Named, Replica, Settings, bounds, build, labelled, merged
@@ -52,6 +53,29 @@ def test_a_replica_has_as_many_threads_as_it_reserves_cpus(
     given: dict[str, Any], cpus: float, threads: int | None
 ) -> None:
     assert Settings(load=given, num_cpus=cpus).loading().get("threads") == threads
+
+
+def test_replicas_that_this_machine_has_no_room_for_are_refused() -> None:
+    settings = Settings(replicas="2..8", num_cpus=3.0)
+    check_room(settings, {"CPU": 6.0})
+    with pytest.raises(
+        UsageError, match=r"2 replicas reserve 6 CPUs, and this machine has 4: .* --replica-cpus"
+    ):
+        check_room(settings, {"CPU": 4.0})
+    with pytest.raises(UsageError, match=r"1 replicas reserve 0\.5 GPUs, and this machine has 0"):
+        check_room(Settings(num_gpus=0.5), {"CPU": 4.0})
+
+
+@pytest.mark.parametrize(
+    ("told", "meant"),
+    [
+        ("", ""),
+        ("Error:\n  File x\npaceline.core.errors.UsageError: no such file: a.gguf\n", "no such file: a.gguf"),
+        ("Error:\nTypeError: load() got 1\n\n", "TypeError: load() got 1"),
+    ],
+)
+def test_why_a_replica_did_not_start_is_the_last_line_of_its_traceback(told: str, meant: str) -> None:
+    assert last_error(told) == meant
 
 
 def test_a_replica_is_healthy_as_long_as_its_service_is() -> None:

@@ -11,5 +11,6 @@ guard.py      what is refused before a request is read: keys, hosts, sizes, stal
 app.py        the routes
 listen.py     the process: socket, signals, logs
 keys.py       API keys as they are given
-replicas.py   the same as a Ray Serve deployment; cluster.py: where it runs; affinity.py: whose turn goes where
+replicas.py   the same as a Ray Serve deployment; cluster.py: where it runs
+affinity.py   which conversation a request belongs to
 """
