@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.sse import format_sse_event
 from starlette.exceptions import HTTPException
 
@@ -132,7 +132,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             raise HTTPException(503, service.problem)
         return JSONResponse({"status": "ok"})
 
-    @app.get("/metrics", summary="For Prometheus")
+    @app.get("/metrics", summary="For Prometheus", response_class=PlainTextResponse)
     async def metrics() -> Response:
         text = service.metrics.text(service.running, service.waiting)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
