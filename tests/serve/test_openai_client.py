@@ -81,9 +81,7 @@ def test_a_chat_is_what_the_library_says(client: OpenAI, llm: LLM) -> None:
 def test_a_stream_adds_up_to_the_whole(client: OpenAI) -> None:
     how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 12, "temperature": 0}
     whole = client.chat.completions.create(**how)
-    with client.chat.completions.create(
-        **how, stream=True, stream_options={"include_usage": True}
-    ) as stream:
+    with client.chat.completions.create(**how, stream=True, stream_options={"include_usage": True}) as stream:
         chunks = list(stream)
     said = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert said == whole.choices[0].message.content
@@ -97,7 +95,13 @@ def test_a_stream_adds_up_to_the_whole(client: OpenAI) -> None:
 
 
 def test_the_clients_own_helper_for_streams_accumulates_it(client: OpenAI) -> None:
-    how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 30, "temperature": 0, "stop": " "}
+    how: dict[str, Any] = {
+        "model": "small",
+        "messages": ASKED,
+        "max_tokens": 30,
+        "temperature": 0,
+        "stop": " ",
+    }
     with client.chat.completions.stream(**how) as stream:
         for _ in stream:
             pass
@@ -211,7 +215,12 @@ def test_an_answer_follows_its_schema(client: OpenAI) -> None:
     form: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
     for temperature in (0.0, 1.0):
         answer = client.chat.completions.create(
-            model="small", messages=ASKED, response_format=form, temperature=temperature, max_tokens=60, seed=1
+            model="small",
+            messages=ASKED,
+            response_format=form,
+            temperature=temperature,
+            max_tokens=60,
+            seed=1,
         )
         person = json.loads(answer.choices[0].message.content or "")
         assert person["name"] in ("Tom", "Ann")
@@ -373,9 +382,7 @@ def test_a_client_that_gives_up_leaves_nothing_behind(toy: Served, gate: Gate) -
         gate.shut()
         for stream in (False, True):
             with pytest.raises(openai.APITimeoutError):
-                for _ in client.completions.create(
-                    model="toy", prompt="12", max_tokens=50, stream=stream
-                ):
+                for _ in client.completions.create(model="toy", prompt="12", max_tokens=50, stream=stream):
                     pass
         gate.go()
     toy.rest()

@@ -48,7 +48,9 @@ OPERATIONS = [
     ("GET", "/health", 1),
     ("GET", "/metrics", 1),
 ]
-MODES = [(*one, mode) for one in OPERATIONS for mode in GenerationMode if one[0] == "POST" or mode.is_positive]
+MODES = [
+    (*one, mode) for one in OPERATIONS for mode in GenerationMode if one[0] == "POST" or mode.is_positive
+]
 
 
 def test_no_path_is_left_out(api: Any) -> None:

@@ -433,7 +433,9 @@ def test_how_a_request_is_drafted_for_is_its_own_matter(
 ) -> None:
     """Beside one that says nothing; and its text is the same."""
     with Service(toy) as service:
-        other, answer = submit(service, ask([1, 2] * 8, max_tokens=60), ask([1, 2] * 8, max_tokens=60, **wish))
+        other, answer = submit(
+            service, ask([1, 2] * 8, max_tokens=60), ask([1, 2] * 8, max_tokens=60, **wish)
+        )
         assert answer.text == other.text
         end = answer.end
     assert {name for name, one in end.stats.by_source.items() if one.drafted} == drafters
