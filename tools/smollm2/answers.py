@@ -62,7 +62,7 @@ class Talk:
         turn = self.turns.pop(0)
         self.asking = turn is None
         tokens = self.encode(before + ASKED + ("" if turn is None else f"{turn}{END}\n{TOLD}"))
-        self.limit = position + len(tokens) + (LONGEST_QUESTION if self.asking else LONGEST)
+        self.limit = position + len(tokens) + (LONGEST_QUESTION if self.asking else LONGEST) - 1
         return tokens if position + len(tokens) <= LONGEST_PROMPT else None
 
     def go_on(self, position: int, ended: bool) -> list[int] | None:
@@ -71,7 +71,7 @@ class Talk:
         if self.asking:
             self.asking = False
             tokens = self.encode(f"{'' if ended else END}\n{TOLD}")
-            self.limit = position + len(tokens) + LONGEST
+            self.limit = position + len(tokens) + LONGEST - 1
             return tokens
         return self.turn("\n", position) if self.turns and ended else None
 

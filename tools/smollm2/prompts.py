@@ -215,7 +215,7 @@ argparse ast base64 bisect calendar collections configparser contextlib copy csv
 fnmatch fractions ftplib functools getopt glob gzip hashlib heapq hmac html http.client imaplib inspect ipaddress json
 locale logging mailbox mimetypes nntplib numbers optparse os pathlib pdb pickle platform plistlib pprint profile
 queue random reprlib sched secrets selectors shelve shlex shutil smtplib socket statistics string subprocess tabnanny
-tarfile tempfile textwrap threading timeit tokenize trace traceback turtle types typing unittest.case urllib.parse
+tarfile tempfile textwrap threading timeit tokenize trace traceback types typing unittest.case urllib.parse
 urllib.request uuid warnings weakref webbrowser xml.dom.minidom zipfile zoneinfo
 """.split()  # fmt: skip
 
