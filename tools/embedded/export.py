@@ -76,8 +76,10 @@ def write_gguf(
     tokenizer: Callable[[Any], object],
     ftype: str = "F32",
 ) -> None:
-    """Write float32 tensors with the metadata that llama.cpp and transformers read, matrices as `ftype`, which
-    gguf must be able to write. tokenizer: adds its own to a gguf.GGUFWriter."""
+    """Write float32 tensors with the metadata that llama.cpp and transformers read.
+
+    tokenizer: adds its own to a gguf.GGUFWriter. ftype: of the matrices, one that gguf can write.
+    """
     import gguf
 
     kind = gguf.GGMLQuantizationType[ftype]

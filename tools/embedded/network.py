@@ -132,9 +132,7 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is untyped here
             if name.endswith(("attn_output.weight", "ffn_down.weight")):
                 nn.init.zeros_(weight)
 
-    def hidden(
-        self, ids: Tensor, past: list[Past] | None = None, packed: Packed | None = None
-    ) -> Tensor:
+    def hidden(self, ids: Tensor, past: list[Past] | None = None, packed: Packed | None = None) -> Tensor:
         """States (batch, length, width) before the output matrix.
 
         With `past` (one a block) the ids come after its tokens: any number of the first, then one at a time.

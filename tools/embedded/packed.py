@@ -12,8 +12,9 @@ from torch import Tensor
 
 
 class Packed:
-    """A row of texts of these lengths. On a GPU by FlashAttention's kernel for texts of different lengths, which
-    takes `room` of them: so many are told of, the last ones empty, for shapes that do not change."""
+    """A row of texts of these lengths, `longest` tokens each at most.
+
+    room: of texts, the last ones empty, so that every batch has the same shapes on a GPU."""
 
     def __init__(self, lengths: Sequence[int], room: int, longest: int, device: torch.device) -> None:
         ends = np.cumsum([0, *lengths])
@@ -25,7 +26,7 @@ class Packed:
         self.begins = torch.from_numpy(filled).to(device)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Each (1, heads, tokens, head dimension), and what comes of them."""
+        """q, k, v and the result: (1, heads, tokens, head dimension)."""
         if q.device.type == "cpu":
             parts = [
                 F.scaled_dot_product_attention(*(x[:, :, a:b] for x in (q, k, v)), is_causal=True)

@@ -3,8 +3,8 @@
 Conversations of `prompts.py` run side by side (`teacher.py`), one token of each a pass, whether it is read or
 written: so every pass is the same work, on a GPU one CUDA graph. Answers and the turns that the model writes
 itself are sampled among its 32 likeliest tokens, or greedy; at each token, read or written, the 12 likeliest
-are kept with their log-probabilities. What the model has asked and told goes into later conversations. A shard
-is written whole; a run that was stopped goes on with the next one.
+are kept with their log-probabilities. What the model has asked and answered goes into later conversations.
+A shard is written whole; a run that was stopped goes on with the next one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SLOTS, ROOM = 2048, 1536  # conversations at once, and tokens of each: 72 GB of 
 LONGEST = 320  # tokens of an answer
 LONGEST_QUESTION = 160  # of a turn that the model writes
 LONGEST_PROMPT = 1040  # of all that comes before an answer
-LOOK = 16  # passes between two looks at what has come to an end
+LOOK = 16  # passes between two looks at what has ended
 HEADER = 20  # tokens of the system prompt that are always alike
 SHARD = 2_000_000  # tokens, in a file
 READ_AGAIN = 4  # conversations of a look whose text is kept for later ones
 END = "<|im_end|>"
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"  # as the chat template has it
-ASKED, TOLD = "<|im_start|>user\n", "<|im_start|>assistant\n"
-READ, SAID = 1, 2  # what a token of a shard came after: one that was given, or one that the model was to follow
+USER, ASSISTANT = "<|im_start|>user\n", "<|im_start|>assistant\n"
+GIVEN, GENERATED = 1, 2  # who has written the token behind one: `kind` in a shard
 
 Array = np.ndarray[Any, Any]
 Encode = Callable[[str], list[int]]
@@ -51,7 +51,8 @@ class Talk:
         self.turns = list(talk.turns)
         self.asking = False
         self.limit = 0
-        self.opening = self.turn(f"<|im_start|>system\n{talk.system or SYSTEM}{END}\n", 0) or []  # too long: none
+        # empty where it is too long
+        self.opening = self.turn(f"<|im_start|>system\n{talk.system or SYSTEM}{END}\n", 0) or []
 
     @property
     def temperature(self) -> float:
@@ -61,16 +62,16 @@ class Talk:
         """Tokens of `before` and of the next turn, after `position` others; None where they are too many."""
         turn = self.turns.pop(0)
         self.asking = turn is None
-        tokens = self.encode(before + ASKED + ("" if turn is None else f"{turn}{END}\n{TOLD}"))
+        tokens = self.encode(before + USER + ("" if turn is None else f"{turn}{END}\n{ASSISTANT}"))
         self.limit = position + len(tokens) + (LONGEST_QUESTION if self.asking else LONGEST) - 1
         return tokens if position + len(tokens) <= LONGEST_PROMPT else None
 
-    def go_on(self, position: int, ended: bool) -> list[int] | None:
+    def next_turn(self, position: int, ended: bool) -> list[int] | None:
         """What follows the `position` tokens so far; ended: by the model itself, its last token being END.
         None where the conversation is over."""
         if self.asking:
             self.asking = False
-            tokens = self.encode(f"{'' if ended else END}\n{TOLD}")
+            tokens = self.encode(f"{'' if ended else END}\n{ASSISTANT}")
             self.limit = position + len(tokens) + LONGEST - 1
             return tokens
         return self.turn("\n", position) if self.turns and ended else None
@@ -86,15 +87,16 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 class Slots:
-    """Everything that is known of the conversations under way, on the device: `text` (slots, ROOM), -1 where it
-    is not written yet; of each slot where it is, whether it runs, at which temperature, and where it is cut."""
+    """The conversations under way, on the device: their text (slots, ROOM), -1 where it is not written yet,
+    and what was likely at each token; of each the position of its last token, whether it runs, its
+    temperature, and the position at which it is cut."""
 
     def __init__(self, teacher: Teacher, slots: int, end: int, device: torch.device) -> None:
         self.teacher, self.end, self.device = teacher, end, device
         self.text = torch.full((slots, ROOM), -1, device=device)
         self.ids = torch.zeros((slots, ROOM, KEPT), dtype=torch.int32, device=device)
         self.logprobs = torch.zeros((slots, ROOM, KEPT), dtype=torch.float16, device=device)
-        self.told = torch.zeros((slots, ROOM), dtype=torch.uint8, device=device)
+        self.kind = torch.zeros((slots, ROOM), dtype=torch.uint8, device=device)
         self.position, self.limit = (torch.zeros(slots, dtype=torch.long, device=device) for _ in range(2))
         self.running = torch.zeros(slots, dtype=torch.bool, device=device)
         self.temperature = torch.zeros(slots, device=device)
@@ -116,7 +118,7 @@ class Slots:
         after = self.text[rows, position + 1]
         writes = self.running & (after < 0)
         self.text[rows, position + 1] = torch.where(writes, drawn, after)
-        self.told[rows, position] = torch.where(writes, SAID, READ).to(torch.uint8)
+        self.kind[rows, position] = torch.where(writes, GENERATED, GIVEN).to(torch.uint8)
         self.position.add_(self.running)
         self.running.logical_and_(~(writes & (drawn == self.end)) & (self.position < self.limit))
 
@@ -133,20 +135,20 @@ class Slots:
         self.text.fill_(-1)  # what these two have written
         return graph.replay
 
-    def look(self) -> tuple[Array, Array, Array]:
+    def state(self) -> tuple[Array, Array, Array]:
         """Position, whether it runs, and last token of each slot."""
         last = self.text[self.teacher.rows, self.position]
         seen = torch.stack((self.position, self.running.long(), last)).cpu().numpy()
         return seen[0], seen[1].astype(bool), seen[2]
 
-    def give(self, begins: Array, talks: dict[int, Talk], tokens: dict[int, list[int]]) -> None:
+    def feed(self, begins: Array, talks: dict[int, Talk], tokens: dict[int, list[int]]) -> None:
         """Let slots go on with given tokens, which stand from `begins[slot]` on; what begins at 0 is new."""
         if not talks:
             return
         slots = list(talks)
         at = [slot * ROOM + begins[slot] + np.arange(len(tokens[slot])) for slot in slots]
         new = self._sent([slot for slot in slots if begins[slot] == 0])
-        self.text[new], self.told[new], self.position[new] = -1, 0, 0
+        self.text[new], self.kind[new], self.position[new] = -1, 0, 0
         self.text.view(-1)[self._sent(np.concatenate(at))] = self._sent(np.concatenate(list(tokens.values())))
         here = self._sent(slots)
         self.limit[here] = self._sent([talk.limit for talk in talks.values()])
@@ -157,18 +159,18 @@ class Slots:
     def _sent(self, numbers: Any) -> Tensor:
         return torch.from_numpy(np.asarray(numbers, np.int64)).to(self.device)
 
-    def take(self, slots: list[int], positions: Array) -> dict[str, Array]:
+    def collect(self, slots: list[int], positions: Array) -> dict[str, Array]:
         """What is known of conversations that are over, end to end, as a shard holds it (`write`)."""
         lengths = positions[slots] + 1
         here, at = self._sent(slots), torch.arange(int(lengths.max()), device=self.device)
         mask = at < self._sent(lengths)[:, None]
-        told = torch.where(at >= HEADER, self.told[here, : len(at)], 0)[mask].cpu().numpy()
-        told[np.cumsum(lengths) - 1] = 0  # a last token has not been read
+        kind = torch.where(at >= HEADER, self.kind[here, : len(at)], 0)[mask].cpu().numpy()
+        kind[np.cumsum(lengths) - 1] = 0  # a last token has not been read
         return {
             "tokens": self.text[here, : len(at)][mask].cpu().numpy().astype(np.uint16),
             "ids": self.ids[here, : len(at)][mask].cpu().numpy().astype(np.uint16),
             "logprobs": self.logprobs[here, : len(at)][mask].cpu().numpy(),
-            "told": told,
+            "kind": kind,
             "lengths": lengths,
         }
 
@@ -194,32 +196,33 @@ def gather(target: Path, seed: int, slots: int, device: torch.device) -> Iterato
         while True:
             begins, over, going, tokens = position + 1, list[int](), dict[int, Talk](), dict[int, list[int]]()
             for slot in np.flatnonzero(~running).tolist():
-                more = talks[slot].go_on(int(begins[slot]), last[slot] == board.end) if slot in talks else None
+                more = None
+                if slot in talks:
+                    more = talks[slot].next_turn(int(begins[slot]), last[slot] == board.end)
+                    over += [slot] if more is None else []
                 if more is None:
-                    if slot in talks:
-                        over.append(slot)
                     talks[slot] = ready.popleft() if ready else new()
                     more, begins[slot] = talks[slot].opening, 0
                 going[slot], tokens[slot] = talks[slot], more
             if over:
-                taken = board.take(over, position)
-                texts = np.split(taken["tokens"], np.cumsum(taken["lengths"])[:-1])
+                part = board.collect(over, position)
+                texts = np.split(part["tokens"], np.cumsum(part["lengths"])[:-1])
                 for text in texts[:READ_AGAIN]:
                     written.read(tokenizer.decode(text.tolist(), skip_special_tokens=False))
-                yield taken
-            board.give(begins, going, tokens)
+                yield part
+            board.feed(begins, going, tokens)
             for _ in range(LOOK):
                 board.step()
             while len(ready) < slots // 8:  # while a GPU is at it
                 ready.append(new())
-            position, running, last = board.look()
+            position, running, last = board.state()
 
 
 def write(path: Path, parts: list[dict[str, Array]]) -> None:
     """One shard: conversations end to end, each of so many tokens as `lengths` says.
 
-    tokens (n,) uint16; told (n,) uint8, 0 where nothing is known, else READ or SAID; ids (n, KEPT) uint16 and
-    logprobs (n, KEPT) float16: what was likely to follow each token.
+    tokens (n,) uint16; kind (n,) uint8, 0 where nothing is known, else GIVEN or GENERATED; ids (n, KEPT)
+    uint16 and logprobs (n, KEPT) float16: what was likely to follow each token.
     """
     with whole(path) as part, part.open("wb") as file:
         np.savez(file, **{name: np.concatenate([one[name] for one in parts]) for name in parts[0]})

@@ -28,7 +28,7 @@ from tools.embedded.muon import MATMUL
 from tools.embedded.network import Llama, Shape
 from tools.embedded.packed import Packed
 from tools.embedded.train import LONGEST_STEP, optimizers_of, update
-from tools.smollm2.answers import SAID
+from tools.smollm2.answers import GENERATED
 from tools.smollm2.rounding import rounded
 
 SHAPE = Shape(
@@ -38,7 +38,7 @@ RATES = (4e-3, 3e-3)  # of matrices, and of embeddings and norms
 WARMUP, LATE = 0.02, 0.5  # fractions of a run
 TOKENS = {"cpu": 4096, "cuda": 32768}  # of a step
 SHORTEST = 32  # tokens of a conversation, on average of those in a step at least
-READ_WEIGHT = 0.2  # of a token that the model has read, not written
+GIVEN_WEIGHT = 0.2  # of a token that the model was given
 CHECKPOINT_SECONDS, EVALUATED = 60.0, 200  # conversations
 HELD_OUT = 50  # one conversation in so many
 
@@ -63,7 +63,7 @@ class Answers:
 
         self.device = device
         self.tokens, self.ids = joined("tokens", np.int32), joined("ids", np.int32)
-        self.logprobs, self.told = joined("logprobs", np.float16), joined("told", np.uint8)
+        self.logprobs, self.kind = joined("logprobs", np.float16), joined("kind", np.uint8)
         lengths = np.concatenate([part["lengths"] for part in parts])
         begins = np.cumsum(lengths) - lengths
         held = np.arange(len(lengths)) % HELD_OUT == 0
@@ -101,8 +101,9 @@ def principal(target: Path) -> Tensor:
 
 
 def losses(hidden: Tensor, table: Tensor, p: Tensor, likely: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(cross-entropy, share refused), means of the rows by `weight` (rows,). hidden: (rows, width); p, likely:
-    (rows, KEPT)."""
+    """(cross-entropy, share refused), means of the rows by `weight` (rows,).
+
+    hidden: (rows, width); p, likely: (rows, KEPT)."""
     logits = hidden @ table.T
     total = logits.float().logsumexp(1, keepdim=True)
     logq = (logits.gather(1, likely).float() - total).clamp(min=-30.0)
@@ -119,13 +120,13 @@ def evaluate(draft: Llama, answers: Answers) -> str:
     with rounded(draft):
         for begin, length in answers.held[:: max(1, len(answers.held) // EVALUATED)]:
             here = slice(begin, begin + length)
-            said = (answers.told[here] == SAID).nonzero()[:, 0]
-            q = draft.logits(draft.hidden(answers.tokens[here][None])[0][said]).softmax(-1)
-            likely = answers.ids[here][said].long()
-            p = answers.logprobs[here][said].float().exp()
+            written = (answers.kind[here] == GENERATED).nonzero()[:, 0]
+            q = draft.logits(draft.hidden(answers.tokens[here][None])[0][written]).softmax(-1)
+            likely = answers.ids[here][written].long()
+            p = answers.logprobs[here][written].float().exp()
             right += float((q.argmax(-1) == likely[:, 0]).sum())
             overlap += float(torch.minimum(p, q.gather(1, likely)).sum())
-            rows += len(said)
+            rows += len(written)
     return f"held out: {right / rows:.3f} of first guesses right, {overlap / rows:.3f} accepted when sampled"
 
 
@@ -163,8 +164,8 @@ class Run:
     def step(self, answers: Answers, at: Tensor, packed: Packed) -> Tensor:
         """One update on the tokens at `at`; (cross-entropy, share refused) before it, still on the device."""
         done = self.seconds / (self.minutes * 60)
-        told = answers.told[at]
-        weight = torch.where(told == SAID, 1.0, READ_WEIGHT) * (told > 0)
+        written = answers.kind[at]
+        weight = torch.where(written == GENERATED, 1.0, GIVEN_WEIGHT) * (written > 0)
         p, likely = answers.logprobs[at].float().exp(), answers.ids[at].long()
         kind = torch.bfloat16 if self.device.type == "cuda" else MATMUL
         with rounded(self.draft, done > LATE):

@@ -13,7 +13,8 @@ from tools.embedded.network import Block, rotate
 
 
 class Layer:
-    """A block's weights, products of one input side by side, and its cache: (slots, room, heads, head dimension)."""
+    """A block's weights, products of one input side by side, and its cache: (slots, room, key/value heads,
+    head dimension)."""
 
     def __init__(self, block: Block, dtype: torch.dtype, slots: int, room: int) -> None:
         def joined(*names: str) -> Tensor:
@@ -53,8 +54,8 @@ class Teacher:
             heads = q.view(slots, kv, self.group, size)
             keys, values = layer.keys.transpose(1, 2), layer.values.transpose(1, 2)
             return F.scaled_dot_product_attention(heads, keys, values, attn_mask=mask).flatten(1)
-        # FlashAttention's kernel for texts of different lengths reads no more of the cache than there is to
-        # read. The heads that share keys are given to it as that many queries of one head.
+        # FlashAttention's kernel for texts of different lengths reads the filled part of the cache only. The
+        # heads that share keys are given to it as that many queries of one head.
         heads = q.view(slots, kv, self.group, size).transpose(1, 2).reshape(slots * self.group, kv, size)
         mixed = torch.ops.aten._flash_attention_forward(
             heads, layer.keys.view(-1, kv, size), layer.values.view(-1, kv, size),

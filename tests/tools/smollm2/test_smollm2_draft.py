@@ -45,15 +45,15 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_kept_is_what_the_model_says(shards: Path) -> None:
     """At each row the likeliest token is the one that plain decoding would have chosen there."""
     shard = np.load(shards / "shard-0-0000.npz")
-    tokens, lengths, told = shard["tokens"], shard["lengths"], shard["told"]
-    assert lengths.sum() == len(tokens) == len(told)
+    tokens, lengths, kind = shard["tokens"], shard["lengths"], shard["kind"]
+    assert lengths.sum() == len(tokens) == len(kind)
     assert shard["ids"].shape == shard["logprobs"].shape == (len(tokens), answers.KEPT)
-    known = told > 0
+    known = kind > 0
     assert (shard["logprobs"][known, 0] >= shard["logprobs"][known, 1]).all()
     with load(zoo.target_path(), drafters="none") as llm:
         for end, length in zip(np.cumsum(lengths)[:4], lengths[:4], strict=True):
             begin = end - length
-            assert told[begin : begin + answers.HEADER].sum() == told[end - 1] == 0
+            assert kind[begin : begin + answers.HEADER].sum() == kind[end - 1] == 0
             for row in begin + np.flatnonzero(known[begin:end])[[0, -1]]:
                 said = llm.generate([int(t) for t in tokens[begin : row + 1]], max_tokens=1, ignore_eos=True)
                 assert said.tokens[0] in shard["ids"][row, :2]  # llama.cpp rounds what it multiplies
@@ -62,7 +62,7 @@ def test_what_is_kept_is_what_the_model_says(shards: Path) -> None:
 def test_greedy_answers_are_the_likeliest_tokens_and_turns_end_where_they_should(shards: Path) -> None:
     shard = np.load(shards / "shard-0-0000.npz")
     ends = np.cumsum(shard["lengths"])
-    wrote = shard["told"] == answers.SAID
+    wrote = shard["kind"] == answers.GENERATED
     cuts = set()
     for begin, end in zip(ends - shard["lengths"], ends, strict=True):
         runs = np.diff(np.flatnonzero(np.diff(np.concatenate(([0], wrote[begin:end], [0])))))[::2]

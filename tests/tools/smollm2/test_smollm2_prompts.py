@@ -8,7 +8,9 @@ from tools.smollm2 import prompts
 
 
 def test_a_seed_asks_the_same_again_and_another_something_else() -> None:
-    first, again, other = (list(islice(prompts.conversations(seed, prompts.Written()), 60)) for seed in (3, 3, 4))
+    first, again, other = (
+        list(islice(prompts.conversations(seed, prompts.Written()), 60)) for seed in (3, 3, 4)
+    )
     assert first == again != other
 
 
