@@ -95,6 +95,8 @@ def write_gguf(
     }  # fmt: skip
     for field, value in fields.items():
         getattr(writer, f"add_{field}")(value)
+    if ftype not in ("F32", "F16", "BF16"):
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     tokenizer(writer)
     for key, array in tensors.items():
         if array.ndim == 2:

@@ -48,7 +48,7 @@ def tokenizer_of(file: Path) -> Any:
     types = fields["tokenizer.ggml.token_type"].contents()
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words: Any = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if fields["tokenizer.ggml.pre"].contents() == "smollm":  # each digit by itself
         words = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
     tokenizer.pre_tokenizer = words

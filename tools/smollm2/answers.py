@@ -129,11 +129,12 @@ class Slots:
         with torch.cuda.stream(stream):
             self._step()
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
+        graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._step()
         self.text.fill_(-1)  # what these two have written
-        return graph.replay
+        replay: Callable[[], None] = graph.replay
+        return replay
 
     def state(self) -> tuple[Array, Array, Array]:
         """Position, whether it runs, and last token of each slot."""
@@ -224,8 +225,19 @@ def write(path: Path, parts: list[dict[str, Array]]) -> None:
     tokens (n,) uint16; kind (n,) uint8, 0 where nothing is known, else GIVEN or GENERATED; ids (n, KEPT)
     uint16 and logprobs (n, KEPT) float16: what was likely to follow each token.
     """
+
+    def joined(name: str) -> Array:
+        return np.concatenate([one[name] for one in parts])
+
     with whole(path) as part, part.open("wb") as file:
-        np.savez(file, **{name: np.concatenate([one[name] for one in parts]) for name in parts[0]})
+        np.savez(
+            file,
+            tokens=joined("tokens"),
+            kind=joined("kind"),
+            ids=joined("ids"),
+            logprobs=joined("logprobs"),
+            lengths=joined("lengths"),
+        )
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ class Written:
     def read(self, conversation: str) -> None:
         """The first turns of a conversation as its template writes it. A turn that was cut ends with a sentence."""
         turns = [turn.split("<|im_end|>")[0] for turn in conversation.split("<|im_start|>")]
-        asked, told = (
+        asked, answers = (
             [turn[len(who) :] for turn in turns if turn.startswith(who)] for who in (USER, ASSISTANT)
         )
         if asked and 12 <= len(asked[0]) <= 700 and turns[1].startswith(STEERED):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ import torch
 
 from paceline import zoo
 from paceline.assemble import load
+from paceline.zoo.quantize import errors_only
+from tools.embedded.restore import tokenizer_of
 from tools.smollm2 import answers, draft, rounding
-from tools.smollm2.prompts import Conversation
+from tools.smollm2.prompts import Conversation, Written, conversations
 
 ASKED = [
     Conversation(None, ("def add(a, b):",), 0.0),
@@ -115,3 +118,27 @@ def test_weights_are_rounded_as_the_file_holds_them() -> None:
     kind = gguf.GGMLQuantizationType.Q4_0
     held = gguf.quants.dequantize(gguf.quants.quantize(weight.numpy(), kind), kind)
     assert np.array_equal(rounding.q4_0(weight).numpy(), held)
+
+
+def test_the_likeliest_are_those_of_a_search_through_all() -> None:
+    logits = torch.randn(7, 49152, generator=torch.Generator().manual_seed(0))
+    values, ids = answers.likeliest(logits, 32)
+    assert torch.equal(values, logits.topk(32).values)
+    assert torch.equal(logits.gather(1, ids), values)
+
+
+def test_prompts_are_read_as_llama_cpp_reads_them() -> None:
+    import llama_cpp
+
+    path = zoo.path("smollm2-draft")
+    tokenizer = tokenizer_of(path)
+    with errors_only():
+        theirs = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    for turn in (
+        "a  b\t12345 \u00fcn\u00efc\u00f6d\u00e9 \u6f22\u5b57 \U0001f642 'll don't\n\n\n  x 1.5e10",
+        *islice((t for c in conversations(0, Written()) for t in c.turns if t is not None), 100),
+    ):
+        text = f"<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n"
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert ids == theirs.tokenize(text.encode(), add_bos=False, special=True)
+        assert tokenizer.decode(ids, skip_special_tokens=False) == text
