@@ -56,7 +56,9 @@ class Same:
         self._rng, self._right = np.random.default_rng(0), right
         self.at = 0
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> NoMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> NoMemory:
         return NoMemory()
 
     def propose(self, batch: Sequence[tuple[NoMemory, Budget]]) -> list[DraftTree]:

@@ -64,7 +64,9 @@ class ModDrafter:
         self.n, self.least = n, least
         self.pool = np.full(PLACES, -1, np.int32)
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ModMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ModMemory:
         return ModMemory(self, prompt)
 
     def place(self, ngram: Sequence[int]) -> int:

@@ -115,7 +115,9 @@ class Right:
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Memory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> Memory:
         return NoMemory()
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:

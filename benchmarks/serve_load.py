@@ -1,6 +1,6 @@
 """`paceline serve` beside llama-server with its speculative modes: throughput, TPOT and first tokens.
 
-    python benchmarks/serve_load.py --server PATH [-m TARGET -md DRAFT] [--streams 1,4,8,16] [--rounds 2] [--md]
+    python benchmarks/serve_load.py --server PATH [-m TARGET -md DRAFT] [--streams 1,4,8,16] [--md]
     python benchmarks/serve_load.py --server PATH --size 1B --type Q4_0
 
 All servers run side by side on the same files, with as many sessions as the most streams, and take turns: at

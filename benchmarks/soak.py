@@ -58,7 +58,7 @@ class Soak:
         self.completed = ""
 
     def open_files(self) -> int:
-        return self.process.num_fds()
+        return int(self.process.num_fds())
 
     def memory(self) -> int:
         return int(self.process.memory_info().rss)

@@ -51,7 +51,7 @@ class Blind:
         self._drafter = drafter
         self.name, self.wants = drafter.name, drafter.wants
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Any:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = "") -> Any:
         return self._drafter.open(prompt, seed)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:

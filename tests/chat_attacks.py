@@ -72,6 +72,10 @@ ATTACKS = {
     "indent": ("{{ 'a\nb' | indent(1000000000) }}", TEXT),
     "indent lines": ("{{ ('\n' * 100000) | indent(100000, blank=true) }}", TEXT),
     "tojson indent": ("{{ messages | tojson(indent=1000000000) }}", "indents too far"),
+    "tojson separators": (BIG + "{{ range(100000) | list | tojson(separators=(b, b)) }}", TEXT),
+    "tojson in ASCII": ("{% set b = 'ü' * 5000000 %}{{ b | tojson(true) }}", TEXT),
+    "tojson in ASCII by name": ("{% set b = 'ü' * 5000000 %}{{ b | tojson(ensure_ascii=1) }}", TEXT),
+    "tojson separators that are none": ("{{ [1] | tojson(separators=1000000000) }}", "cannot be rendered"),
     "upper in map": ("{% set b = 'a' * 100000 %}{{ ([b] * 10000) | map('upper') | list | length }}", TEXT),
     "multiplied by a filter's name": (
         "{{ range(100000) | map('string') | map('center', 10000) | list }}",
@@ -115,6 +119,10 @@ ATTACKS = {
     "rounded up": ("{{ 5 | round(1000000000, 'ceil') }}", "rounds to too many digits"),
     # steps
     "nested loops": (LOOP * 3 + "{% endfor %}" * 3, STEPS),
+    "nested loops that are marked": (
+        "{% generation %}" + LOOP * 3 + "{% endfor %}" * 3 + "{% endgeneration %}",
+        STEPS,
+    ),
     "nested loops that write": (LOOP * 3 + "x{% endfor %}" * 3, STEPS),
     "loops that leave out all": (
         LOOP + "{% for j in range(100000) if false %}{% endfor %}{% endfor %}",

@@ -23,6 +23,7 @@ def write_llama(
     seed: int = 0,
     extra_tokens: tuple[str, ...] = (),
     added_tokens: tuple[str, ...] = (),
+    control_tokens: tuple[str, ...] = (),
     width: int = 64,
     layers: int = 2,
     heads: int = 4,
@@ -35,8 +36,9 @@ def write_llama(
     experts: int = 0,
 ) -> Path:
     """A byte-level model of about 100k parameters; `spread` sets how sharp its predictions are.
-    added_tokens: marked as their makers' own, as <think> is. experts: of a mixture, one for each token."""
-    tokens = [*byte_tokens(), "<|end|>", "ĠĠ", *extra_tokens, *added_tokens]
+    added_tokens: marked as their makers' own, as <think> is; control_tokens: as <|end|> is. experts: of a
+    mixture, one for each token."""
+    tokens = [*byte_tokens(), "<|end|>", "ĠĠ", *extra_tokens, *added_tokens, *control_tokens]
     random = np.random.default_rng(seed)
     writer = GGUFWriter(path, arch)
     writer.add_name("random")
@@ -53,7 +55,7 @@ def write_llama(
         metadata = {f"{arch}.expert_count": experts, f"{arch}.expert_used_count": 1} | (metadata or {})
     for key, value in (metadata or {}).items():
         {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)](key, value)
-    _add_bytes(writer, tokens, len(added_tokens))
+    _add_bytes(writer, tokens, len(added_tokens), len(control_tokens))
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     if not vocab_only:
@@ -132,14 +134,16 @@ def write_mamba(path: Path, *, seed: int = 0, width: int = 32, layers: int = 2) 
     return path
 
 
-def _add_bytes(writer: GGUFWriter, tokens: list[str], added: int = 0) -> None:
-    """A byte-level vocabulary, whose 257th token ends a text; the last so many are the makers' own."""
+def _add_bytes(writer: GGUFWriter, tokens: list[str], added: int = 0, controls: int = 0) -> None:
+    """A byte-level vocabulary, whose 257th token ends a text; the last so many are the makers' own, and
+    control tokens."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    normal = len(tokens) - 257 - added
+    normal = len(tokens) - 257 - added - controls
     kinds = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] + [TokenType.NORMAL] * normal
-    writer.add_token_types([*kinds, *[TokenType.USER_DEFINED] * added])
+    kinds += [TokenType.USER_DEFINED] * added + [TokenType.CONTROL] * controls
+    writer.add_token_types(kinds)
     writer.add_token_merges(["Ġ Ġ"])
     writer.add_bos_token_id(256)
     writer.add_eos_token_id(256)

@@ -40,7 +40,9 @@ class HeadDrafter:
     def __init__(self, like: ToyTarget) -> None:
         self._like = like
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> HeadMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> HeadMemory:
         return HeadMemory(prompt)
 
     def propose(self, batch: Sequence[tuple[HeadMemory, Budget]]) -> list[DraftTree]:

@@ -55,7 +55,7 @@ class Changed:
         self._drafter, self._change = drafter, change
         self.name, self.wants = drafter.name, drafter.wants
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Any:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = "") -> Any:
         return self._drafter.open(prompt, seed)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:

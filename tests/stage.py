@@ -84,7 +84,9 @@ class Prompter:
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Place:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> Place:
         return Place(text_of(int(prompt[0]) * V + int(prompt[1])))
 
     def propose(self, batch: Sequence[tuple[Place, Budget]]) -> list[DraftTree]:

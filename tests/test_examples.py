@@ -30,6 +30,19 @@ def example(name: str, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_the_example_of_other_engines_prints_commands_and_a_refusal_and_drafts() -> None:
+    done = example("engines.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    *commands, refused, steps, _ = done.stdout.splitlines()
+    assert [line.split()[:2] for line in commands] == [["vllm", "serve"]] * 2 + [["sglang", "serve"]] * 2
+    assert refused.startswith("refused: SGLang: speculative_accept_threshold_acc 0.5 accepts more")
+    found = re.fullmatch(r"(\d+) steps for 210 tokens, (\d+) of (\d+) drafted tokens accepted", steps)
+    assert found is not None
+    taken, accepted, drafted = map(int, found.groups())
+    assert taken + accepted in (210, 211)  # after the last draft the text may end before a token of its own
+    assert 100 < accepted <= drafted
+
+
 def lab(name: str) -> list[str]:
     """The lines of a script of the lab, asked for few tokens."""
     done = example(f"lab/{name}", "-n", "24", "-t", "1")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
+import re
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
 from importlib import import_module
@@ -41,6 +45,28 @@ def noise(seed: int, n: int) -> list[int]:
 
 def test_vllm_finds_the_class_by_its_name() -> None:
     assert import_module("paceline.vllm").Portfolio is Portfolio  # as create_custom_proposer does
+
+
+def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
+    # vLLM 0.33 wants another llguidance than we do: there Paceline is installed without what it depends on.
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    names = {re.split("[<>=]", line)[0].replace("-", "_") for line in project["dependencies"]} - {"numpy"}
+    assert len(names) > 5
+    code = f"""if True:
+        import sys
+        for name in {sorted(names | {"pynvml"})}:
+            sys.modules[name] = None
+        from vllm_runner import *
+        from paceline.vllm import Portfolio
+        runner = Runner(Portfolio(vllm_config()))
+        request = runner.add(Served([1, 2, 3, 4] * 4, [1, 2, 3, 4] * 4))
+        runner.run()
+        print(request.accepted > 10)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_of_text_that_repeats_itself_most_drafts_are_accepted() -> None:
@@ -143,6 +169,16 @@ def test_steps_that_vllm_did_not_show_are_made_up_for(monkeypatch: pytest.Monkey
     assert request.accepted > 25
 
 
+def test_requests_of_one_prompt_are_told_apart_by_what_they_say() -> None:
+    runner, prompt = Runner(Portfolio(vllm_config(n_draft=6))), noise(1, 100)
+    first = runner.add(Served(prompt, prompt[10:60]))
+    second = runner.add(Served(prompt, prompt[40:90]))
+    runner.step()
+    runner.swap(0, 1)
+    runner.run()
+    assert min(first.accepted, second.accepted) > 35
+
+
 def test_what_an_ended_request_said_is_drafted_for_the_next_one() -> None:
     runner = Runner(Portfolio(vllm_config(n_draft=8)))
     answer = noise(1, 60)
@@ -152,6 +188,16 @@ def test_what_an_ended_request_said_is_drafted_for_the_next_one() -> None:
     second = runner.add(Served(noise(3, 8), answer))
     runner.run()
     assert second.accepted > 40
+
+
+def test_requests_are_kept_apart_where_that_is_asked_for() -> None:
+    runner = Runner(Portfolio(vllm_config(n_draft=8, paceline={"learn": False})))
+    answer = noise(1, 60)
+    runner.add(Served(noise(2, 8), answer))
+    runner.run()
+    second = runner.add(Served(noise(3, 8), answer))
+    runner.run()
+    assert second.drafted == 0
 
 
 def test_requests_that_ended_are_forgotten() -> None:

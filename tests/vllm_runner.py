@@ -1,5 +1,5 @@
-"""vLLM's side of a drafter's class, as its first model runner has it (vllm 0.33, v1/worker/gpu_model_runner.py
-and gpu_input_batch.py): arrays of texts, rows that move, prompts that are read in parts, greedy verification.
+"""vLLM's side of a drafter's class, as its first model runner has it (0.33, v1/worker/gpu_model_runner.py,
+gpu_input_batch.py): arrays of texts, rows that move, prompts that are read in parts, greedy verification.
 
 Texts are known beforehand: what a greedy target says does not depend on drafts."""
 

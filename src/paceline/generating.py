@@ -63,7 +63,7 @@ def hf_generate(
     check(generation_config)
     loaded = loaded_for(model, Drafting(drafters=tuple(drafters), **(drafting or {})), draft_model)
     engine: Any = loaded.engine
-    target: Any = Processed(engine, logits_processor) if logits_processor else engine
+    target: Any = Processed(engine, logits_processor, input_ids.device) if logits_processor else engine
     sampling = Sampling(temperature=1.0 if generation_config.do_sample else 0.0)
     prompts = unpadded(input_ids, given.get("attention_mask"))
     limit = int(generation_config.max_length)
@@ -162,33 +162,35 @@ class Stop:
 
 
 class Processed:
-    """A target whose logits have been through transformers' processors."""
+    """A target whose logits have been through transformers' processors, which work on the prompt's device."""
 
-    def __init__(self, target: Any, processors: Any) -> None:
-        self._target, self._processors = target, processors
+    def __init__(self, target: Any, processors: Any, device: Any) -> None:
+        self._target, self._processors, self._device = target, processors, device
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
 
     def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> list[Forward]:
+        how = (self._processors, self._device)
         outs = self._target.forward(batch, want)
         return [
-            out if isinstance(tree, int) else ProcessedRows(out, session, tree, self._processors)
+            out if isinstance(tree, int) else ProcessedRows(out, session, tree, *how)
             for out, (session, tree) in zip(outs, batch, strict=True)
         ]
 
 
 class ProcessedRows(Answers):
-    def __init__(self, out: Any, session: Session, tree: DraftTree, processors: Any) -> None:
+    def __init__(self, out: Any, session: Session, tree: DraftTree, processors: Any, device: Any) -> None:
         super().__init__(out.computed, out.features)
-        self._out, self._session, self._tree, self._processors = out, session, tree, processors
+        self._out, self._session, self._tree = out, session, tree
+        self._processors, self._device = processors, device
 
     def logits(self, row: int) -> Any:
         import torch
 
         ids = [*self._session.tokens, *self._tree.path_tokens(row - 1)]
-        scores = torch.from_numpy(self._out.logits(row).copy())[None]
-        return self._processors(torch.tensor([ids]), scores)[0].numpy()
+        scores = torch.from_numpy(self._out.logits(row).copy())[None].to(self._device)
+        return self._processors(torch.tensor([ids], device=self._device), scores)[0].cpu().numpy()
 
 
 def answer(input_ids: Any, texts: Sequence[Sequence[int]], config: Any) -> Any:

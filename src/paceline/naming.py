@@ -27,6 +27,14 @@ def file_of(text: str | os.PathLike[str]) -> Path:
     return path_of(reference) if reference.kind == PATH else held(text, reference)[0].path
 
 
+def default_name(target: str) -> str:
+    """What a server calls it: smollm2 for zoo:smollm2, the file's stem for a path."""
+    if target.startswith("zoo:"):
+        return target.removeprefix("zoo:")
+    path = Path(target)
+    return path.stem if path.suffix == ".gguf" else target
+
+
 def for_transformers(text: str) -> Path:
     """What hf:NAME means: the folder of a model, of the hub's cache too; or still with the prefix, since
     another engine would open it, a GGUF file. Raises UsageError where it is not on this machine."""

@@ -265,7 +265,9 @@ class Rogue:
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> object:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> object:
         return NONE.open(prompt, seed)
 
     def propose(self, batch: Sequence[object]) -> list[DraftTree]:
@@ -315,7 +317,7 @@ def test_requests_that_cannot_be_served_are_refused(prompt: list[int], n: int, c
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_a_drafter_that_fails_to_open_leaves_no_session_open(error: type[BaseException]) -> None:
     class Broken(NoDrafter):
-        def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> object:  # type: ignore[override]
+        def open(self, prompt: Sequence[int], seed: int, *_: object) -> object:  # type: ignore[override]
             raise error("no room")
 
     class Counting(ToyTarget):

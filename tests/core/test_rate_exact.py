@@ -59,7 +59,7 @@ class Ranked:
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Any:
+    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = "") -> Any:
         return LookupDrafter().open(prompt, seed)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:

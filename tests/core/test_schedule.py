@@ -192,7 +192,9 @@ def test_a_pass_that_fails_ends_those_in_it_and_the_next_go_on() -> None:
 
 def test_a_drafter_that_cannot_open_fails_its_request_only() -> None:
     class Shy(NoDrafter):
-        def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Any:
+        def open(
+            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+        ) -> Any:
             if seed == 1:
                 raise RuntimeError("no room")
             return super().open(prompt, seed, session)

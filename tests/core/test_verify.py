@@ -226,7 +226,9 @@ class Scripted:
     def __init__(self, tree: DraftTree) -> None:
         self._tree = tree
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ScriptedMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ScriptedMemory:
         return ScriptedMemory(self._tree)
 
     def propose(self, batch: Sequence[tuple[ScriptedMemory, Budget]]) -> list[DraftTree]:

@@ -461,7 +461,9 @@ def test_a_copier_that_cannot_open_leaves_the_draft_models_session_closed() -> N
             return session
 
     class Full(LookupDrafter):
-        def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookupMemory:
+        def open(
+            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+        ) -> LookupMemory:
             raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"):

@@ -46,7 +46,9 @@ class Saying:
         self.n = n
         self.learned: list[list[int]] = []
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookupMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> LookupMemory:
         return LookupMemory(prompt, 1, 1)
 
     def propose(self, batch: Sequence[tuple[LookupMemory, Budget]]) -> list[DraftTree]:
@@ -113,12 +115,16 @@ def test_a_later_drafter_that_cannot_open_leaves_the_earlier_closed() -> None:
     opened: list[LookupMemory] = []
 
     class Noting(LookupDrafter):
-        def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookupMemory:
+        def open(
+            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+        ) -> LookupMemory:
             opened.append(super().open(prompt, seed))
             return opened[-1]
 
     class Full(LookupDrafter):
-        def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookupMemory:
+        def open(
+            self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+        ) -> LookupMemory:
             raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"):

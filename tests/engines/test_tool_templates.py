@@ -1,4 +1,4 @@
-"""Tools through chat templates: what transformers renders, what a template makes use of, and doing without."""
+"""Tools through chat templates: as transformers renders them, what a template uses, and doing without."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from paceline.engines.conversation import Message, Tool, conversation
 from paceline.engines.tool_calls import parsed
 from paceline.engines.tool_formats import GENERIC, HERMES, format_of
 from paceline.engines.tool_support import fitted, support
-from tool_templates import CHATML, DEEPSEEK, DEEPSEEK_FENCED, MISTRAL, NO_SYSTEM, TEMPLATES, tokenizer_of
+from tool_templates import CHATML, NO_SYSTEM, TEMPLATES, tokenizer_of
 
 WEATHER: Tool = {
     "type": "function",
     "function": {
         "name": "weather",
-        "description": "The weather in a town <today> & \"tomorrow\", e.g. in Köln.",
+        "description": 'The weather in a town <today> & "tomorrow", e.g. in Köln.',
         "parameters": {
             "type": "object",
             "properties": {
@@ -33,7 +33,11 @@ WEATHER: Tool = {
 }
 TIME: Tool = {
     "type": "function",
-    "function": {"name": "time_now", "description": "The time.", "parameters": {"type": "object", "properties": {}}},
+    "function": {
+        "name": "time_now",
+        "description": "The time.",
+        "parameters": {"type": "object", "properties": {}},
+    },
 }
 TOOLS = [WEATHER, TIME]
 ASKED: Message = {"role": "user", "content": "Is it raining in Köln?"}
@@ -87,7 +91,9 @@ def taken(name: str, messages: list[Message]) -> tuple[list[Message], list[Tool]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@pytest.mark.parametrize("variables", [{}, {"enable_thinking": False, "documents": [{"title": "a", "text": "b"}]}])
+@pytest.mark.parametrize(
+    "variables", [{}, {"enable_thinking": False, "documents": [{"title": "a", "text": "b"}]}]
+)
 def test_what_is_rendered_is_what_transformers_renders(name: str, variables: dict[str, Any]) -> None:
     pytest.importorskip("transformers")
     from transformers.utils.chat_template_utils import render_jinja_template
@@ -110,7 +116,15 @@ def test_what_is_rendered_is_what_transformers_renders(name: str, variables: dic
 def test_json_is_written_as_transformers_writes_it() -> None:
     pytest.importorskip("transformers")
     says: list[Message] = [{"role": "user", "content": "ü<&'", "b": [1, {"z": None, "a": 1.5}]}]
-    for options in ("", "indent=2", "ensure_ascii=true", "separators=(',', ':')", "sort_keys=true", "true", "false, 2"):
+    for options in (
+        "",
+        "indent=2",
+        "ensure_ascii=true",
+        "separators=(',', ':')",
+        "sort_keys=true",
+        "true",
+        "false, 2",
+    ):
         template = "{{ messages | tojson(" + options + ") }}{{ documents }}{{ tools }}"
         theirs = tokenizer_of(template).apply_chat_template(says, tokenize=False)
         assert render(template, says) == theirs
@@ -127,7 +141,11 @@ def test_a_template_for_tools_is_known_for_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
-    said: Message = {"role": "assistant", "content": None, "tool_calls": [CALL, call("time_now", "{}", "functions.time_now:1")]}
+    said: Message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [CALL, call("time_now", "{}", "functions.time_now:1")],
+    }
     if name == "llama3":  # one at a time
         del said["tool_calls"][1:]
     turns = conversation([ASKED, said])
@@ -139,7 +157,15 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
     whole = render(template, messages, tools, {"add_generation_prompt": False}, bos="<s>", eos="</s>")
     assert whole.startswith(prompt)
     written = whole[len(prompt) :]
-    for end in ("</s>", "<|im_end|>\n", "<|im_end|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "<|end_of_text|>\n", "<|END_OF_TURN_TOKEN|>"):
+    for end in (
+        "</s>",
+        "<|im_end|>\n",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<｜end▁of▁sentence｜>",
+        "<|end_of_text|>\n",
+        "<|END_OF_TURN_TOKEN|>",
+    ):
         written = written.removesuffix(end)
     answer = parsed(format_of(template), TOOLS, written)
     assert answer.content == ""
@@ -151,24 +177,25 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
 
 
 def test_arguments_are_text_where_a_template_wants_text() -> None:
-    messages, _ = fitted(support(Templated(DEEPSEEK_FENCED)), TURNS, TOOLS)
+    messages, _ = fitted(support(Templated(TEMPLATES["deepseek-fenced"])), TURNS, TOOLS)
     assert messages[1]["tool_calls"][0]["function"]["arguments"] == CALL["function"]["arguments"]
     assert messages[1]["content"] is None
 
 
 def test_content_is_empty_where_a_template_would_spell_none() -> None:
     for shown in ("{{- '<｜Assistant｜></think>' + message['content'] }}", "{{- message.get('content') }}"):
-        template = DEEPSEEK.replace("{{- '<｜Assistant｜></think>' + (message['content'] or '') }}", shown)
-        assert template != DEEPSEEK
+        given = TEMPLATES["deepseek"]
+        template = given.replace("{{- '<｜Assistant｜></think>' + (message['content'] or '') }}", shown)
+        assert template != given
         can = support(Templated(template))
         assert can.native
         assert fitted(can, TURNS, TOOLS)[0][1]["content"] == ""
 
 
 def test_what_a_template_refuses_is_told() -> None:
-    messages, tools = fitted(support(Templated(MISTRAL)), TURNS, TOOLS)
+    messages, tools = fitted(support(Templated(TEMPLATES["mistral"])), TURNS, TOOLS)
     with pytest.raises(ModelError, match="ids have 9 letters"):
-        render(MISTRAL, messages, tools)
+        render(TEMPLATES["mistral"], messages, tools)
 
 
 @pytest.mark.parametrize("template", [CHATML, ""])
@@ -203,7 +230,10 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
         ("weather", {"town": 'Köln "am Rhein"', "days": 2})
     ]
     assert results["role"] == "user"
-    assert results["content"] == '<tool_response>\n{"rain": true}\n</tool_response>\n<tool_response>\n2\n</tool_response>'
+    assert (
+        results["content"]
+        == '<tool_response>\n{"rain": true}\n</tool_response>\n<tool_response>\n2\n</tool_response>'
+    )
     assert len(messages) == 4 + system
 
 
@@ -211,7 +241,10 @@ def test_tools_that_nobody_can_be_told_of_are_refused() -> None:
     can = support(Templated(NO_SYSTEM))
     with pytest.raises(UsageError, match="no user says anything"):
         fitted(can, [{"role": "assistant", "content": "Hi."}], TOOLS)
-    assert fitted(can, [{"role": "assistant", "content": "Hi."}], []) == ([{"role": "assistant", "content": "Hi."}], None)
+    assert fitted(can, [{"role": "assistant", "content": "Hi."}], []) == (
+        [{"role": "assistant", "content": "Hi."}],
+        None,
+    )
 
 
 def test_a_template_that_drops_calls_is_not_half_used() -> None:
@@ -225,12 +258,16 @@ def test_a_template_that_drops_calls_is_not_half_used() -> None:
 
 
 def test_the_format_is_chosen_by_the_template() -> None:
-    assert {name: format_of(template).name for name, template in TEMPLATES.items()} == {name: name for name in TEMPLATES}
+    assert {name: format_of(template).name for name, template in TEMPLATES.items()} == {
+        name: name for name in TEMPLATES
+    }
     assert format_of(CHATML) == GENERIC
 
 
 def test_the_budget_grows_with_nested_values() -> None:
-    deep: dict[str, Any] = {f"p{n}": {"type": "object", "properties": {"x": {"type": "string"}}} for n in range(500)}
+    deep: dict[str, Any] = {
+        f"p{n}": {"type": "object", "properties": {"x": {"type": "string"}}} for n in range(500)
+    }
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": deep}}}
     template = (
         "{% macro show(props) %}{% for k, v in props.items() %}{% for n in range(150) %}{% endfor %}{{ k }}"
@@ -242,4 +279,20 @@ def test_the_budget_grows_with_nested_values() -> None:
     with pytest.raises(ModelError, match="ran for too long"):
         render("{% for a in range(1000) %}{% for n in range(1000) %}{% endfor %}{% endfor %}", says)
     long = [{"role": "user", "content": "", "documents": ["x" * 2_000_000]}]
-    assert len(render("{% for n in range(20) %}{{ messages[0].documents[0] }}{% endfor %}", long)) == 40_000_000
+    assert (
+        len(render("{% for n in range(20) %}{{ messages[0].documents[0] }}{% endfor %}", long)) == 40_000_000
+    )
+
+
+def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:
+    pytest.importorskip("transformers")
+    from paceline.engines.hf.text import HfText
+
+    tokenizer = tokenizer_of({"default": CHATML, "tool_use": TEMPLATES["hermes"]})
+    text = HfText(tokenizer, len(tokenizer))
+    assert text.template() == CHATML
+    assert support(text).format == HERMES
+    assert support(text).native
+    theirs = tokenizer.apply_chat_template([ASKED], tools=TOOLS, tokenize=False, add_generation_prompt=True)
+    assert text.render([ASKED], TOOLS) == theirs
+    assert text.render([ASKED]) == render(CHATML, [ASKED])

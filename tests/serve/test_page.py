@@ -242,6 +242,8 @@ def test_the_live_view_tells_what_the_server_tells(browser: Browser) -> None:
         assert live.get_by_text("2 of 8 slots").is_visible()
         assert live.get_by_text("3 of 64 places").is_visible()
         assert live.get_by_text("Up for 2 h 3 min.").is_visible()
+        stand_in.live = {**LIVE, "running": 0, "tokens_per_second": 3.0}
+        expect(page.locator("#against-plain")).to_have_text("Plain decoding: 22 tokens/s.")
         stand_in.live = {
             **LIVE,
             "drafted": {"suffix": 1, "new": 4},

@@ -14,7 +14,7 @@ from paceline.lab.workload import FOLDER
 from suite_items import NAMES, REAL, SIZES, of, text
 from tools import real_sources, suites, toy_suites
 from tools.embedded.corpus import docstrings, held_out, topics
-from tools.smollm2 import prompts
+from tools.smollm2.topics import MODULES
 
 pytestmark = pytest.mark.skipif(
     platform.python_version() != "3.11.7", reason="made of CPython 3.11.7's library"
@@ -98,7 +98,7 @@ def test_full_texts_are_the_language_reference() -> None:
 
 def test_a_real_models_texts_are_of_modules_that_its_draft_was_not_taught() -> None:
     """Those modules are inside of packages, and named by none of the prompts."""
-    taught = set(prompts.MODULES)
+    taught = set(MODULES)
     assert not {name.replace("/", ".") for name in real_sources.MODULES} & taught
     assert all(
         "/" in name for name in real_sources.MODULES

@@ -74,14 +74,19 @@ def write_gguf(
     name: str,
     description: str,
     tokenizer: Callable[[Any], object],
+    ftype: str = "F32",
 ) -> None:
-    """Write float32 tensors with the metadata that llama.cpp and transformers read. tokenizer: adds its own
-    to a gguf.GGUFWriter."""
+    """Write float32 tensors with the metadata that llama.cpp and transformers read.
+
+    tokenizer: adds its own to a gguf.GGUFWriter. ftype: of the matrices, one that gguf can write.
+    """
     import gguf
+
+    kind = gguf.GGMLQuantizationType[ftype]
 
     writer = gguf.GGUFWriter(str(out), "llama")
     fields = {
-        "name": name, "description": description, "license": "apache-2.0", "file_type": FTYPES["F32"],
+        "name": name, "description": description, "license": "apache-2.0", "file_type": FTYPES[ftype],
         "context_length": shape.context, "embedding_length": shape.width, "block_count": shape.blocks,
         "feed_forward_length": shape.feed_forward, "head_count": shape.heads, "head_count_kv": shape.kv_heads,
         "key_length": shape.head_dim, "value_length": shape.head_dim, "vocab_size": shape.vocab,
@@ -90,9 +95,14 @@ def write_gguf(
     }  # fmt: skip
     for field, value in fields.items():
         getattr(writer, f"add_{field}")(value)
+    if ftype not in ("F32", "F16", "BF16"):
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     tokenizer(writer)
     for key, array in tensors.items():
-        writer.add_tensor(key, array)
+        if array.ndim == 2:
+            writer.add_tensor(key, gguf.quants.quantize(array, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(key, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -20,7 +20,7 @@ MATMUL = torch.bfloat16 if FAST else torch.float32
 def orthogonalize(g: Tensor, steps: int = 5) -> Tensor:
     """Nearest semi-orthogonal matrices to the stack `g` (n, rows, columns), rows <= columns, about."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = g.to(MATMUL)
+    x = g.to(torch.bfloat16 if g.is_cuda else MATMUL)
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(steps):
         gram = x @ x.mT

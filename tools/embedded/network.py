@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from torch import Tensor, nn
 
+from tools.embedded.packed import Packed
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -84,7 +86,9 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.ffn_up = nn.Linear(shape.width, shape.feed_forward, bias=False)
         self.ffn_down = nn.Linear(shape.feed_forward, shape.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: Past | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, past: Past | None = None, packed: Packed | None = None
+    ) -> Tensor:
         batch, length, _ = x.shape
         h = self.attn_norm(x)
         q, k, v = (part(h).view(batch, length, -1, self.shape.head_dim).transpose(1, 2)
@@ -97,7 +101,10 @@ class Block(nn.Module):  # type: ignore[misc]  # torch is untyped here
             q = q.reshape(batch, self.shape.kv_heads, group, -1)
         else:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
+        if packed:
+            mixed = packed.attend(q, k, v)
+        else:
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
         mixed = mixed.reshape(batch, self.shape.heads, length, -1).transpose(1, 2)
         x = x + self.attn_output(mixed.reshape(batch, length, -1))
         h = self.ffn_norm(x)
@@ -125,16 +132,18 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is untyped here
             if name.endswith(("attn_output.weight", "ffn_down.weight")):
                 nn.init.zeros_(weight)
 
-    def hidden(self, ids: Tensor, past: list[Past] | None = None) -> Tensor:
+    def hidden(self, ids: Tensor, past: list[Past] | None = None, packed: Packed | None = None) -> Tensor:
         """States (batch, length, width) before the output matrix.
 
         With `past` (one a block) the ids come after its tokens: any number of the first, then one at a time.
+        With `packed` they are one row, of texts of their own.
         """
         begin = past[0].tokens if past else 0
-        cos, sin = (table[begin : begin + ids.shape[1]] for table in (self.cos, self.sin))
+        at = packed.positions if packed else slice(begin, begin + ids.shape[1])
+        cos, sin = self.cos[at], self.sin[at]
         x = self.token_embd(ids)
         for i, block in enumerate(self.blk):
-            x = block(x, cos, sin, past[i] if past else None)
+            x = block(x, cos, sin, past[i] if past else None, packed)
         return self.output_norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:

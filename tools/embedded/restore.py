@@ -14,7 +14,6 @@ import numpy as np
 
 from paceline.system.whole import whole
 from paceline.zoo import models_dir
-from tools.embedded.corpus import END
 from tools.embedded.network import DRAFT, TARGET, Shape
 
 Array = np.ndarray[Any, Any]
@@ -40,17 +39,22 @@ def weights_of(file: Path, shape: Shape) -> dict[str, Array]:
 
 
 def tokenizer_of(file: Path) -> Any:
-    """The file's byte-level BPE as a `tokenizers.Tokenizer`."""
+    """The file's byte-level BPE, of the kinds `gpt-2` and `smollm`, as a `tokenizers.Tokenizer`."""
     import gguf
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     fields = gguf.GGUFReader(file).fields
     tokens = fields["tokenizer.ggml.tokens"].contents()
+    types = fields["tokenizer.ggml.token_type"].contents()
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
     tokenizer = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words: Any = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if fields["tokenizer.ggml.pre"].contents() == "smollm":  # each digit by itself
+        words = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+    tokenizer.pre_tokenizer = words
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(END, special=True)])
+    control = [token for token, kind in zip(tokens, types, strict=True) if kind == gguf.TokenType.CONTROL]
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in control])
     return tokenizer
 
 

@@ -1,215 +1,242 @@
 """Gather what the real model answers, and what else it would have said: `python -m tools.smollm2.answers`.
 
-Conversations of `prompts.py` run side by side in one llama.cpp context, in F32 (the file's own weights,
-unpacked): the answers and the turns that the model writes itself are sampled among its 32 likeliest tokens or
-greedy, and at each of their tokens the likeliest are kept with their log-probabilities. A shard is written
-whole; a run that was stopped goes on with the next one. Run one process a core, each with its own `--seed`.
+Conversations of `prompts.py` run side by side (`teacher.py`), one token of each a pass, whether it is read or
+written: so every pass is the same work, on a GPU one CUDA graph. Answers and the turns that the model writes
+itself are sampled among its 32 likeliest tokens, or greedy; at each token, read or written, the 12 likeliest
+are kept with their log-probabilities. What the model has asked and answered goes into later conversations.
+A shard is written whole; a run that was stopped goes on with the next one.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import torch
+from torch import Tensor
 
 from paceline.system.whole import whole
-from paceline.zoo.quantize import errors_only, quantize
-from tools.smollm2.prompts import Conversation, conversations
+from tools.embedded.restore import tokenizer_of
+from tools.smollm2.prompts import Conversation, Written, conversations
+from tools.smollm2.teacher import Teacher
 
-TOP = 32  # likeliest tokens that are kept
-SLOTS, ROOM = 64, 1024  # conversations at once, and tokens of each
+DRAWN, KEPT = 32, 12  # likeliest tokens that one is drawn from, and that are kept
+SLOTS, ROOM = 2048, 1536  # conversations at once, and tokens of each: 72 GB of an H200
 LONGEST = 320  # tokens of an answer
 LONGEST_QUESTION = 160  # of a turn that the model writes
-LONGEST_PROMPT = 520  # of all that comes before an answer
-BATCH = 512
+LONGEST_PROMPT = 1040  # of all that comes before an answer
+LOOK = 16  # passes between two looks at what has ended
 HEADER = 20  # tokens of the system prompt that are always alike
-SHARD = 20_000  # tokens with their likeliest, in a file
+SHARD = 2_000_000  # tokens, in a file
+READ_AGAIN = 4  # conversations of a look whose text is kept for later ones
 END = "<|im_end|>"
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"  # as the chat template has it
+USER, ASSISTANT = "<|im_start|>user\n", "<|im_start|>assistant\n"
+GIVEN, GENERATED = 1, 2  # who has written the token behind one: `kind` in a shard
 
 Array = np.ndarray[Any, Any]
+Encode = Callable[[str], list[int]]
 
 
-def unpacked(source: Path, folder: Path) -> Path:
-    """`source` as F32: faster over many rows, and the same for whatever is made from it."""
-    out = folder / "target-F32.gguf"
-    if not out.exists():
-        with whole(out) as part:
-            quantize(source, part, "F32", name=out)
-    return out
+class Talk:
+    """A conversation on its way: its turns, who writes what comes next, and where that is cut."""
 
-
-class Teacher:
-    """One llama.cpp context of SLOTS sequences, on one thread: two that wait for each other lose."""
-
-    def __init__(self, path: Path) -> None:
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_seq_max, params.kv_unified = SLOTS * ROOM, SLOTS, False
-        params.n_batch = params.n_ubatch = BATCH
-        params.n_threads = params.n_threads_batch = 1
-        with errors_only() as said:
-            llama_cpp.llama_backend_init()
-            self.model = llama_cpp.llama_model_load_from_file(
-                os.fsencode(path), llama_cpp.llama_model_default_params()
-            )
-            if not self.model:
-                raise SystemExit(f"llama.cpp could not load {path}: {'; '.join(said)}")
-            self.context = llama_cpp.llama_init_from_model(self.model, params)
-        self.vocab = llama_cpp.llama_model_get_vocab(self.model)
-        self.tokens = llama_cpp.llama_vocab_n_tokens(self.vocab)
-        self.batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
-
-    def tokenize(self, text: str) -> list[int]:
-        raw = text.encode()
-        out = (llama_cpp.llama_token * (len(raw) + 8))()
-        n = llama_cpp.llama_tokenize(self.vocab, raw, len(raw), out, len(out), False, True)
-        return list(out[:n])
-
-    def forget(self, slot: int) -> None:
-        llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self.context), slot, -1, -1)
-
-    def decode(self, rows: list[tuple[int, int, int, bool]]) -> Array:
-        """rows: (token, position, slot, whether its logits are asked for), BATCH at most.
-        Returns (rows asked for, tokens)."""
-        batch = self.batch
-        batch.n_tokens = len(rows)
-        for i, (token, position, slot, asked) in enumerate(rows):
-            batch.token[i], batch.pos[i], batch.logits[i] = token, position, int(asked)
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, slot
-        if llama_cpp.llama_decode(self.context, batch):
-            raise SystemExit("llama.cpp could not decode a batch")
-        n_asked = sum(row[3] for row in rows)
-        return np.ctypeslib.as_array(llama_cpp.llama_get_logits(self.context), (n_asked, self.tokens))
-
-
-class Slot:
-    """A conversation on its way: which tokens have been read, which wait, and who writes what comes next."""
-
-    def __init__(self, teacher: Teacher, talk: Conversation) -> None:
-        self.teacher, self.talk = teacher, talk
-        self.tokens: list[int] = []
-        self.likeliest: list[tuple[int, Array, Array]] = []  # position of the row, ids, log-probabilities
-        self.waiting: list[int] = []  # tokens to be read
+    def __init__(self, encode: Encode, talk: Conversation) -> None:
+        self.encode, self.talk = encode, talk
         self.turns = list(talk.turns)
         self.asking = False
-        self.written = 0
-        self.done = False
-        self.say(f"<|im_start|>system\n{talk.system or SYSTEM}{END}\n")
-        self.next_turn()
-
-    def say(self, text: str) -> None:
-        self.waiting += self.teacher.tokenize(text)
-
-    def next_turn(self) -> None:
-        turn = self.turns.pop(0)
-        self.asking, self.written = turn is None, 0
-        self.say("<|im_start|>user\n" + (f"{turn}{END}\n<|im_start|>assistant\n" if turn is not None else ""))
-        if len(self.tokens) + len(self.waiting) > LONGEST_PROMPT:
-            self.done = True
+        self.limit = 0
+        # empty where it is too long
+        self.opening = self.turn(f"<|im_start|>system\n{talk.system or SYSTEM}{END}\n", 0) or []
 
     @property
     def temperature(self) -> float:
         return 1.0 if self.asking else self.talk.temperature
 
-    def read(self, part: list[int], ids: Array, logprobs: Array) -> None:
-        """The first of what waits, and what was likely to follow each of its tokens."""
-        begin = len(self.tokens)
-        self.likeliest += [(begin + i, ids[i], logprobs[i]) for i in range(len(part)) if begin + i >= HEADER]
-        self.tokens += part
-        self.waiting = self.waiting[len(part) :]
+    def turn(self, before: str, position: int) -> list[int] | None:
+        """Tokens of `before` and of the next turn, after `position` others; None where they are too many."""
+        turn = self.turns.pop(0)
+        self.asking = turn is None
+        tokens = self.encode(before + USER + ("" if turn is None else f"{turn}{END}\n{ASSISTANT}"))
+        self.limit = position + len(tokens) + (LONGEST_QUESTION if self.asking else LONGEST) - 1
+        return tokens if position + len(tokens) <= LONGEST_PROMPT else None
 
-    def take(self, token: int, end: int) -> None:
-        """The model's next token, after all that waited has been read."""
-        self.written += 1
-        stopped = token == end
-        cut = self.written >= (LONGEST_QUESTION if self.asking else LONGEST)
-        if not stopped:
-            self.waiting = [token]
-        if stopped or cut:
-            self.waiting = [] if stopped else self.waiting
-            self.say(f"{END}\n")
-            if self.asking:
-                self.asking, self.written = False, 0
-                self.say("<|im_start|>assistant\n")
-            elif self.turns and not cut:
-                self.next_turn()
-            else:
-                self.done = True
+    def next_turn(self, position: int, ended: bool) -> list[int] | None:
+        """What follows the `position` tokens so far; ended: by the model itself, its last token being END.
+        None where the conversation is over."""
+        if self.asking:
+            self.asking = False
+            tokens = self.encode(f"{'' if ended else END}\n{ASSISTANT}")
+            self.limit = position + len(tokens) + LONGEST - 1
+            return tokens
+        return self.turn("\n", position) if self.turns and ended else None
 
 
-def likeliest(logits: Array) -> tuple[Array, Array]:
-    """(rows, TOP) ids and log-probabilities."""
-    rows = torch.from_numpy(logits)
-    values, ids = rows.topk(TOP, dim=1)
-    return ids.numpy().astype(np.uint16), (values - rows.logsumexp(1, keepdim=True)).numpy().astype(
-        np.float16
-    )
+def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(values, ids), each (rows, count), in order. Of parts of 64 tokens only those with the highest maxima
+    are looked through, which hold them all: far faster than a topk over everything."""
+    parts = logits.view(len(logits), -1, 64)
+    best = parts.amax(2).topk(count).indices
+    values, at = parts.gather(1, best[:, :, None].expand(-1, -1, 64)).flatten(1).topk(count)
+    return values, best.gather(1, at // 64) * 64 + at % 64
 
 
-def draw(rng: np.random.Generator, ids: Array, logprobs: Array, temperature: float) -> int:
-    if temperature == 0.0:
-        return int(ids[0])
-    gumbel = rng.gumbel(size=len(ids))
-    return int(ids[np.argmax(logprobs.astype(np.float64) / temperature + gumbel)])
+class Slots:
+    """The conversations under way, on the device: their text (slots, ROOM), -1 where it is not written yet,
+    and what was likely at each token; of each the position of its last token, whether it runs, its
+    temperature, and the position at which it is cut."""
+
+    def __init__(self, teacher: Teacher, slots: int, end: int, device: torch.device) -> None:
+        self.teacher, self.end, self.device = teacher, end, device
+        self.text = torch.full((slots, ROOM), -1, device=device)
+        self.ids = torch.zeros((slots, ROOM, KEPT), dtype=torch.int32, device=device)
+        self.logprobs = torch.zeros((slots, ROOM, KEPT), dtype=torch.float16, device=device)
+        self.kind = torch.zeros((slots, ROOM), dtype=torch.uint8, device=device)
+        self.position, self.limit = (torch.zeros(slots, dtype=torch.long, device=device) for _ in range(2))
+        self.running = torch.zeros(slots, dtype=torch.bool, device=device)
+        self.temperature = torch.zeros(slots, device=device)
+        self.step: Callable[[], None] = self._captured() if device.type == "cuda" else self._step
+
+    def _step(self) -> None:
+        """Read a token of every slot, keep what is likely to follow, and write that where nothing is given. A
+        slot that does not run reads its last token again, which changes nothing."""
+        rows, position = self.teacher.rows, self.position
+        logits = self.teacher.logits(self.text[rows, position].clamp(min=0), position)
+        values, ids = likeliest(logits, DRAWN)
+        logprobs = values - logits.logsumexp(1, keepdim=True)
+        self.ids[rows, position] = ids[:, :KEPT].int()
+        self.logprobs[rows, position] = logprobs[:, :KEPT].half()
+        gumbel = -torch.empty_like(logprobs).exponential_().log()
+        warmth = self.temperature[:, None]
+        best = torch.where(warmth > 0, logprobs / warmth.clamp(min=1e-3) + gumbel, logprobs).argmax(1)
+        drawn = ids.gather(1, best[:, None])[:, 0]
+        after = self.text[rows, position + 1]
+        writes = self.running & (after < 0)
+        self.text[rows, position + 1] = torch.where(writes, drawn, after)
+        self.kind[rows, position] = torch.where(writes, GENERATED, GIVEN).to(torch.uint8)
+        self.position.add_(self.running)
+        self.running.logical_and_(~(writes & (drawn == self.end)) & (self.position < self.limit))
+
+    def _captured(self) -> Callable[[], None]:
+        torch.set_float32_matmul_precision("high")  # tf32, of the output matrix
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph: Any = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step()
+        self.text.fill_(-1)  # what these two have written
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+    def state(self) -> tuple[Array, Array, Array]:
+        """Position, whether it runs, and last token of each slot."""
+        last = self.text[self.teacher.rows, self.position]
+        seen = torch.stack((self.position, self.running.long(), last)).cpu().numpy()
+        return seen[0], seen[1].astype(bool), seen[2]
+
+    def feed(self, begins: Array, talks: dict[int, Talk], tokens: dict[int, list[int]]) -> None:
+        """Let slots go on with given tokens, which stand from `begins[slot]` on; what begins at 0 is new."""
+        if not talks:
+            return
+        slots = list(talks)
+        at = [slot * ROOM + begins[slot] + np.arange(len(tokens[slot])) for slot in slots]
+        new = self._sent([slot for slot in slots if begins[slot] == 0])
+        self.text[new], self.kind[new], self.position[new] = -1, 0, 0
+        self.text.view(-1)[self._sent(np.concatenate(at))] = self._sent(np.concatenate(list(tokens.values())))
+        here = self._sent(slots)
+        self.limit[here] = self._sent([talk.limit for talk in talks.values()])
+        warmth = np.array([talk.temperature for talk in talks.values()], np.float32)
+        self.temperature[here] = torch.from_numpy(warmth).to(self.device)
+        self.running[here] = True
+
+    def _sent(self, numbers: Any) -> Tensor:
+        return torch.from_numpy(np.asarray(numbers, np.int64)).to(self.device)
+
+    def collect(self, slots: list[int], positions: Array) -> dict[str, Array]:
+        """What is known of conversations that are over, end to end, as a shard holds it (`write`)."""
+        lengths = positions[slots] + 1
+        here, at = self._sent(slots), torch.arange(int(lengths.max()), device=self.device)
+        mask = at < self._sent(lengths)[:, None]
+        kind = torch.where(at >= HEADER, self.kind[here, : len(at)], 0)[mask].cpu().numpy()
+        kind[np.cumsum(lengths) - 1] = 0  # a last token has not been read
+        return {
+            "tokens": self.text[here, : len(at)][mask].cpu().numpy().astype(np.uint16),
+            "ids": self.ids[here, : len(at)][mask].cpu().numpy().astype(np.uint16),
+            "logprobs": self.logprobs[here, : len(at)][mask].cpu().numpy(),
+            "kind": kind,
+            "lengths": lengths,
+        }
 
 
-def talks(teacher: Teacher, seed: int) -> Iterator[Slot]:
-    """Finished conversations, for ever."""
-    made, rng = conversations(seed), np.random.default_rng(seed)
-    end = teacher.tokenize(END)[0]
-    slots = [Slot(teacher, next(made)) for _ in range(SLOTS)]
-    for at in range(SLOTS):
-        teacher.forget(at)  # what a run before has left
-    while True:
-        for at, slot in enumerate(slots):
-            # A prompt by itself: llama.cpp reads sequences together only in pieces of one length.
-            while len(slot.waiting) > 1 and not slot.done:
-                part = slot.waiting[: min(BATCH, len(slot.waiting) - 1)]
-                rows = [(token, len(slot.tokens) + i, at, True) for i, token in enumerate(part)]
-                ids, logprobs = likeliest(teacher.decode(rows))
-                slot.read(part, ids, logprobs)
-        alive = [at for at, slot in enumerate(slots) if slot.waiting and not slot.done]
-        rows = [(slots[at].waiting[0], len(slots[at].tokens), at, True) for at in alive]
-        if rows:
-            ids, logprobs = likeliest(teacher.decode(rows))
-            for row, at in enumerate(alive):
-                slot = slots[at]
-                slot.read(slot.waiting[:1], ids[row : row + 1], logprobs[row : row + 1])
-                slot.take(draw(rng, ids[row], logprobs[row], slot.temperature), end)
-        for at, slot in enumerate(slots):
-            while slots[at].done:
-                if slot.likeliest:
-                    yield slot
-                teacher.forget(at)
-                slots[at] = slot = Slot(teacher, next(made))
+def gather(target: Path, seed: int, slots: int, device: torch.device) -> Iterator[dict[str, Array]]:
+    """Finished conversations, some at a time, for ever."""
+    torch.manual_seed(seed)
+    tokenizer, written = tokenizer_of(target), Written()
+    made = conversations(seed, written)
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def new() -> Talk:
+        talk = Talk(encode, next(made))
+        return talk if talk.opening else new()
+
+    with torch.inference_mode():
+        board = Slots(Teacher(target, slots, ROOM, device), slots, encode(END)[0], device)
+        ready = deque(new() for _ in range(slots))
+        talks = dict[int, Talk]()
+        running, position, last = np.zeros(slots, bool), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
+        while True:
+            begins, over, going, tokens = position + 1, list[int](), dict[int, Talk](), dict[int, list[int]]()
+            for slot in np.flatnonzero(~running).tolist():
+                more = None
+                if slot in talks:
+                    more = talks[slot].next_turn(int(begins[slot]), last[slot] == board.end)
+                    over += [slot] if more is None else []
+                if more is None:
+                    talks[slot] = ready.popleft() if ready else new()
+                    more, begins[slot] = talks[slot].opening, 0
+                going[slot], tokens[slot] = talks[slot], more
+            if over:
+                part = board.collect(over, position)
+                texts = np.split(part["tokens"], np.cumsum(part["lengths"])[:-1])
+                for text in texts[:READ_AGAIN]:
+                    written.read(tokenizer.decode(text.tolist(), skip_special_tokens=False))
+                yield part
+            board.feed(begins, going, tokens)
+            for _ in range(LOOK):
+                board.step()
+            while len(ready) < slots // 8:  # while a GPU is at it
+                ready.append(new())
+            position, running, last = board.state()
 
 
-def write(path: Path, slots: list[Slot]) -> None:
-    """One shard: the conversations' tokens end to end, and of some of them what was likely to follow.
+def write(path: Path, parts: list[dict[str, Array]]) -> None:
+    """One shard: conversations end to end, each of so many tokens as `lengths` says.
 
-    tokens (n,) uint16; ends (conversations,); rows (m,): places in `tokens`; ids and logprobs (m, TOP).
+    tokens (n,) uint16; kind (n,) uint8, 0 where nothing is known, else GIVEN or GENERATED; ids (n, KEPT)
+    uint16 and logprobs (n, KEPT) float16: what was likely to follow each token.
     """
-    starts = np.cumsum([0, *(len(slot.tokens) for slot in slots)])
+
+    def joined(name: str) -> Array:
+        return np.concatenate([one[name] for one in parts])
+
     with whole(path) as part, part.open("wb") as file:
         np.savez(
             file,
-            tokens=np.concatenate([slot.tokens for slot in slots]).astype(np.uint16),
-            ends=starts[1:],
-            rows=np.concatenate(
-                [
-                    [start + at for at, _, _ in slot.likeliest]
-                    for start, slot in zip(starts, slots, strict=False)
-                ]
-            ),
-            ids=np.stack([ids for slot in slots for _, ids, _ in slot.likeliest]),
-            logprobs=np.stack([logprobs for slot in slots for _, _, logprobs in slot.likeliest]),
+            tokens=joined("tokens"),
+            kind=joined("kind"),
+            ids=joined("ids"),
+            logprobs=joined("logprobs"),
+            lengths=joined("lengths"),
         )
 
 
@@ -219,23 +246,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the folder of the shards")
     parser.add_argument("--seed", type=int, default=0, help="another for each process")
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--slots", type=int, default=SLOTS, help="conversations at once")
     args = parser.parse_args()
-    torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
-    teacher = Teacher(unpacked(args.target, args.out))
     number = len(list(args.out.glob(f"shard-{args.seed}-*.npz")))
-    began, kept, count, total = time.monotonic(), list[Slot](), 0, 0
+    began, parts, count, total, over = time.monotonic(), list[dict[str, Array]](), 0, 0, False
     # a run that goes on asks other questions than before
-    for slot in talks(teacher, args.seed * 1000 + number):
-        kept.append(slot)
-        count += len(slot.likeliest)
-        if count >= SHARD:
-            write(args.out / f"shard-{args.seed}-{number:04d}.npz", kept)
-            total, number, kept, count = total + count, number + 1, [], 0
-            seconds = time.monotonic() - began
+    for part in gather(args.target, args.seed * 1000 + number, args.slots, torch.device(args.device)):
+        parts.append(part)
+        count += len(part["tokens"])
+        seconds = time.monotonic() - began
+        over = seconds > args.minutes * 60
+        if count >= SHARD or over:
+            write(args.out / f"shard-{args.seed}-{number:04d}.npz", parts)
+            total, number, parts, count = total + count, number + 1, [], 0
             print(f"{seconds / 60:.1f} min  {total:,} tokens  {total / seconds:.0f} tokens/s", flush=True)
-            if seconds > args.minutes * 60:
-                return
+        if over:
+            return
 
 
 if __name__ == "__main__":

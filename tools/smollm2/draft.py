@@ -1,13 +1,13 @@
 """Train the real model's draft from its answers: `python -m tools.smollm2.draft --help`.
 
-A Llama of four blocks whose embedding begins as the 160 principal components of the real one's. It learns
+A Llama of six blocks whose embedding begins as the 256 principal components of the real one's. It learns
 what was likely at each token (`answers.py`), by cross-entropy, and from the middle of the run on also to be
 accepted: one minus the overlap of both distributions is how often a sampled guess is refused (Leviathan et
-al. 2023, arXiv:2211.17192, theorem 3.5). The output matrix is most of such a model, so that a step looks at
-the tokens that were likely anywhere in its batch, and at some of the others, weighed up to stand for all
-(importance sampling: Bengio & Senecal 2008).
+al. 2023, arXiv:2211.17192, theorem 3.5). From there on it computes with its weights as the file will hold
+them, Q4_0, and the gradients at these move the weights themselves (straight-through: Bengio et al. 2013,
+arXiv:1308.3432; `rounding.py`).
 
-The schedule runs on the clock. New shards are read as they come; a run goes on from its checkpoint.
+The schedule runs on the clock; a run that was stopped goes on from its checkpoint.
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.system.scratch import scratch_file
 from paceline.system.whole import whole
-from paceline.zoo.quantize import quantize
 from tools.embedded.distil import rate
 from tools.embedded.export import tensors_of, write_gguf
+from tools.embedded.muon import MATMUL
 from tools.embedded.network import Llama, Shape
+from tools.embedded.packed import Packed
 from tools.embedded.train import LONGEST_STEP, optimizers_of, update
+from tools.smollm2.answers import GENERATED
+from tools.smollm2.rounding import rounded
 
 SHAPE = Shape(
-    width=160, blocks=4, heads=5, kv_heads=1, feed_forward=448, vocab=49152, context=8192, rope_base=100_000.0
+    width=256, blocks=6, heads=4, kv_heads=1, feed_forward=768, vocab=49152, context=8192, rope_base=100_000.0
 )
 RATES = (4e-3, 3e-3)  # of matrices, and of embeddings and norms
-WARMUP, OVERLAP_FROM = 0.02, 0.5  # fractions of a run
-TOKENS = 4096  # of a step
-WINDOW, LONG_WINDOW, LONG_SHARE = 512, 2048, 0.1
-LIKELY, OTHERS = 12, 2048  # likeliest of a row that a step looks at, and tokens beside all of them
-CHECKPOINT_SECONDS, EVALUATED = 180.0, 40  # conversations
+WARMUP, LATE = 0.02, 0.5  # fractions of a run
+TOKENS = {"cpu": 4096, "cuda": 32768}  # of a step
+SHORTEST = 32  # tokens of a conversation, on average of those in a step at least
+GIVEN_WEIGHT = 0.2  # of a token that the model was given
+CHECKPOINT_SECONDS, EVALUATED = 60.0, 200  # conversations
 HELD_OUT = 50  # one conversation in so many
 
 NAME = "Paceline draft for SmolLM2 135M Instruct"
@@ -47,36 +49,44 @@ Array = np.ndarray[Any, Any]
 
 
 class Answers:
-    """All shards' tokens end to end; for each token its row in `ids` and `logprobs`, or -1."""
+    """All shards' conversations end to end, on the device."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.files = sorted(folder.glob("shard-*.npz"))
-        if not self.files:
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        files = sorted(folder.glob("shard-*.npz"))
+        if not files:
             raise SystemExit(f"{folder} holds no shards: run tools.smollm2.answers first")
-        parts = [np.load(file) for file in self.files]
-        starts = np.cumsum([0, *(len(part["tokens"]) for part in parts)])
-        self.tokens = np.concatenate([part["tokens"] for part in parts])
-        self.ids = np.concatenate([part["ids"][:, :LIKELY] for part in parts])
-        self.logprobs = np.concatenate([part["logprobs"][:, :LIKELY] for part in parts])
-        self.row = np.full(len(self.tokens), -1, np.int64)
-        places = np.concatenate([start + part["rows"] for start, part in zip(starts, parts, strict=False)])
-        self.row[places] = np.arange(len(places))
-        ends = np.concatenate([start + part["ends"] for start, part in zip(starts, parts, strict=False)])
-        begins = np.concatenate([[0], ends[:-1]])
-        held = np.arange(len(begins)) % HELD_OUT == 0
-        self.begins, self.held = begins[~held], list(zip(begins[held], ends[held], strict=True))
-        for begin, end in self.held:
-            self.row[begin:end] = np.where(self.row[begin:end] >= 0, -2 - self.row[begin:end], -1)
+        parts = [dict(np.load(file)) for file in files]
 
-    def batch(self, rng: np.random.Generator, length: int) -> tuple[Tensor, Tensor]:
-        """Token ids (rows, length), and for each the row of `ids` that tells what was likely to follow; below
-        zero where none does."""
-        last = len(self.tokens) - length
-        begins = self.begins[self.begins <= last]
-        starts = rng.choice(begins, TOKENS // length)
-        at = starts[:, None] + np.arange(length)
-        return torch.from_numpy(self.tokens[at].astype(np.int64)), torch.from_numpy(self.row[at])
+        def joined(name: str, kind: Any) -> Tensor:
+            array = np.concatenate([part[name] for part in parts])
+            return torch.from_numpy(array.astype(kind, copy=False)).to(device)
+
+        self.device = device
+        self.tokens, self.ids = joined("tokens", np.int32), joined("ids", np.int32)
+        self.logprobs, self.kind = joined("logprobs", np.float16), joined("kind", np.uint8)
+        lengths = np.concatenate([part["lengths"] for part in parts])
+        begins = np.cumsum(lengths) - lengths
+        held = np.arange(len(lengths)) % HELD_OUT == 0
+        self.held = list(zip(begins[held], lengths[held], strict=True))
+        self.begins, self.lengths, self.longest = begins[~held], lengths[~held], int(lengths.max())
+        self.queue = np.empty(0, np.int64)
+
+    def batch(self, rng: np.random.Generator, tokens: int) -> tuple[Tensor, Packed]:
+        """Where so many tokens of whole conversations stand (the last one is cut), and which belong together.
+        Each conversation comes once before any comes again."""
+        order = np.empty(0, np.int64)
+        while self.lengths[order].sum() < tokens:
+            if not len(self.queue):
+                self.queue = rng.permutation(len(self.begins))
+            few = tokens // int(self.lengths.mean()) // 4 + 1
+            order, self.queue = np.concatenate((order, self.queue[:few])), self.queue[few:]
+        count = int(np.searchsorted(np.cumsum(self.lengths[order]), tokens)) + 1
+        self.queue = np.concatenate((order[count:], self.queue))
+        begins, lengths = self.begins[order[:count]], self.lengths[order[:count]].copy()
+        lengths[-1] -= lengths.sum() - tokens
+        at = np.arange(tokens) + np.repeat(begins - (np.cumsum(lengths) - lengths), lengths)
+        packed = Packed(lengths.tolist(), tokens // SHORTEST, self.longest, self.device)
+        return torch.from_numpy(at).to(self.device), packed
 
 
 def principal(target: Path) -> Tensor:
@@ -90,92 +100,107 @@ def principal(target: Path) -> Tensor:
     return parts * (0.05 / parts.std())
 
 
-def losses(
-    draft: Llama, ids: Tensor, p: Tensor, likely: Tensor, at: Tensor, rng: Any
-) -> tuple[Tensor, Tensor]:
-    """(cross-entropy, share refused) a row. p, likely: (rows, LIKELY); at: where in `ids` those rows are."""
-    hidden = draft.hidden(ids).flatten(0, 1)[at]
-    known, where = likely.unique(return_inverse=True)
-    others = torch.randint(SHAPE.vocab, (OTHERS,), generator=rng)
-    others = others[~torch.isin(others, known)]
-    table = draft.token_embd(torch.cat((known, others)))
+def losses(hidden: Tensor, table: Tensor, p: Tensor, likely: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(cross-entropy, share refused), means of the rows by `weight` (rows,).
+
+    hidden: (rows, width); p, likely: (rows, KEPT)."""
     logits = hidden @ table.T
-    weight = np.log((SHAPE.vocab - len(known)) / max(1, len(others)))
-    logits = torch.cat((logits[:, : len(known)], logits[:, len(known) :] + weight), 1)
-    logq = (logits.gather(1, where) - logits.logsumexp(1, keepdim=True)).clamp(min=-30.0)
-    return -(p * logq).sum(1).mean(), 1 - torch.minimum(p, logq.exp()).sum(1).mean()
+    total = logits.float().logsumexp(1, keepdim=True)
+    logq = (logits.gather(1, likely).float() - total).clamp(min=-30.0)
+    share = weight / weight.sum()
+    entropy = -(share * (p * logq).sum(1)).sum()
+    return entropy, 1 - (share * torch.minimum(p, logq.exp()).sum(1)).sum()
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is untyped here
 def evaluate(draft: Llama, answers: Answers) -> str:
-    """On conversations that were held out: the share of first guesses that are right, and of sampled ones."""
+    """Of what the model wrote in conversations that were held out: the share of first guesses that are right,
+    and of sampled ones, with weights as the file will hold them."""
     right = overlap = rows = 0.0
-    for begin, end in answers.held[:: max(1, len(answers.held) // EVALUATED)]:
-        row = -2 - answers.row[begin:end]
-        told = np.flatnonzero(row >= 0)
-        q = draft(torch.from_numpy(answers.tokens[begin:end].astype(np.int64))[None])[0][told].softmax(-1)
-        likely = torch.from_numpy(answers.ids[row[told]].astype(np.int64))
-        p = torch.from_numpy(answers.logprobs[row[told]].astype(np.float32)).exp()
-        right += float((q.argmax(-1) == likely[:, 0]).sum())
-        overlap += float(torch.minimum(p, q.gather(1, likely)).sum())
-        rows += len(told)
+    with rounded(draft):
+        for begin, length in answers.held[:: max(1, len(answers.held) // EVALUATED)]:
+            here = slice(begin, begin + length)
+            written = (answers.kind[here] == GENERATED).nonzero()[:, 0]
+            q = draft.logits(draft.hidden(answers.tokens[here][None])[0][written]).softmax(-1)
+            likely = answers.ids[here][written].long()
+            p = answers.logprobs[here][written].float().exp()
+            right += float((q.argmax(-1) == likely[:, 0]).sum())
+            overlap += float(torch.minimum(p, q.gather(1, likely)).sum())
+            rows += len(written)
     return f"held out: {right / rows:.3f} of first guesses right, {overlap / rows:.3f} accepted when sampled"
 
 
-def train(answers: Answers, target: Path, run: Path, minutes: float, seed: int) -> Llama:
-    torch.manual_seed(seed)
-    run.mkdir(parents=True, exist_ok=True)
-    draft, rng = Llama(SHAPE), np.random.default_rng(seed)
-    with torch.no_grad():
-        draft.token_embd.weight.copy_(principal(target))
-    optimizers, seconds, steps = optimizers_of(RATES, draft), 0.0, 0
-    kept = run / "draft.pt"
-    if kept.exists():
-        state = torch.load(kept)
-        draft.load_state_dict(state["draft"])
-        if (
-            state["seconds"] < state["minutes"] * 60
-        ):  # it was stopped; a whole one is begun anew from its weights
-            for optimizer, one in zip(optimizers, state["optimizers"], strict=True):
+class Run:
+    """Owns the draft, its optimisers and the clock; `draft.pt` in its folder is what it has come to."""
+
+    def __init__(self, target: Path, folder: Path, minutes: float, seed: int, device: torch.device) -> None:
+        torch.manual_seed(seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.kept, self.minutes, self.device = folder / "draft.pt", minutes, device
+        self.draft = Llama(SHAPE)
+        with torch.no_grad():
+            self.draft.token_embd.weight.copy_(principal(target))
+        self.draft.to(device)
+        self.optimizers, self.seconds, self.steps = optimizers_of(RATES, self.draft), 0.0, 0
+        self.losses: Any = torch.compile(losses, dynamic=False) if device.type == "cuda" else losses
+        if self.kept.exists():
+            self._restore(torch.load(self.kept, map_location=device))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.draft.load_state_dict(state["draft"])
+        if state["seconds"] < state["minutes"] * 60:  # else it is whole, and begun anew from its weights
+            for optimizer, one in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(one)
-            seconds, steps = state["seconds"], state["steps"]
+            self.seconds, self.steps = state["seconds"], state["steps"]
 
-    def keep() -> None:
-        state = {"draft": draft.state_dict(), "optimizers": [one.state_dict() for one in optimizers]}
-        with whole(kept) as part:
-            torch.save({**state, "seconds": seconds, "steps": steps, "minutes": minutes}, part)
+    def keep(self) -> None:
+        state = {
+            "draft": self.draft.state_dict(), "optimizers": [one.state_dict() for one in self.optimizers],
+            "seconds": self.seconds, "steps": self.steps, "minutes": self.minutes,
+        }  # fmt: skip
+        with whole(self.kept) as part:
+            torch.save(state, part)
 
-    negatives = torch.Generator().manual_seed(seed + steps)
-    saved, recent = time.monotonic(), list[tuple[float, float]]()
-    while seconds < minutes * 60:
-        began, done = time.monotonic(), seconds / (minutes * 60)
-        ids, row = answers.batch(rng, LONG_WINDOW if rng.random() < LONG_SHARE else WINDOW)
-        at = (row.flatten() >= 0).nonzero()[:, 0]
-        told = row.flatten()[at].numpy()
-        p = torch.from_numpy(answers.logprobs[told].astype(np.float32)).exp()
-        likely = torch.from_numpy(answers.ids[told].astype(np.int64))
-        entropy, refused = losses(draft, ids, p, likely, at, negatives)
-        (entropy + (2.0 * refused if done > OVERLAP_FROM else 0.0)).backward()
-        update(optimizers, [lr * rate(done, WARMUP) for lr in RATES], draft)
-        steps += 1
-        recent.append((float(entropy.detach()), float(refused.detach())))
-        seconds += min(time.monotonic() - began, LONGEST_STEP)
-        if steps % 25 == 0:
-            mean = np.mean(recent[-25:], 0)
+    def step(self, answers: Answers, at: Tensor, packed: Packed) -> Tensor:
+        """One update on the tokens at `at`; (cross-entropy, share refused) before it, still on the device."""
+        done = self.seconds / (self.minutes * 60)
+        written = answers.kind[at]
+        weight = torch.where(written == GENERATED, 1.0, GIVEN_WEIGHT) * (written > 0)
+        p, likely = answers.logprobs[at].float().exp(), answers.ids[at].long()
+        kind = torch.bfloat16 if self.device.type == "cuda" else MATMUL
+        with rounded(self.draft, done > LATE):
+            with torch.autocast(self.device.type, kind, enabled=kind != torch.float32):
+                hidden = self.draft.hidden(answers.tokens[at][None], packed=packed)[0]
+                entropy, refused = self.losses(hidden, self.draft.token_embd.weight, p, likely, weight)
+            (entropy + (2.0 * refused if done > LATE else 0.0)).backward()
+        update(self.optimizers, [lr * rate(done, WARMUP) for lr in RATES], self.draft)
+        self.steps += 1
+        return torch.stack((entropy.detach(), refused.detach()))
+
+
+def train(answers: Answers, target: Path, folder: Path, minutes: float, seed: int) -> Llama:
+    run, tokens = Run(target, folder, minutes, seed, answers.device), TOKENS[answers.device.type]
+    rng = np.random.default_rng(seed + run.steps)
+    saved, recent = run.seconds, list[Tensor]()
+    while run.seconds < minutes * 60:
+        began = time.monotonic()
+        recent.append(run.step(answers, *answers.batch(rng, tokens)))
+        if run.steps % 100 == 0 or answers.device.type == "cpu":
+            mean = torch.stack(recent).mean(0).tolist()  # waits for the GPU
             print(
-                f"{seconds / 60:6.1f} min  {steps * TOKENS / 1e6:.2f}M tokens  cross-entropy {mean[0]:.3f}  "
-                f"refused {mean[1]:.3f}",
+                f"{run.seconds / 60:6.1f} min  {run.steps * tokens / 1e6:.2f}M tokens  "
+                f"cross-entropy {mean[0]:.3f}  refused {mean[1]:.3f}",
                 flush=True,
             )
-        if time.monotonic() - saved > CHECKPOINT_SECONDS:
-            keep()
-            if len(sorted(answers.folder.glob("shard-*.npz"))) > len(answers.files):
-                answers = Answers(answers.folder)
-            print(f"{len(answers.row) / 1e6:.2f}M tokens there  {evaluate(draft, answers)}", flush=True)
-            saved = time.monotonic()
-    keep()
-    print(evaluate(draft, answers), flush=True)
-    return draft
+            recent.clear()
+        run.seconds += min(time.monotonic() - began, LONGEST_STEP)
+        if run.seconds - saved > CHECKPOINT_SECONDS:
+            saved = run.seconds
+            run.keep()
+            print(evaluate(run.draft, answers), flush=True)
+    run.keep()
+    print(evaluate(run.draft, answers), flush=True)
+    return run.draft
 
 
 def export(draft: Llama, target: Path, out: Path, ftype: str) -> None:
@@ -190,9 +215,9 @@ def export(draft: Llama, target: Path, out: Path, ftype: str) -> None:
                 item = field.types[-1] if len(field.types) > 1 else None
                 writer.add_key_value(key, field.contents(), field.types[0], item)
 
-    with whole(out) as part, scratch_file(out.parent) as plain:
-        write_gguf(plain, tensors_of(draft.state_dict(), SHAPE), SHAPE, NAME, DESCRIPTION, tokenizer)
-        quantize(plain, part, ftype, name=out)
+    tensors = tensors_of(draft.cpu().state_dict(), SHAPE)
+    with whole(out) as part:
+        write_gguf(part, tensors, SHAPE, NAME, DESCRIPTION, tokenizer, ftype)
 
 
 def main() -> None:
@@ -205,9 +230,11 @@ def main() -> None:
         "--minutes", type=float, default=60.0, help="to train; 0 writes the checkpoint as GGUF"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    draft = train(Answers(args.answers), args.target, args.run, args.minutes, args.seed)
-    export(draft, args.target, args.out, "Q8_0")
+    answers = Answers(args.answers, torch.device(args.device))
+    draft = train(answers, args.target, args.run, args.minutes, args.seed)
+    export(draft, args.target, args.out, "Q4_0")
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")
 
 

@@ -1,6 +1,10 @@
 """What the real model is asked when its answers are gathered to train a draft: made by templates, texts of the
 standard library, and the model itself.
 
+The model writes a user's turn when it is given no more than that turn's beginning (Magpie: Xu et al. 2024,
+arXiv:2406.08464); a system prompt (STEER) says what about. What it has asked is asked again in conversations
+of their own, and what it has answered there is given to be summarised, looked up in, or rewritten.
+
 Nothing here comes from Spec-Bench, nor from Paceline's own suites: what is measured on is never trained on.
 """
 
@@ -14,97 +18,47 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-TOPICS = """
-rivers, volcanoes, bread, bicycles, the Roman empire, jazz, penguins, chess, solar panels, the moon landing, tea,
-earthquakes, bees, railways, the human heart, origami, coral reefs, sleep, cheese, the printing press, vaccines,
-wolves, football, glaciers, the Silk Road, photography, dinosaurs, electric cars, pottery, the stock market, opera,
-honey, deserts, whales, lighthouses, the brain, gardening, comets, rice, castles, the internet, swimming, owls,
-steam engines, Mars, chocolate, democracy, violins, hurricanes, elephants, libraries, wind power, the Olympics,
-coffee, submarines, mushrooms, ancient Egypt, robots, marathon running, butterflies, tunnels, the Renaissance, salt,
-telescopes, cats, bridges, inflation, the Amazon rainforest, clocks, batteries, sharks, theatre, potatoes, spiders,
-the Cold War, planes, yoga, snow, gold, horses, the immune system, poetry, radio, forests, maps, plastic, camels,
-budgeting, job interviews, public speaking, remote work, moving house, learning a language, saving water, recycling,
-first aid, healthy breakfasts, time management, stress, exercise at home, birthday parties, camping, dogs, museums
-""".replace("\n", " ").split(",")  # fmt: skip
-NAMES = "Anna Ben Carla Diego Emma Farid Grace Hiro Ines Jonas Kofi Lena Mei Noah Olga Priya Rosa Sam Tom Yara".split()
-THINGS = "apples pencils books stickers marbles cookies tickets shells stamps eggs cards plants bottles coins".split()
-CITIES = (
-    "Paris Berlin Tokyo Cairo Lima Oslo Rome Delhi Boston Sydney Nairobi Toronto Madrid Seoul Dublin".split()
+from tools.smollm2.topics import (
+    ABOUT_CODE,
+    ABOUT_PASSAGES,
+    ABOUT_TEXT,
+    ARTICLES,
+    CITIES,
+    CODE,
+    COUNTRIES,
+    FACTS,
+    FAMOUS,
+    FOLLOW_UPS,
+    GERMAN_DO,
+    GERMAN_MORE,
+    GERMAN_WHAT,
+    GERMAN_WHEN,
+    GERMAN_WHO,
+    HISTORY,
+    HUMANITIES,
+    INVENTED,
+    MODULES,
+    NAMES,
+    OPEN,
+    PEOPLE,
+    ROLES,
+    SCIENCE,
+    STEER,
+    STEM,
+    SYSTEM,
+    THINGS,
+    TOPICS,
+    WORK,
 )
-PEOPLE = "teacher, nurse, farmer, pilot, chef, child of ten, manager, traveller, student, grandmother".split(
-    ", "
-)
-GERMAN = (
-    ("Der Zug", "Die Lehrerin", "Mein Bruder", "Das Kind", "Die Stadt", "Ein alter Mann", "Die Firma", "Unser Nachbar"),
-    ("hat gestern", "wird morgen", "möchte im Sommer", "konnte lange nicht", "soll bald", "will heute"),
-    ("ein neues Haus", "einen langen Brief", "das kleine Auto", "die Arbeit", "viele Bücher", "den Garten", "Hilfe"),
-    ("gefunden", "sehen", "kaufen", "verlassen", "bekommen", "verstehen", "verkaufen", "brauchen"),
-)  # fmt: skip
-OPEN = (
-    "What is the history of {t}?", "Explain {t} to a {p}.", "Write a short story about {t}.",
-    "Give me five facts about {t}.", "What are the advantages and disadvantages of {t}?", "Tell me about {t}.",
-    "Write a poem about {t}.", "How does one get started with {t}?", "Why are {t} important?",
-    "Write an email to a {p} about {t}.", "Compare {t} and {u}.", "List ten words that have to do with {t}.",
-    "Write a blog post about {t} with a title and three paragraphs.", "What would a {p} like about {t}?",
-    "Imagine you are a {p}. What do you think of {t}?", "Plan a day around {t} in {c}.",
-    "Write a dialogue between a {p} and a {q} about {t}.", "Who first studied {t}, and when?",
-    "What is the difference between {t} and {u}?", "Give advice on {t} in a numbered list.",
-)  # fmt: skip
-ARTICLES = (
-    "Write a news report of four paragraphs about {t} in {c}.", "Write a detailed encyclopedia article about {t}.",
-    "Write an interview with a {p} who knows a lot about {t}.", "Write a report on {t} for a {p}.",
-)  # fmt: skip
-FOLLOW_UPS = (
-    "Summarize this in three sentences.", "Summarize the text above.", "What is the main point?",
-    "Rewrite it for a {p}.", "Make it shorter.", "List the key points.", "Give it a title.", "Continue.",
-    "Translate the first sentence into French.", "Which names and places does it mention?",
-    "Ask three questions that the text answers.", "Write the same again, but more formal.",
-    "Can you give an example?", "Why is that so?", "And what about {u}?", "Explain the last point.",
-)  # fmt: skip
-CODE = (
-    "Write a Python function that {w}.", "Write a Python function that {w}, with a docstring and type hints.",
-    "How do I write code that {w} in Python?", "Write a unit test for a function that {w}.",
-    "Write a JavaScript function that {w}.", "Write a class with a method that {w}.",
-)  # fmt: skip
-WORK = """
-reverses a string; checks whether a number is prime; sorts a list of tuples by the second item; counts the words of a
-text; finds the longest line of a file; merges two dictionaries; removes duplicates from a list; computes the n-th
-Fibonacci number; reads a CSV file and sums a column; checks whether two words are anagrams; flattens a nested list;
-finds the median of a list; converts Celsius to Fahrenheit; validates an email address; parses a date; caches results
-of a slow function; draws a triangle of stars; finds all files with a suffix; counts vowels; rotates a matrix; does a
-binary search; computes the greatest common divisor; groups records by a key; retries a request; writes a log line;
-splits a list into chunks; finds the most common element; checks balanced brackets; encodes a string as JSON; adds
-two matrices; implements a stack; implements a queue; simulates a dice roll; makes a password; sums the digits of a
-number; converts a Roman numeral; finds a missing number; capitalizes every word; compares two versions; counts lines
-""".replace("\n", " ").split(";")  # fmt: skip
-ABOUT_TEXT = (
-    "Summarize:\n{x}", "Summarize the following text in two sentences.\n\n{x}", "{x}\n\nWhat does this text say?",
-    "Read the text and answer the question.\n\nText: {x}\n\nQuestion: what is described here?",
-    "Rewrite this text in simpler words:\n\n{x}", "List the key points of this text:\n{x}",
-    "{x}\n\nTL;DR:", "Correct the mistakes in this text:\n\n{x}", "Give the following text a title:\n\n{x}",
-    "Answer by the passages below.\n\nPassage 1: {x}\n\nPassage 2: {y}\n\nQuestion: what do they have in common?",
-    "Use these documents to answer.\n[1] {x}\n[2] {y}\nQuestion: what is the first document about?",
-    "Write three questions about this text, with answers.\n\n{x}", "Repeat this text word for word:\n\n{x}",
-)  # fmt: skip
-ABOUT_CODE = (
-    "What does this function do?\n\n```python\n{x}```", "Add a docstring to this function:\n```python\n{x}```",
-    "Rewrite this code with better names:\n\n```python\n{x}```", "Find the bug in this code.\n```python\n{x}```",
-    "Add type hints to the function and give all of it back:\n\n```python\n{x}```",
-    "{x}\nRewrite this function so that it prints what it does. Answer with the code only.",
-    "Translate this Python code into JavaScript:\n```python\n{x}```", "Explain this code line by line:\n\n{x}",
-)  # fmt: skip
-MODULES = """
-argparse ast base64 bisect calendar collections configparser contextlib copy csv datetime difflib dis email.utils
-fnmatch fractions ftplib functools getopt glob gzip hashlib heapq hmac html http.client imaplib inspect ipaddress json
-locale logging mailbox mimetypes nntplib numbers optparse os pathlib pdb pickle platform plistlib pprint profile
-queue random reprlib sched secrets selectors shelve shlex shutil smtplib socket statistics string subprocess tabnanny
-tarfile tempfile textwrap threading timeit tokenize trace traceback turtle types typing unittest.case urllib.parse
-urllib.request uuid warnings weakref webbrowser xml.dom.minidom zipfile zoneinfo
-""".split()  # fmt: skip
+
+STEERED = "system\nYou are an AI assistant "
+USER, ASSISTANT = "user\n", "assistant\n"
+STEERED_SHARE = 0.14  # of all conversations
+KEPT = 4000  # questions and texts of the model's own
 
 
 @dataclass(frozen=True)
@@ -116,11 +70,27 @@ class Conversation:
     temperature: float
 
 
-SYSTEM = (
-    None, None, None, None, None, None,  # the model's own
-    "You are a helpful assistant.", "You are a coding assistant. Answer briefly.",
-    "You are a careful assistant. Think step by step.",
-)  # fmt: skip
+@dataclass(frozen=True)
+class Written:
+    """Questions and answers of the model's own, of conversations that are over: the last of each."""
+
+    questions: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+    def read(self, conversation: str) -> None:
+        """The first turns of a conversation as its template writes it. A turn that was cut ends with a sentence."""
+        turns = [turn.split("<|im_end|>")[0] for turn in conversation.split("<|im_start|>")]
+        asked, answers = (
+            [turn[len(who) :] for turn in turns if turn.startswith(who)] for who in (USER, ASSISTANT)
+        )
+        if asked and 12 <= len(asked[0]) <= 700 and turns[1].startswith(STEERED):
+            self._keep(self.questions, asked[0])
+        if answers and len(answers[0]) >= 250 and "```" not in answers[0]:
+            self._keep(self.texts, answers[0][: answers[0].rfind(".") + 1] or answers[0])
+
+    def _keep(self, kept: list[str], text: str) -> None:
+        kept.append(text)
+        del kept[:-KEPT]
 
 
 @cache
@@ -187,6 +157,25 @@ def arithmetic(rng: random.Random) -> str:
         f"{b} is {k} years older than {a}, who is {i}. How old will {b} be in {j} years?",
         f"There are {i + k} people on a bus. At the first stop {j} leave and {k} get on. At the second half of them "
         f"leave. How many are left?",
+        f"{a} earns ${i} an hour and works {j} hours a day. How much does {a} earn in {k} days?",
+        f"{a} bakes {i * j} {thing} and puts {j} into each box. How many boxes does {a} need? If each box sells for "
+        f"${k}, how much money does {a} make?",
+        f"A rope of {i * 4} meters is cut into {k} equal pieces. How long is each of them?",
+        f"{a}, {b} and their friend share {i * 3} {thing} equally. {a} then gives {j} to {b}. How many has {b} now?",
+        f"Every week {a} saves ${i}. A bicycle costs ${i * k + j}. After how many weeks can {a} buy it?",
+        f"In a class of {i + j} students, {j} have no pets. A third of the others have a dog. How many have a dog?",
+        f"{a} drinks {j} glasses of water a day, each of {k * 10} ml. How many liters is that in {i} days?",
+        f"A store sold {i} {thing} on Monday, twice as many on Tuesday, and {j} fewer than on Tuesday on Wednesday. "
+        f"How many {thing} did it sell in all three days?",
+        f"{a} has ${i * 10}. {a} spends half of it on {thing} and ${j} on {other}. How much is left?",
+        f"The sum of two numbers is {i + k} and their difference is {abs(i - k)}. What are they?",
+        f"A rectangle is {i} cm long and {j} cm wide. What are its area and its perimeter?",
+        f"What is the probability of drawing one of {j} red {thing} from a bag of {j + k}?",
+        f"Simplify ({i}x + {j}) - ({k}x - {j}).", f"If f(x) = {j}x^2 - {k}, what is f({k})?",
+        f"{a} runs {j} miles on each weekday and {k} miles on Sunday. How far does {a} run in {i} weeks?",
+        f"A recipe for {j} people needs {k} {thing}. How many are needed for {j * 3} people?",
+        f"{a} reads a book of {i * 5} pages. On the first day {a} reads {i} pages, on the second twice as many. "
+        f"How many pages are left?", f"Which number is larger, {i}/{j} or {k}/{j + 1}? Explain.",
     ))  # fmt: skip
 
 
@@ -218,27 +207,63 @@ def record(rng: random.Random) -> str:
 
 
 def german(rng: random.Random) -> str:
-    said = " ".join(" ".join(rng.choice(part) for part in GERMAN) + "." for _ in range(rng.randint(1, 3)))
-    return rng.choice(
-        ("Translate German to English: {}", "Translate into English:\n{}", "{}\nIn English, please.")
-    ).format(said)
+    parts = (GERMAN_WHO, GERMAN_WHEN, GERMAN_WHAT, GERMAN_DO)
+    said = " ".join(
+        " ".join(rng.choice(part) for part in parts) + rng.choice(GERMAN_MORE) + "."
+        for _ in range(rng.randint(1, 3))
+    )
+    return rng.choice((
+        "Translate German to English: {}", "Translate into English:\n{}", "{}\nIn English, please.",
+        "Translate the following German text to English: {}", "What does this mean in English? \"{}\"",
+    )).format(said)  # fmt: skip
 
 
-def about_text(rng: random.Random) -> str:
-    x, y = rng.sample(paragraphs(), 2)
-    return rng.choice(ABOUT_TEXT).replace("{x}", x).replace("{y}", y)
+def fact(rng: random.Random) -> str:
+    c, d = rng.sample(COUNTRIES, 2)
+    t, u = (one.strip() for one in rng.sample(TOPICS, 2))
+    asked = rng.choice(FACTS).format(c=c, d=d, i=rng.choice(INVENTED), f=rng.choice(FAMOUS), t=t, u=u)
+    return asked if rng.random() < 0.4 else f"{asked[0].upper()}{asked[1:]}?"
+
+
+def role(rng: random.Random) -> str:
+    return fill(rng, rng.choice(ROLES).replace("{f}", rng.choice(FAMOUS)))
+
+
+def subject(rng: random.Random) -> str:
+    s, z = rng.sample(SCIENCE, 2)
+    h, g = rng.sample(HISTORY, 2)
+    return rng.choice(rng.choice((STEM, HUMANITIES))).format(s=s, z=z, h=h, g=g)
+
+
+def texts(rng: random.Random, written: Written, count: int) -> list[str]:
+    """Of the model's own, where there are some, or of the documentation."""
+    own = len(written.texts) >= 3 and rng.random() < 0.7
+    return rng.sample(written.texts if own else paragraphs(), count)
+
+
+def about_text(rng: random.Random, written: Written) -> str:
+    if rng.random() < 0.6:
+        asked = rng.choice(ABOUT_TEXT).replace("{p}", rng.choice(PEOPLE))
+        return asked.replace("{x}", "\n\n".join(texts(rng, written, rng.choice((1, 1, 2)))))
+    x, y, z = texts(rng, written, 3)
+    own = written.questions and rng.random() < 0.3
+    q = rng.choice(written.questions) if own else rng.choice((fact(rng), "What do these have in common?"))
+    passages = rng.choice(ABOUT_PASSAGES).replace("{q}", q).replace("{x}", x)
+    return passages.replace("{y}", y[: rng.randint(200, 900)]).replace("{z}", z[: rng.randint(200, 900)])
 
 
 def about_code(rng: random.Random) -> str:
     return rng.choice(ABOUT_CODE).replace("{x}", rng.choice(functions()))
 
 
-def first(rng: random.Random) -> str | None:
+def first(rng: random.Random, written: Written) -> str | None:
     kind = rng.random()
     for share, make in (
-        (0.30, lambda _: None), (0.14, lambda rng: fill(rng, rng.choice(OPEN))), (0.14, about_text),
-        (0.08, about_code), (0.08, lambda rng: fill(rng, rng.choice(CODE))), (0.10, arithmetic), (0.07, record),
-        (0.03, german), (1.0, lambda rng: fill(rng, rng.choice(ARTICLES))),
+        (0.20, lambda _: None), (0.18, lambda rng: rng.choice(written.questions) if written.questions else None),
+        (0.09, lambda rng: fill(rng, rng.choice(OPEN))), (0.19, lambda rng: about_text(rng, written)),
+        (0.04, about_code), (0.05, lambda rng: fill(rng, rng.choice(CODE))), (0.08, arithmetic), (0.04, record),
+        (0.04, german), (0.04, fact), (0.03, role), (0.04, subject),
+        (1.0, lambda rng: fill(rng, rng.choice(ARTICLES))),
     ):  # fmt: skip
         kind -= share
         if kind < 0:
@@ -246,19 +271,23 @@ def first(rng: random.Random) -> str | None:
     raise AssertionError
 
 
-def conversations(seed: int) -> Iterator[Conversation]:
-    """Without end; the same for the same seed."""
+def conversations(seed: int, written: Written) -> Iterator[Conversation]:
+    """Without end; the same for the same seed, and the same `written` at the same time."""
     rng = random.Random(seed)
     while True:
-        turns = [first(rng)]
-        while len(turns) < 3 and rng.random() < 0.35:
-            turns.append(fill(rng, rng.choice(FOLLOW_UPS)) if rng.random() < 0.7 else None)
-        yield Conversation(rng.choice(SYSTEM), tuple(turns), rng.choice((0.0, 0.0, 0.0, 0.7, 1.0)))
+        temperature = rng.choice((0.0, 0.0, 0.0, 0.7, 1.0))
+        if rng.random() < STEERED_SHARE:
+            yield Conversation(rng.choice(STEER), (None,), temperature)
+            continue
+        turns = [first(rng, written)]
+        while len(turns) < 3 and rng.random() < 0.3:
+            turns.append(fill(rng, rng.choice(FOLLOW_UPS)) if rng.random() < 0.6 else None)
+        yield Conversation(rng.choice(SYSTEM), tuple(turns), temperature)
 
 
 def main() -> None:
     """Print some, to be looked at."""
-    made = conversations(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    made = conversations(int(sys.argv[1]) if len(sys.argv) > 1 else 0, Written())
     for _ in range(20):
         print(next(made), end="\n\n")
 

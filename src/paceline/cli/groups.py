@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from paceline.cli import options
 from paceline.cli.options import DRAFTING, SAMPLING, flag, option
+from paceline.cli.references import model_option
 from paceline.core.errors import UsageError
 
 
@@ -70,6 +72,25 @@ def models(
         "attention": attention,
         "compile": compile,
     }
+
+
+def by_name(group: Callable[..., Any]) -> Callable[..., Any]:
+    """The same group, which leaves names of models as they were given: for somebody else, or for later."""
+    signature = inspect.signature(group, eval_str=True)
+
+    @wraps(group)
+    def named(**given: Any) -> Any:
+        return group(**given)
+
+    parameters = []
+    for parameter in signature.parameters.values():
+        kind, info = get_args(parameter.annotation)
+        if info.callback is model_option:
+            info = copy(info)
+            info.callback = None
+        parameters.append(parameter.replace(annotation=Annotated[kind, info]))
+    named.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return named
 
 
 def sampling(

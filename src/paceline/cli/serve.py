@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from paceline.cli import options
-from paceline.cli.groups import drafting, models, takes
+from paceline.cli.groups import by_name, drafting, models, takes
 from paceline.cli.options import flag, option
+from paceline.cli.references import model_option
 from paceline.cli.texts import read_text
 from paceline.core.errors import MissingExtraError, UsageError
 
 SERVER = "Server"
 LIMITS = "Limits"
+REPLICAS = "Replicas"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@takes(models, drafting)
+@takes(by_name(models), drafting)
 def serve(
     *,
+    rest: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGUMENT...]", help="Of another engine.", show_default=False),
+    ] = None,
     models: Any,
     draft: options.Drafters = None,
     drafting: Any,
     corpora: options.Corpora = None,
+    engine: Annotated[
+        str | None,
+        option(
+            "--engine",
+            panel=SERVER,
+            metavar="NAME",
+            help="vllm or sglang: start that server instead, with drafts set up as asked here; what follows "
+            "-- goes to it.",
+        ),
+    ] = None,
     host: Annotated[
         str,
         option("--host", panel=SERVER, metavar="ADDRESS", help="0.0.0.0: every interface."),
@@ -80,6 +100,12 @@ def serve(
             help="Open requests of a key or address; 0: any.",
         ),
     ] = 0,
+    apart: Annotated[
+        bool,
+        flag(
+            "--apart", panel=LIMITS, help="Past answers draft for the client (key or address) they were for."
+        ),
+    ] = False,
     n_predict: Annotated[
         int,
         option("-n", "--n-predict", panel=LIMITS, metavar="N", help="Longest answer; 0: as there is room."),
@@ -103,6 +129,21 @@ def serve(
             help="Tokens of prompts read in one pass, beside those that are decoding.",
         ),
     ] = 256,
+    replicas: Annotated[
+        str | None,
+        option(
+            "--replicas",
+            panel=REPLICAS,
+            metavar="N[..M]",
+            help="So many servers under Ray Serve; N..M: as many as there is work for.",
+        ),
+    ] = None,
+    replica_cpus: Annotated[
+        float, option("--replica-cpus", panel=REPLICAS, metavar="X", help="CPUs each reserves, and threads.")
+    ] = 1.0,
+    replica_gpus: Annotated[
+        float, option("--replica-gpus", panel=REPLICAS, metavar="X", help="GPUs each reserves.")
+    ] = 0.0,
 ) -> int:
     """Serve a model over HTTP, as OpenAI's API has it: chats, completions, tools, JSON; drafted for, and the
     same text as without.
@@ -119,9 +160,16 @@ def serve(
             raise UsageError(f"{name} {seconds:g}: must be above 0")
     if port > 65535:
         raise UsageError(f"--port {port}: must be at most 65535")
+
+    from paceline.naming import default_name
+
     keys = read_keys(api_key, api_key_file)
-    if models["target"] is None:
-        models["target"] = "zoo:smollm2"
+    models["target"] = models["target"] or "zoo:smollm2"
+    names = alias or [default_name(models["target"])]
+    loading = {**models, "drafters": draft, "corpora": corpora or (), **drafting}
+    if engine is not None or rest:
+        return other_engine(engine, rest or [], names, host, port, keys, models, draft, corpora, drafting)
+    models |= {name: model_option(models[name]) for name in ("target", "draft")}
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -131,26 +179,52 @@ def serve(
             f"serving needs {error.name}: pip install 'paceline[serve]' (fastapi, uvicorn, prometheus-client)"
         ) from error
 
+    from paceline.serve.guard import LOCAL
+
+    local = host in LOOPBACK
+    hosts = (*LOCAL, host) if local and not keys else ()
+    if not local and not keys:
+        print("no --api-key: whoever reaches this machine can use it", file=sys.stderr)
+    if replicas is not None:
+        return serve_replicas(
+            host,
+            port,
+            load=loading,
+            alias=names,
+            api_key=keys,
+            hosts=list(hosts),
+            sessions=sessions,
+            queue=queue,
+            per_client=per_client,
+            apart=apart,
+            n_predict=n_predict,
+            timeout=timeout,
+            body_limit=body_limit,
+            grace=grace,
+            chunk=chunk,
+            log_json=log_json,
+            quiet=quiet,
+            replicas=replicas,
+            num_cpus=replica_cpus,
+            num_gpus=replica_gpus,
+        )
+
     from paceline.assemble import load
     from paceline.serve import app, listen
     from paceline.serve.asking import Limits
-    from paceline.serve.guard import LOCAL, Rules
+    from paceline.serve.guard import Rules
     from paceline.serve.service import Service
 
     listening = listen.bind(host, port)  # a port in use is told before a model is loaded
     try:
-        with load(**models, drafters=draft, sessions=sessions, corpora=corpora or (), **drafting) as llm:
+        with load(**(loading | models), sessions=sessions) as llm:
             listen.logs(log_json, quiet)
-            limits = Limits(queue=queue, each=per_client, seconds=timeout, n_predict=n_predict)
-            local = host in LOOPBACK
-            rules = Rules(keys, (*LOCAL, host) if local and not keys else (), round(body_limit * 1e6))
-            names = alias or [default_name(str(models["target"]))]
+            limits = Limits(apart=apart, queue=queue, each=per_client, seconds=timeout, n_predict=n_predict)
+            rules = Rules(keys, hosts, round(body_limit * 1e6))
             service = Service(llm, limits, chunk=chunk)
             made = app.create(service, names, rules)
             at = listening.getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
-            if not local and not keys:
-                print("no --api-key: whoever reaches this machine can use it", file=sys.stderr)
             print(f"{names[0]} at http://{shown}:{at}/v1, a page at http://{shown}:{at}/", file=sys.stderr)
             listen.run(made, service, listening, grace)
     finally:
@@ -158,24 +232,83 @@ def serve(
     return 0
 
 
+def other_engine(
+    engine: str | None,
+    rest: list[str],
+    names: list[str],
+    host: str,
+    port: int,
+    keys: list[str],
+    models: Mapping[str, Any],
+    draft: str | None,
+    corpora: list[str] | None,
+    drafting: Mapping[str, Any],
+) -> int:
+    """Become another engine's server. Raises UsageError for what it cannot do, or would change the output."""
+    from paceline.core.settings import Drafting
+    from paceline.export import Asked, command, launch
+
+    if engine is None:
+        raise UsageError(f"{rest[0]}: arguments after -- are for another engine; name it (--engine)")
+    if len(keys) > 1:
+        raise UsageError(f"{engine} takes one API key")
+    plain = {field.name: field.default for field in fields(Drafting)}
+    tuned = {name: value for name, value in drafting.items() if name in plain and plain[name] != value}
+    return launch(
+        command(
+            engine,
+            Asked(
+                models["target"],
+                draft=models["draft"] or "",
+                drafters=tuple(draft.split(",")) if draft else ("auto",),
+                n_draft=tuned.pop("n_draft", 0),
+                n_ctx=models["n_ctx"],
+                host=host,
+                port=port,
+                name=names[0],
+                api_key=keys[0] if keys else "",
+                corpora=tuple(corpora or ()),
+                settings=tuned,
+                extra=tuple(rest),
+            ),
+        )
+    )
+
+
+def serve_replicas(host: str, port: int, **given: Any) -> int:
+    """Raises UsageError for what replicas cannot be given, and MissingExtraError without Ray."""
+    from pydantic import ValidationError
+
+    from paceline.serve import cluster
+    from paceline.serve.replicas import Settings
+
+    if port == 0:
+        raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
+    loading = given.pop("load")
+    for name in ("target", "draft"):
+        loading[name] = everywhere(loading[name])
+    loading["corpora"] = [everywhere(one) for one in loading["corpora"]]
+    try:
+        settings = Settings(load=loading, **given)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name = str(wrong["loc"][0]).replace("_", "-").replace("num-", "replica-")
+        raise UsageError(f"--{name}: {wrong['msg'].removeprefix('Value error, ')}") from error
+    return cluster.run(settings, host, port)
+
+
+def everywhere(name: str | None) -> str | None:
+    """A path from the root, for processes that are elsewhere; a name is what each node has by it."""
+    return name if name is None or not Path(name).exists() else str(Path(name).absolute())
+
+
 def read_keys(given: list[str] | None, file: Path | None) -> list[str]:
     """Raises UsageError for keys that HTTP cannot carry."""
-    keys = list(given or [])
+    from paceline.serve import keys
+
+    found = list(given or [])
     if file is not None:
-        keys += [line.strip() for line in read_text(file).splitlines() if line.strip()]
-        if not keys:
-            raise UsageError(f"{file}: holds no key; write one a line")
-    elif not keys and (variable := os.environ.get(options.variable("--api-key"))):
-        keys = [variable]
-    for key in keys:
-        if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise UsageError("an API key must be printable ASCII without spaces, and not empty")
-    return keys
-
-
-def default_name(target: str) -> str:
-    """smollm2 for zoo:smollm2, the file's stem for a path."""
-    if target.startswith("zoo:"):
-        return target.removeprefix("zoo:")
-    path = Path(target)
-    return path.stem if path.suffix == ".gguf" else target
+        found += keys.of_text(read_text(file), file)
+    elif not found and (variable := os.environ.get(options.variable("--api-key"))):
+        found = [variable]
+    return keys.checked(found)

@@ -259,9 +259,12 @@ class Drafter(Protocol):
     @property
     def wants(self) -> Want: ...
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Memory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> Memory:
         """One request's memory. `prompt` holds at least one token; its last one is the root. session: the
-        target's, which a view of the target is opened beside."""
+        target's, which a view of the target is opened beside. scope: what is learned of the request is for
+        those of the same scope alone."""
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
         """One tree a request, within its budget; EMPTY where there is nothing to guess."""

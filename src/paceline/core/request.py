@@ -105,15 +105,16 @@ def start(
     logprobs: int | None = None,
     n_draft: int = UNLIMITED,
     only: frozenset[str] | None = None,
+    scope: str = "",
 ) -> Request:
-    """A request ready for `decode`; its prompt is read there. Raises UsageError for a prompt that is empty or
-    does not fit, BusyError where all sessions are taken."""
+    """A request ready for `decode`; its prompt is read there. scope: see Drafter.open. Raises UsageError for
+    a prompt that is empty or does not fit, BusyError where all sessions are taken."""
     check(target, prompt, max_tokens, ends_itself=grammar is not None and ignore_eos)
     session = target.open()
     try:
         session.extend(prompt)
         n_cached = len(prompt) - 1 - session.unread
-        memory = drafter.open(prompt, seed, session)
+        memory = drafter.open(prompt, seed, session, scope)
     except BaseException:
         session.close()
         raise

@@ -65,8 +65,10 @@ class CascadeDrafter:
         self._model = ModelDrafter(ahead, n_vocab, temperature=temperature, top_k=top_k, warn=warn)
         self._both = ComposedDrafter([self._model, copier])
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ComposedMemory:
-        return self._both.open(prompt, seed, session)
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ComposedMemory:
+        return self._both.open(prompt, seed, session, scope)
 
     def propose(self, batch: Sequence[tuple[ComposedMemory, Budget]]) -> list[DraftTree]:
         parts: list[Any] = [(*memory.parts, budget) for memory, budget in batch]

@@ -37,11 +37,13 @@ class _Several:
         self.name = ",".join(d.name for d in drafters)
         self.wants = reduce(or_, (d.wants for d in drafters), Want())
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ComposedMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ComposedMemory:
         memory = ComposedMemory([])
         try:
             for drafter in self.drafters:
-                memory.parts.append(drafter.open(prompt, seed, session))
+                memory.parts.append(drafter.open(prompt, seed, session, scope))
         except BaseException:
             memory.close()
             raise

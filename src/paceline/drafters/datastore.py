@@ -51,7 +51,9 @@ class DatastoreDrafter:
         self._stores = list(stores)
         self._match_min, self._match_max, self._samples = match_min, match_max, samples
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> DatastoreMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> DatastoreMemory:
         return DatastoreMemory(prompt, self._match_max)
 
     def propose(self, batch: Sequence[tuple[DatastoreMemory, Budget]]) -> list[DraftTree]:

@@ -194,7 +194,9 @@ class LookaheadDrafter:
     def __init__(self, window: int = 7, level: int = 5, guesses: int = 7) -> None:
         self._shape = (window, level, guesses)
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookaheadMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> LookaheadMemory:
         return LookaheadMemory(prompt, seed, *self._shape)
 
     def propose(self, batch: Sequence[tuple[LookaheadMemory, Budget]]) -> list[DraftTree]:

@@ -65,7 +65,9 @@ class LookupDrafter:
     def __init__(self, ngram_min: int = 1, ngram_max: int = 3) -> None:
         self._bounds = (ngram_min, ngram_max)
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> LookupMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> LookupMemory:
         return LookupMemory(prompt, *self._bounds)
 
     def propose(self, batch: Sequence[tuple[LookupMemory, Budget]]) -> list[DraftTree]:

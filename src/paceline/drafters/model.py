@@ -147,7 +147,9 @@ class ModelDrafter:
         self._independent = independent
         self._sampling = Sampling(temperature=temperature, top_k=top_k) if temperature > 0 else None
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ModelMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ModelMemory:
         return ModelMemory(Following(self._draft, session), self._draft.vocab.size, prompt, seed)
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from paceline.drafters.best_first import best_first
 from paceline.drafters.ngram_cache import STATIC, NgramCache
 from paceline.drafters.ngram_table import NGRAM_MAX
 from paceline.drafters.parts import Parts
+from paceline.drafters.scopes import Scopes
 
 # By the length of the n-gram: the fewest times it must have been seen, and the least share in percent that
 # the chosen continuation must have of these.
@@ -40,9 +41,14 @@ LIMIT = 1_000_000
 class NgramMemory:
     """Owns the request's text and its counts."""
 
-    def __init__(self, prompt: Sequence[int], finish: Callable[[Sequence[int], int], None]) -> None:
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        past: NgramCache,
+        finish: Callable[[NgramCache, Sequence[int], int], None],
+    ) -> None:
         self.tokens: list[int] = []
-        self.context = NgramCache()
+        self.context, self.past = NgramCache(), past
         self._n_prompt = len(prompt)
         self._finish = finish
         self.extend(prompt)
@@ -57,7 +63,7 @@ class NgramMemory:
 
     def close(self) -> None:
         """What was emitted is learned now, once."""
-        self._finish(self.tokens, self._n_prompt)
+        self._finish(self.past, self.tokens, self._n_prompt)
         self.tokens = []
         self.context.forget()
 
@@ -91,21 +97,25 @@ class NgramDrafter:
             )
         self._static = static if static is not None else NgramCache()
         self.dynamic = dynamic if dynamic is not None else NgramCache()
+        self._past = Scopes(self.dynamic, NgramCache)
         self._n_vocab = n_vocab
         self._limit = limit
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> NgramMemory:
-        return NgramMemory(prompt, self._learn)
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> NgramMemory:
+        return NgramMemory(prompt, self._past.of(scope), self._learn)
 
     def learn(self, tokens: Sequence[int]) -> None:
         if self._n_vocab is not None and any(not 0 <= token < self._n_vocab for token in tokens):
             raise VocabError(
                 f"cannot learn a token outside the target's {self._n_vocab:,}: was it another tokenizer's?"
             )
-        self._learn(tokens, 0)
+        self._learn(self.dynamic, tokens, 0)
 
     def forget(self) -> None:
-        self.dynamic.forget()
+        for past in self._past:
+            past.forget()
 
     def close(self) -> None:
         """What was learned stays for whoever wants to write it."""
@@ -113,12 +123,12 @@ class NgramDrafter:
     def propose(self, batch: Sequence[tuple[NgramMemory, Budget]]) -> list[DraftTree]:
         return [self._draft(memory, budget) for memory, budget in batch]
 
-    def _learn(self, tokens: Sequence[int], start: int) -> None:
-        self.dynamic.add(tokens, start)
-        if self.dynamic.added > self._limit:
+    def _learn(self, past: NgramCache, tokens: Sequence[int], start: int) -> None:
+        past.add(tokens, start)
+        if past.added > self._limit:
             least = 2
-            while self.dynamic.added > self._limit // 2:
-                self.dynamic.thin(least)
+            while past.added > self._limit // 2:
+                past.thin(least)
                 least *= 2
 
     def _draft(self, memory: NgramMemory, budget: Budget) -> DraftTree:
@@ -126,7 +136,7 @@ class NgramDrafter:
             return EMPTY
 
         def follow(tail: list[int], _: int) -> Iterator[tuple[int, float, list[int]]]:
-            for i, (token, share, score) in enumerate(self._candidates(memory.context, tail, budget.width)):
+            for i, (token, share, score) in enumerate(self._candidates(memory, tail, budget.width)):
                 # The choice has at least half of all: where even that is too little, the others are, too.
                 if share >= (budget.p_split if i else budget.p_min):
                     yield token, score, [*tail[1 - NGRAM_MAX :], token]
@@ -135,10 +145,10 @@ class NgramDrafter:
 
         return best_first(budget, self.name, memory.tokens[-NGRAM_MAX:], follow)
 
-    def _candidates(self, context: NgramCache, tail: list[int], width: int) -> Sequence[Candidate]:
+    def _candidates(self, memory: NgramMemory, tail: list[int], width: int) -> Sequence[Candidate]:
         """What may follow `tail`, best first, at most `width`; from the first level that has an answer."""
         judge = tuple(tail[-STATIC:])
-        for cache, rule in ((context, LAX), (self.dynamic, STRICT)):
+        for cache, rule in ((memory.context, LAX), (memory.past, STRICT)):
             for n in range(min(NGRAM_MAX, len(tail)), 0, -1):
                 found = self._rank(cache, tuple(tail[-n:]), rule[n - 1], judge, width)
                 if found:

@@ -22,7 +22,9 @@ class NoDrafter:
     name = "none"
     wants = Want()
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> NoMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> NoMemory:
         return NoMemory()
 
     def propose(self, batch: Sequence[tuple[NoMemory, Budget]]) -> list[DraftTree]:

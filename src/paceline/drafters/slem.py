@@ -83,8 +83,10 @@ class SlemDrafter:
         if ours.vocab.eos:
             self._closing = dict.fromkeys(theirs.vocab.eos, min(ours.vocab.eos)) | self._closing
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> SlemMemory:
-        inner = self._drafter.open(self._translation.prompt(prompt), seed)
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> SlemMemory:
+        inner = self._drafter.open(self._translation.prompt(prompt), seed, scope=scope)
         return SlemMemory(inner, self._translation, prompt)
 
     def close(self) -> None:

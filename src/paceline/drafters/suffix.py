@@ -18,6 +18,7 @@ from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.drafters.parts import Parts
+from paceline.drafters.scopes import Scopes
 
 if TYPE_CHECKING:
     from paceline.drafters.suffix_history import History
@@ -31,10 +32,10 @@ class SuffixMemory:
     """Owns the request's text and its index. The output is learned when the request ends, in one piece: until
     then it is in the request's own text, and would only be counted twice."""
 
-    def __init__(self, drafter: SuffixDrafter, prompt: Sequence[int], text: History) -> None:
+    def __init__(self, drafter: SuffixDrafter, prompt: Sequence[int], text: History, past: History) -> None:
         self._drafter = drafter
         self._output: list[int] = []
-        self.text = text
+        self.text, self.past = text, past
         text.extend(prompt)
 
     def observe(self, step: Step, features: Features) -> None:
@@ -43,7 +44,7 @@ class SuffixMemory:
 
     def close(self) -> None:
         output, self._output = self._output, []
-        self._drafter.learn(output)
+        self._drafter.remember(output, self.past)
         self.text.clear()
 
 
@@ -80,28 +81,31 @@ class SuffixDrafter:
         self._furthest = int(alpha * REACH + offset + 1e-6)
         self._room(64)
         self.history = History(limit=max(1, max_tokens))
+        self._past = Scopes(self.history, lambda: History(limit=max(1, max_tokens)))
         self._warm_up()
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> SuffixMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> SuffixMemory:
         # A quarter more than the prompt, so that a long one is seldom indexed a second time.
-        return SuffixMemory(self, prompt, self._make(len(prompt) * 5 // 4))
+        return SuffixMemory(self, prompt, self._make(len(prompt) * 5 // 4), self._past.of(scope))
 
     def propose(self, batch: Sequence[tuple[SuffixMemory, Budget]]) -> list[DraftTree]:
-        return [self._draft(memory.text, budget) for memory, budget in batch]
+        return [self._draft(memory, budget) for memory, budget in batch]
 
     def follow(self, memory: SuffixMemory, more: Sequence[int], budget: Budget) -> DraftTree:
         """What it would propose if the text went on with `more`. The memory stays as it is."""
         with memory.text.supposing(more):
-            return self._draft(memory.text, budget)
+            return self._draft(memory, budget)
 
-    def _draft(self, text: History, budget: Budget) -> DraftTree:
+    def _draft(self, memory: SuffixMemory, budget: Budget) -> DraftTree:
         depth = min(budget.depth, budget.nodes, self._furthest)
         if depth < 1 or budget.width < 1:
             return EMPTY
         nodes = min(budget.nodes, 2 * self._most * depth)
         if nodes > len(self._tokens):
             self._room(nodes)
-        past = self.history
+        text, past = memory.text, memory.past
         n = self._draft_into(
             *(text.ring, text.links, text.heads, text.state[0]),
             *(past.ring, past.links, past.heads, past.state[0]),
@@ -125,16 +129,21 @@ class SuffixDrafter:
 
     def _warm_up(self) -> None:
         """Compile now rather than in the first step."""
-        memory = SuffixMemory(self, (0, 0), self._make())
+        memory = SuffixMemory(self, (0, 0), self._make(), self.history)
         self.follow(memory, (0,), Budget(depth=1, nodes=1))
 
     def learn(self, tokens: Sequence[int]) -> None:
+        self.remember(tokens, self.history)
+
+    def remember(self, tokens: Sequence[int], past: History) -> None:
+        """One output, for the requests that draft from `past`."""
         if tokens and self._max_tokens:
-            self.history.end_text()
-            self.history.extend(tokens)
+            past.end_text()
+            past.extend(tokens)
 
     def forget(self) -> None:
-        self.history.clear()
+        for past in self._past:
+            past.clear()
 
     def close(self) -> None:
         self.forget()

@@ -174,7 +174,7 @@ def _extent(value: Any) -> tuple[int, int]:
     if isinstance(value, str):
         return 0, len(value)
     if not isinstance(value, Mapping | list | tuple):
-        return 0, NUMBER
+        return 0, 0 if value is None else NUMBER
     inner = [*value, *value.values()] if isinstance(value, Mapping) else value
     extents = [_extent(one) for one in inner]
     return isinstance(value, Mapping) + sum(one for one, _ in extents), sum(one for _, one in extents)

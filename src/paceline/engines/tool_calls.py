@@ -12,91 +12,31 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from paceline.engines.conversation import Tool
 from paceline.engines.json_text import JsonText, Reading
+from paceline.engines.tool_answer import Answer, Delta
 from paceline.engines.tool_formats import Format, names, openers
 
 LETTERS = string.ascii_letters + string.digits
 ID = 9  # letters of a call's id: Mistral's templates take no other number
+SPACES = 100  # of white space before a call that are held back, and left out
 HEAD = 300  # characters that a function's name is looked for in
 
 NAMES, ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
 THOUGHT, THOUGHT_END = "<think>", "</think>"  # in a thought nothing is a call
 
 
-@dataclass(frozen=True)
-class Delta:
-    """What is new: content, or a part of a call. start: where in all that was fed the content begins. index:
-    the call's number. id, name: of a call that begins. arguments: more of their JSON."""
-
-    content: str = ""
-    start: int = 0
-    index: int | None = None
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
-
-    def openai(self) -> dict[str, Any]:
-        """As the `delta` of a chunk."""
-        if self.index is None:
-            return {"content": self.content}
-        call: dict[str, Any] = {"index": self.index}
-        function = {"arguments": self.arguments}
-        if self.id:
-            call |= {"id": self.id, "type": "function"}
-            function = {"name": self.name, **function}
-        return {"tool_calls": [{**call, "function": function}]}
-
-
-@dataclass(frozen=True)
-class Call:
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True)
-class Answer:
-    content: str
-    calls: tuple[Call, ...]
-
-    @classmethod
-    def of(cls, deltas: Iterable[Delta]) -> Answer:
-        content, calls = list[str](), list[Call]()
-        for delta in deltas:
-            if delta.index is None:
-                content.append(delta.content)
-            elif delta.id:
-                calls.append(Call(delta.id, delta.name, delta.arguments))
-            else:
-                calls[delta.index] = replace(
-                    calls[delta.index], arguments=calls[delta.index].arguments + delta.arguments
-                )
-        return cls("".join(content), tuple(calls))
-
-    def openai(self) -> dict[str, Any]:
-        """As an assistant's message."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content or None}
-        if not self.calls:
-            return {**message, "content": self.content}
-        calls = [
-            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
-            for one in self.calls
-        ]
-        return {**message, "tool_calls": calls}
-
-
 def new_id() -> str:
     return "".join(secrets.choice(LETTERS) for _ in range(ID))
 
 
-def parsed(format: Format, tools: Collection[Tool], text: str, ids: Callable[[], str] = new_id) -> Answer:  # noqa: A002
+def parsed(form: Format, tools: Collection[Tool], text: str, ids: Callable[[], str] = new_id) -> Answer:
     """What a whole answer says, and what it calls of `tools`."""
-    stream = ToolCallStream(format, tools, ids)
+    stream = ToolCallStream(form, tools, ids)
     return Answer.of([*stream.feed(text), *stream.finish()])
 
 
@@ -106,13 +46,13 @@ class ToolCallStream:
 
     def __init__(
         self,
-        format: Format,  # noqa: A002
+        form: Format,
         tools: Collection[Tool],
         ids: Callable[[], str] = new_id,
     ) -> None:
-        self._format, self._tools, self._ids = format, names(tools), ids
-        self._openers = re.compile(f"{openers(format).pattern}|{THOUGHT}")
-        self._literals = (*format.opens, THOUGHT)
+        self._format, self._tools, self._ids = form, names(tools), ids
+        self._openers = re.compile(f"{openers(form).pattern}|{THOUGHT}")
+        self._literals = (*form.opens, THOUGHT)
         self._text = JsonText()
         self._deltas: list[Delta] = []
         self._live: list[str] = []  # of the arguments of the last call, what is not passed on yet
@@ -195,7 +135,8 @@ class ToolCallStream:
         while True:
             found = wanted.search(text.text, text.at)
             end = text.certain(literals) if found is None else found.start()
-            while end > text.at and text.text[end - 1].isspace():
+            least = max(text.at, end - SPACES)
+            while end > least and text.text[end - 1].isspace():
                 end -= 1
             self._say(end)
             if found is not None:
@@ -318,27 +259,27 @@ class ToolCallStream:
 
     def _paired(self) -> Reading[bool]:
         """A call whose arguments are no JSON: told when it is whole."""
-        text, form = self._text, self._format.pairs
-        assert form is not None
-        yield from text.literal(form.before)
+        text, pairs = self._text, self._format.pairs
+        assert pairs is not None
+        yield from text.literal(pairs.before)
         name = yield from text.match(r"[A-Za-z0-9_.-]+")
-        if name not in self._tools or not (yield from text.literal(form.after)):
+        if name not in self._tools or not (yield from text.literal(pairs.after)):
             return False
         types = self._tools[name].get("properties") or {}
         arguments: dict[str, Any] = {}
         while True:
             yield from text.space()
-            if (yield from text.literal(form.end)):
+            if (yield from text.literal(pairs.end)):
                 self._begin(name).append(json.dumps(arguments, ensure_ascii=False))
                 return True
-            if not (yield from text.literal(form.open)):
+            if not (yield from text.literal(pairs.open)):
                 return False
-            key = yield from text.until(form.middle[0], HEAD)
-            for more in form.middle[1:]:
+            key = yield from text.until(pairs.middle[0], HEAD)
+            for more in pairs.middle[1:]:
                 yield from text.space()
                 if not (yield from text.literal(more)):
                     return False
-            value = yield from text.until(form.close)
+            value = yield from text.until(pairs.close)
             if key is None or value is None:
                 return False
             arguments[key.strip()] = _typed(value, types.get(key.strip()))

@@ -165,10 +165,10 @@ def format_of(template: str) -> Format:
     return next(one for one in TABLE if all(sign in template for sign in one.signs))
 
 
-def spelled(text: Text, vocab: Vocab, format: Format) -> dict[int, bytes]:  # noqa: A002
+def spelled(text: Text, vocab: Vocab, form: Format) -> dict[int, bytes]:
     """Control tokens that are a part of the format, by what they spell: they are no text of the model's, and
     have to become text to be read."""
-    tokens = {mark: text.encode(mark, special=True, add_bos=False) for mark in format.markers}
+    tokens = {mark: text.encode(mark, special=True, add_bos=False) for mark in form.markers}
     return {
         ids[0]: mark.encode() for mark, ids in tokens.items() if len(ids) == 1 and not vocab.piece(ids[0])
     }
@@ -184,19 +184,19 @@ class Forced:
     format: Format
 
 
-def forced(format: Format, choice: Choice) -> Forced | None:  # noqa: A002
+def forced(form: Format, choice: Choice) -> Forced | None:
     """None where the model is free not to call one."""
     tools = [tool["function"] for tool in choice.tools if tool["function"]["name"] in choice.forced]
     if not tools:
         return None
-    outside = format.pairs is not None or "{name}" in format.forced
-    if len(tools) == 1 and "{name}" in format.forced:
-        begin = format.forced.replace("{name}", tools[0]["name"])
-        return Forced(begin, _parameters(tools[0], ()), format)
-    listed = format.listed and not outside
+    outside = form.pairs is not None or "{name}" in form.forced
+    if len(tools) == 1 and "{name}" in form.forced:
+        begin = form.forced.replace("{name}", tools[0]["name"])
+        return Forced(begin, _parameters(tools[0], ()), form)
+    listed = form.listed and not outside
     calls: list[dict[str, Any]] = []
     for number, tool in enumerate(tools):
-        name, arguments = format.keys
+        name, arguments = form.keys
         path = (*(("items",) if listed else ()), "anyOf", str(number), "properties", arguments)
         calls.append(
             {
@@ -209,7 +209,7 @@ def forced(format: Format, choice: Choice) -> Forced | None:  # noqa: A002
     schema: dict[str, Any] = {"anyOf": calls}
     if listed:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
-    return Forced("", schema, GENERIC) if outside else Forced(format.forced, schema, format)
+    return Forced("", schema, GENERIC) if outside else Forced(form.forced, schema, form)
 
 
 def _parameters(function: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
@@ -232,10 +232,10 @@ def _moved(schema: Any, path: str) -> Any:
     }
 
 
-def openers(format: Format) -> re.Pattern[str]:  # noqa: A002
+def openers(form: Format) -> re.Pattern[str]:
     """What may begin a call; a brace or a bracket where a bare object may."""
-    marks: Iterable[str] = map(re.escape, sorted(format.opens, key=len, reverse=True))
-    return re.compile("|".join([*marks, r"[{\[]"] if format.bare else marks))
+    marks: Iterable[str] = map(re.escape, sorted(form.opens, key=len, reverse=True))
+    return re.compile("|".join([*marks, r"[{\[]"] if form.bare else marks))
 
 
 def names(tools: Collection[Tool]) -> dict[str, Any]:

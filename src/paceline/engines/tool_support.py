@@ -45,8 +45,8 @@ To call a function, answer with a JSON object of its name and its arguments with
 class ToolSupport:
     """tools: the template shows the tools that there are. calls: how it takes the arguments of the calls that
     an answer made, as a "mapping" or as "text"; "" where it shows no calls or no results. empty: what an
-    answer of calls alone has for its content. system: it takes a system message. format: how the model writes calls,
-    or is told to."""
+    answer of calls alone has for its content. system: it takes a system message. format: how the model
+    writes calls, or is told to."""
 
     tools: bool
     calls: str
@@ -81,10 +81,9 @@ def _calls(text: Text) -> tuple[str, Message]:
     for form, arguments in (("mapping", {KEY: VALUE}), ("text", json.dumps({KEY: VALUE}))):
         full = _shown(text, _conversation({"content": ""}, arguments))
         # transformers leaves out what is None, and some templates ask for it.
-        for empty, said in (
-            *((one, _shown(text, _conversation(one, arguments))) for one in ({}, {"content": None})),
-            ({"content": ""}, full),
-        ):
+        empties: list[Message] = [{}, {"content": None}, {"content": ""}]
+        for empty in empties:
+            said = _shown(text, _conversation(empty, arguments))
             # Python's own spelling of a mapping, text within text, and None as a word are mistakes.
             mistaken = f"'{KEY}'" in said or f'\\"{KEY}' in said
             mistaken |= bool(full) and said.count("None") > full.count("None")

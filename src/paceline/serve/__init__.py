@@ -10,4 +10,7 @@ replies.py    answers as HTTP has them
 guard.py      what is refused before a request is read: keys, hosts, sizes, stalls
 app.py        the routes
 listen.py     the process: socket, signals, logs
+keys.py       API keys as they are given
+replicas.py   the same as a Ray Serve deployment; cluster.py: where it runs
+affinity.py   which conversation a request belongs to
 """

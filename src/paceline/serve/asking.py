@@ -36,10 +36,11 @@ class FailedError(PacelineError):
 
 @dataclass(frozen=True)
 class Limits:
-    """queue: requests that wait, at most. each: requests of one client that are open, at most; 0: as many as
-    there is room for. seconds: from a request's arrival to its last token. n_predict: tokens of an answer; 0:
-    as many as the context has."""
+    """apart: past answers of a client are drafts for that client alone. queue: requests that wait, at most.
+    each: requests of one client that are open, at most; 0: as many as there is room for. seconds: from a
+    request's arrival to its last token. n_predict: tokens of an answer; 0: as many as the context has."""
 
+    apart: bool = False
     queue: int = 64
     each: int = 0
     seconds: float = 600.0

@@ -10,7 +10,7 @@ from paceline.core.record import Step
 from paceline.llm import LLM
 from paceline.serve.asking import End
 
-WINDOW = 10.0  # seconds that a speed is read over
+WINDOW, PAUSE = 10.0, 2.0  # seconds that a speed is read over, and of silence after which there is none
 STEPS = 256  # steps that shares and acceptance are read over
 SHOWN = 16  # draft positions
 EVERY = 0.5  # seconds between two looks at the policy
@@ -22,7 +22,7 @@ class Lately:
     def __init__(self, llm: LLM, clock: Callable[[], float]) -> None:
         self._llm, self._clock = llm, clock
         self._began = clock()
-        self._spoken: deque[tuple[float, int]] = deque()  # when so many tokens came
+        self._passes: deque[tuple[float, float, int]] = deque()  # when each ended, its seconds and tokens
         self._steps: deque[Step] = deque(maxlen=STEPS)
         self._drafted: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
@@ -33,10 +33,12 @@ class Lately:
     def step(self, step: Step) -> None:
         if not step.tokens:
             return
-        self._spoken.append((self._clock(), len(step.tokens)))
         self._steps.append(step)
         self._drafted.update(step.drafted)
         self._accepted.update(step.accepted)
+
+    def passed(self, seconds: float, tokens: int) -> None:
+        self._passes.append((self._clock(), seconds, tokens))
 
     def end(self, end: End) -> None:
         if end.n_tokens:
@@ -57,8 +59,8 @@ class Lately:
         self._forget(self._clock())
 
     def _forget(self, now: float) -> None:
-        while self._spoken and self._spoken[0][0] < now - WINDOW:
-            self._spoken.popleft()
+        while self._passes and self._passes[0][0] < now - WINDOW:
+            self._passes.popleft()
 
     def _plain_rate(self, running: int) -> float | None:
         """Tokens a second that plain decoding would bring with as many at once, by the measured costs."""
@@ -86,9 +88,9 @@ class Lately:
 
     def state(self) -> dict[str, Any]:
         """For the page. Its numbers are a snapshot, each right by itself."""
-        now, steps, spoken = self._clock(), list(self._steps), list(self._spoken)
-        recent = [(at, n) for at, n in spoken if at >= now - WINDOW]
-        since = min(WINDOW, now - recent[0][0]) if recent else 0.0
+        now, steps, passes = self._clock(), list(self._steps), list(self._passes)
+        # While something is decoded: how long nobody asks is no matter of speed.
+        busy = sum(seconds for _, seconds, _ in passes) if passes and passes[-1][0] > now - PAUSE else 0.0
         depths: list[int] = [0] * SHOWN
         right: list[int] = [0] * SHOWN
         for step in steps:
@@ -104,7 +106,7 @@ class Lately:
                 times[name] += getattr(one, name)
         total = sum(times.values()) or 1.0
         return {
-            "tokens_per_second": sum(n for _, n in recent) / since if since > 0.2 else 0.0,
+            "tokens_per_second": sum(n for *_, n in passes) / busy if busy else 0.0,
             "plain_tokens_per_second": self._plain,
             "acceptance": [r / d for r, d in zip(right, depths, strict=True) if d],
             "drafted": dict(self._drafted),

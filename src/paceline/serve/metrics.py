@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -102,10 +102,26 @@ class Metrics:
     def refused(self, status: int) -> None:
         self._refused.labels(str(status)).inc()
 
-    def text(self, running: int, waiting: int) -> bytes:
+    def families(self, running: int, waiting: int) -> list[Metric]:
         self.running.set(running)
         self.waiting.set(waiting)
-        return generate_latest(self._registry)
+        return list(self._registry.collect())
+
+    def text(self, running: int, waiting: int) -> bytes:
+        return written(self.families(running, waiting))
+
+
+class _Told(Collector):
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def written(families: Sequence[Metric]) -> bytes:
+    """As Prometheus reads them."""
+    return generate_latest(_Told(families))
 
 
 class _Alias(Collector):

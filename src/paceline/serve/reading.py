@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.engines.tool_calls import Delta, ToolCallStream
+from paceline.engines.tool_answer import Delta
+from paceline.engines.tool_calls import ToolCallStream
 from paceline.serve.asking import Calls, Update
 
 Parts = list[tuple[str, str]]

@@ -251,6 +251,7 @@ class Service:
                     logprobs=ask.logprobs,
                     n_draft=ask.n_draft,
                     only=ask.only,
+                    scope=ticket.client if self.limits.apart else "",
                 )
             except Exception as error:
                 self._finish(ticket, error)
@@ -261,8 +262,11 @@ class Service:
     def _pass(self) -> None:
         if not self._running:
             return
+        began, n = self._clock(), 0
         for job, step in self._scheduler.step():
+            n += len(step.tokens)
             self._take(self._running[job], step)
+        self.lately.passed(self._clock() - began, n)
         for job in [job for job in self._running if job.state not in ("waiting", "running")]:
             self._drop(job, job.error)
         self.lately.look(len(self._running))

@@ -16,7 +16,7 @@ from paceline.core.typed import settle
 SECTION = "paceline"
 AUTO = "auto"
 # `auto`, where there is what they use. Not lookup and not ngram: to index a prompt of 8,000 tokens takes them
-# 13 and 29 ms, which every request of the batch waits for; suffix takes 5 and finds the same places.
+# 10 and 13 ms (benchmarks/opening.py), for which the whole batch waits; suffix takes 1, and finds as much.
 CHEAP = ("suffix", "datastore")
 
 
@@ -26,12 +26,15 @@ class Options:
     `paceline corpus build` made, or n-gram caches. p_min: a token is drafted while its chance to be accepted
     is at least this. rows: the most drafted tokens of all requests together, the likeliest of them. A pass of
     a dense model in 16 bits takes longer by the row from about 300 rows on (an H100: 989 TFLOP/s over 3.35
-    TB/s, two operations a weight of two bytes). ngram_min, ngram_max: see Drafting."""
+    TB/s, two operations a weight of two bytes). learn: whether what a request has said is drafted from for
+    others; how fast they get it tells them that somebody was told the same. ngram_min, ngram_max: see
+    Drafting."""
 
     drafters: tuple[str, ...] = (AUTO,)
     corpora: tuple[str, ...] = ()
     p_min: float = 0.1
     rows: int = 256
+    learn: bool = True
     ngram_min: int = Drafting.ngram_min
     ngram_max: int = Drafting.ngram_max
 

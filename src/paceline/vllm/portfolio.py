@@ -67,7 +67,7 @@ class Portfolio:
         self._belief = Belief()
         stages = int(vllm_config.parallel_config.pipeline_parallel_size)
         self._requests = Requests(lambda prompt: self._drafter.open(prompt, 0), patience=stages - 1)
-        self._failed = False
+        self._learns, self._failed = options.learn, False
 
     def propose(
         self,
@@ -91,11 +91,13 @@ class Portfolio:
         for request in self._requests.end():
             with self._alone():
                 request.memory.close()  # what it said is learned
+                if not self._learns:
+                    self._drafter.forget()
         return within(drafts, self._limits.rows)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """What goes wrong with one request ends its draft, and nothing else: an error would end the server."""
+        """What goes wrong with one request ends its draft and nothing else: an error would end the server."""
         try:
             yield
         except Exception:

@@ -81,7 +81,7 @@ ROWS = (
         "smollm2-draft",
         "draft",
         "smollm2-draft.gguf",
-        8_971_680,
+        17_108_224,
         "Distilled from SmolLM2, to draft for it",
         "SmolLM2's draft",
     ),

@@ -180,7 +180,9 @@ class Parrot:
     def __init__(self) -> None:
         self.known: dict[tuple[int, ...], list[int]] = {}
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ParrotMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ParrotMemory:
         return ParrotMemory(self, tuple(prompt))
 
     def propose(self, batch: Sequence[tuple[ParrotMemory, Budget]]) -> list[DraftTree]:

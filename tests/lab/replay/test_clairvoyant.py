@@ -200,7 +200,9 @@ class Guesser:
         self._record, self._luck = list(record), luck
         self._moods = Random(name) if moods else None
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> GuesserMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> GuesserMemory:
         return GuesserMemory(len(prompt))
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:

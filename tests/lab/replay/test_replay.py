@@ -47,7 +47,9 @@ class Parrot:
         self.forgot = 0
         self.closed = 0
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ParrotMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ParrotMemory:
         return ParrotMemory(self)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:

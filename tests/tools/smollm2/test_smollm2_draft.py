@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,15 @@ import torch
 
 from paceline import zoo
 from paceline.assemble import load
-from tools.smollm2 import answers, draft
-from tools.smollm2.prompts import Conversation
+from paceline.zoo.quantize import errors_only
+from tools.embedded.restore import tokenizer_of
+from tools.smollm2 import answers, draft, rounding
+from tools.smollm2.prompts import Conversation, Written, conversations
 
 ASKED = [
     Conversation(None, ("def add(a, b):",), 0.0),
     Conversation("Answer.", (None, "Continue."), 1.0),
-    Conversation(None, ("x" * 3000, "never asked"), 0.0),  # longer than what is read
+    Conversation(None, ("x = 1\n" * 500, "never asked"), 0.0),  # longer than what is read
     Conversation(None, ("import os",), 0.7),
 ]
 
@@ -29,34 +32,48 @@ ASKED = [
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("shards")
     with pytest.MonkeyPatch.context() as patch:
-        small = {"SLOTS": 2, "ROOM": 512, "LONGEST": 12, "LONGEST_QUESTION": 8, "LONGEST_PROMPT": 200}
+        small = {"ROOM": 256, "LONGEST": 12, "LONGEST_QUESTION": 8, "LONGEST_PROMPT": 200, "LOOK": 4}
         for name, value in small.items():
             patch.setattr(answers, name, value)
-        patch.setattr(answers, "conversations", lambda seed: iter(ASKED * 20))
-        teacher = answers.Teacher(answers.unpacked(zoo.target_path(), out))
+        patch.setattr(answers, "conversations", lambda seed, written: iter(ASKED * 20))
         for number in range(2):
-            talks = answers.talks(teacher, number)
-            answers.write(out / f"shard-0-{number:04d}.npz", [next(talks) for _ in range(9)])
+            made = answers.gather(zoo.target_path(), number, 4, torch.device("cpu"))
+            parts: list[dict[str, answers.Array]] = []
+            while sum(len(part["lengths"]) for part in parts) < 9:
+                parts.append(next(made))
+            answers.write(out / f"shard-0-{number:04d}.npz", parts)
     return out
 
 
 def test_what_is_kept_is_what_the_model_says(shards: Path) -> None:
     """At each row the likeliest token is the one that plain decoding would have chosen there."""
     shard = np.load(shards / "shard-0-0000.npz")
-    tokens, ends, rows = shard["tokens"], shard["ends"], shard["rows"]
-    assert ends[-1] == len(tokens)
-    assert (np.diff(rows) > 0).all()
-    assert shard["ids"].shape == shard["logprobs"].shape == (len(rows), answers.TOP)
-    assert (shard["logprobs"][:, 0] >= shard["logprobs"][:, 1]).all()
+    tokens, lengths, kind = shard["tokens"], shard["lengths"], shard["kind"]
+    assert lengths.sum() == len(tokens) == len(kind)
+    assert shard["ids"].shape == shard["logprobs"].shape == (len(tokens), answers.KEPT)
+    known = kind > 0
+    assert (shard["logprobs"][known, 0] >= shard["logprobs"][known, 1]).all()
     with load(zoo.target_path(), drafters="none") as llm:
-        begin = 0
-        for end in ends[:3]:
-            here = rows[(rows >= begin) & (rows < end)]
-            for row in here[[0, -1]]:
+        for end, length in zip(np.cumsum(lengths)[:4], lengths[:4], strict=True):
+            begin = end - length
+            assert kind[begin : begin + answers.HEADER].sum() == kind[end - 1] == 0
+            for row in begin + np.flatnonzero(known[begin:end])[[0, -1]]:
                 said = llm.generate([int(t) for t in tokens[begin : row + 1]], max_tokens=1, ignore_eos=True)
-                likely = shard["ids"][np.searchsorted(rows, row)]
-                assert said.tokens[0] in likely[:2]  # the file is Q8_0, what answered F32
-            begin = int(end)
+                assert said.tokens[0] in shard["ids"][row, :2]  # llama.cpp rounds what it multiplies
+
+
+def test_greedy_answers_are_the_likeliest_tokens_and_turns_end_where_they_should(shards: Path) -> None:
+    shard = np.load(shards / "shard-0-0000.npz")
+    ends = np.cumsum(shard["lengths"])
+    wrote = shard["kind"] == answers.GENERATED
+    cuts = set()
+    for begin, end in zip(ends - shard["lengths"], ends, strict=True):
+        runs = np.diff(np.flatnonzero(np.diff(np.concatenate(([0], wrote[begin:end], [0])))))[::2]
+        cuts |= set(runs.tolist())
+    assert max(cuts) == 12  # an answer
+    assert 8 in cuts  # a question
+    same = shard["ids"][:-1, 0] == shard["tokens"][1:]
+    assert same[wrote[:-1]].mean() > 0.5 > same[~wrote[:-1]].mean()
 
 
 def test_a_draft_learns_from_them_goes_on_and_is_a_model_that_loads(
@@ -65,13 +82,11 @@ def test_a_draft_learns_from_them_goes_on_and_is_a_model_that_loads(
     monkeypatch.setattr(
         draft, "SHAPE", replace(draft.SHAPE, width=64, blocks=2, heads=2, feed_forward=64, vocab=8192)
     )
-    monkeypatch.setattr(draft, "TOKENS", 256)
-    monkeypatch.setattr(draft, "WINDOW", 64)
-    monkeypatch.setattr(draft, "LONG_WINDOW", 128)
+    monkeypatch.setattr(draft, "TOKENS", {"cpu": 256})
     monkeypatch.setattr(draft, "HELD_OUT", 6)
     torch.set_num_threads(1)
-    told, target, run = draft.Answers(shards), shards / "target-F32.gguf", tmp_path
-    assert len(told.held) == 3
+    told, target, run = draft.Answers(shards, torch.device("cpu")), zoo.target_path(), tmp_path
+    assert len(told.held) >= 3
     before = draft.evaluate(draft.train(told, target, run / "none", 0.0, 0), told)
     model = draft.train(told, target, run, 0.05, 0)
     assert draft.evaluate(model, told) > before  # "held out: 0.123 of first guesses right"
@@ -79,7 +94,51 @@ def test_a_draft_learns_from_them_goes_on_and_is_a_model_that_loads(
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
     out = tmp_path / "draft.gguf"
-    draft.export(model, target, out, "Q8_0")
+    draft.export(model, target, out, "Q4_0")
     with load(zoo.target_path(), draft=out, drafters="model") as llm:
         answer = llm.generate("import os\n", max_tokens=24, ignore_eos=True)
         assert answer.stats.by_source["model"].tried > 0
+
+
+def test_a_step_takes_whole_conversations_each_once(shards: Path) -> None:
+    told = draft.Answers(shards, torch.device("cpu"))
+    rng, seen = np.random.default_rng(0), list[int]()
+    while len(seen) < len(told.begins):
+        at, packed = told.batch(rng, 400)
+        starts = at[packed.positions == 0].tolist()
+        assert len(at) == len(packed.positions) == 400
+        seen += starts
+    assert sorted(seen[: len(told.begins)]) == told.begins.tolist()
+
+
+def test_weights_are_rounded_as_the_file_holds_them() -> None:
+    gguf = pytest.importorskip("gguf")
+    weight = torch.randn(6, 96, generator=torch.Generator().manual_seed(0))
+    weight[2] = 0
+    kind = gguf.GGMLQuantizationType.Q4_0
+    held = gguf.quants.dequantize(gguf.quants.quantize(weight.numpy(), kind), kind)
+    assert np.array_equal(rounding.q4_0(weight).numpy(), held)
+
+
+def test_the_likeliest_are_those_of_a_search_through_all() -> None:
+    logits = torch.randn(7, 49152, generator=torch.Generator().manual_seed(0))
+    values, ids = answers.likeliest(logits, 32)
+    assert torch.equal(values, logits.topk(32).values)
+    assert torch.equal(logits.gather(1, ids), values)
+
+
+def test_prompts_are_read_as_llama_cpp_reads_them() -> None:
+    import llama_cpp
+
+    path = zoo.path("smollm2-draft")
+    tokenizer = tokenizer_of(path)
+    with errors_only():
+        theirs = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    for turn in (
+        "a  b\t12345 \u00fcn\u00efc\u00f6d\u00e9 \u6f22\u5b57 \U0001f642 'll don't\n\n\n  x 1.5e10",
+        *islice((t for c in conversations(0, Written()) for t in c.turns if t is not None), 100),
+    ):
+        text = f"<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n"
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        assert ids == theirs.tokenize(text.encode(), add_bos=False, special=True)
+        assert tokenizer.decode(ids, skip_special_tokens=False) == text

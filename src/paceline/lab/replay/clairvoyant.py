@@ -158,8 +158,10 @@ class Asked:
         self._drafter = drafter
         self.most, self.chances = NO_BUDGET, Chances(())
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> AskedMemory:
-        return AskedMemory([drafter.open(prompt, seed, session) for drafter in self.drafters])
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> AskedMemory:
+        return AskedMemory([drafter.open(prompt, seed, session, scope) for drafter in self.drafters])
 
     def propose(self, batch: Sequence[tuple[AskedMemory, Budget]]) -> list[DraftTree]:
         for memory, budget in batch:

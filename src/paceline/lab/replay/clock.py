@@ -51,9 +51,11 @@ class ClockedDrafter:
     def wants(self) -> Want:
         return self.drafter.wants
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> ClockedMemory:
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ClockedMemory:
         began = perf_counter()
-        memory = self.drafter.open(prompt, seed, session)
+        memory = self.drafter.open(prompt, seed, session, scope)
         self.spent.begin += perf_counter() - began
         return ClockedMemory(memory, self.spent)
 

@@ -64,7 +64,7 @@ def together(
     requests: list[Request] = []
     try:
         for one in recordings:
-            stop = _ends(len(one.tokens))
+            stop = ends(len(one.tokens))
             requests.append(
                 start(target, drafter, one.prompt, max_tokens=ENDLESS, stop=stop, ignore_eos=True)
             )
@@ -85,7 +85,7 @@ def together(
             request.close()
 
 
-def _ends(left: int) -> Callable[[int], bool]:
+def ends(left: int) -> Callable[[int], bool]:
     """Stops a request after so many tokens."""
 
     def stop(_token: int) -> bool:

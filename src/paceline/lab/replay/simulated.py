@@ -40,10 +40,12 @@ class SimulatedTarget:
     step: seconds for all that a request's step takes beside its passes; they go by where its tokens are kept.
 
     A pass has the rows of roots and new nodes, and of the tokens that a session's cache lacks of its text.
-    But the first text of a session, a prompt, costs nothing."""
+    But the first text of a session, a prompt, costs nothing unless `prompts` says so."""
 
-    def __init__(self, target: Target, cost: Cost, clock: VirtualClock, step: float = 0.0) -> None:
-        self.inner, self.cost, self.clock, self.step = target, cost, clock, step
+    def __init__(
+        self, target: Target, cost: Cost, clock: VirtualClock, step: float = 0.0, *, prompts: bool = False
+    ) -> None:
+        self.inner, self.cost, self.clock, self.step, self.prompts = target, cost, clock, step, prompts
         self.vocab: Vocab = target.vocab
         self.origin = target.origin
         self.caps: Caps = target.caps
@@ -91,7 +93,7 @@ class SimulatedSession:
     def extend(self, tokens: Sequence[int]) -> None:
         first = len(self.inner.tokens) == 0
         self.inner.extend(tokens)
-        if first:
+        if first and not self._target.prompts:
             self._free = self.inner.unread
 
     def paid(self, computed: int) -> int:
@@ -116,8 +118,10 @@ class SimulatedDrafter:
         self.inner, self._seconds, self._clock = drafter, seconds, clock
         self.name, self.wants = drafter.name, drafter.wants
 
-    def open(self, prompt: Sequence[int], seed: int, session: Session | None = None) -> Memory:
-        return self.inner.open(prompt, seed, session)
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> Memory:
+        return self.inner.open(prompt, seed, session, scope)
 
     def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
         trees = self.inner.propose(batch)

@@ -58,7 +58,7 @@ function show(state) {
   byId("live-body").hidden = false;
   plain = state.plain_tokens_per_second;
   byId("model-name").textContent = `${state.model}, ${state.engine}`;
-  showSpeed(state.tokens_per_second);
+  showSpeed(state.tokens_per_second, state.running > 0);
   byId("decision").textContent = state.decision;
   showAcceptance(state.acceptance);
   showDrafters(state.drafted, state.accepted);
@@ -66,11 +66,12 @@ function show(state) {
   showLoad(state);
 }
 
-function showSpeed(speed) {
+/** busy: whether anybody is being answered; a server that waits is not slow. */
+function showSpeed(speed, busy) {
   byId("speed").textContent = rate(speed);
   byId("against-plain").textContent = !plain
     ? "Plain decoding has not been measured yet."
-    : `Plain decoding: ${rate(plain)} tokens/s` + (speed ? `. Now ${times(speed / plain)} that.` : ".");
+    : `Plain decoding: ${rate(plain)} tokens/s` + (speed && busy ? `. Now ${times(speed / plain)} that.` : ".");
   history = [...history, speed].slice(-HISTORY);
   const top = 1.1 * Math.max(...history, plain ?? 0, 1);
   const height = (value) => (40 * (1 - value / top)).toFixed(1);

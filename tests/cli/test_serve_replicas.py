@@ -1,0 +1,108 @@
+"""What `paceline serve --replicas` refuses, and what it hands on, before anything of Ray starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import Done, command
+from paceline.serve import cluster
+from paceline.serve.replicas import Settings
+
+Capture = pytest.CaptureFixture[str]
+Asked = list[tuple[Settings, str, int]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What would have been started."""
+    out: Asked = []
+
+    def run(settings: Settings, host: str, port: int) -> int:
+        out.append((settings, host, port))
+        return 0
+
+    monkeypatch.setattr(cluster, "run", run)
+    return out
+
+
+def serve(capsys: Capture, *args: str | Path) -> Done:
+    return command(capsys, "serve", "-m", "toy:seed=3", *args)
+
+
+def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("one\n\ntwo\n")
+    limits = ["--sessions", "3", "--queue", "5", "--per-client", "2", "-n", "9", "--apart", "--timeout", "7"]
+    limits += ["--body-limit", "0.5", "--grace", "11", "--chunk", "64", "--log-json", "--quiet"]
+    more = ["--replicas", "2..8", "--replica-cpus", "4", "--replica-gpus", "0.5"]
+    done = serve(
+        capsys, "--draft", "lookup", "--n-draft", "5", "--port", "81", *limits, *more, "--api-key-file", keys
+    )
+    assert (done.code, done.out, done.err) == (0, "", "")
+    ((settings, host, port),) = asked
+    assert (host, port) == ("127.0.0.1", 81)
+    assert (settings.load["target"], settings.load["drafters"]) == ("toy:seed=3", "lookup")
+    assert settings.load["n_draft"] == 5
+    assert settings.model_dump(exclude={"load"}) == {
+        "alias": ["toy:seed=3"],
+        "api_key": ["one", "two"],
+        "api_key_file": None,
+        "hosts": [],  # keys keep web pages out
+        "sessions": 3,
+        "queue": 5,
+        "per_client": 2,
+        "apart": True,
+        "n_predict": 9,
+        "timeout": 7.0,
+        "body_limit": 0.5,
+        "grace": 11.0,
+        "chunk": 64,
+        "log_json": True,
+        "quiet": True,
+        "replicas": "2..8",
+        "num_cpus": 4.0,
+        "num_gpus": 0.5,
+        "release": "",
+    }
+
+
+def test_without_keys_a_local_server_answers_to_this_machine_s_names(capsys: Capture, asked: Asked) -> None:
+    serve(capsys, "--replicas", "1")
+    serve(capsys, "--replicas", "1", "--host", "0.0.0.0")
+    assert "127.0.0.1" in asked[0][0].hosts
+    assert asked[1][0].hosts == []
+
+
+def test_paths_are_said_from_the_root(
+    capsys: Capture, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's processes are elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    Path("model.gguf").touch()
+    command(capsys, "serve", "-m", "model.gguf", "--replicas", "1", "--corpus", "model.gguf")
+    loading = asked[0][0].load
+    assert loading["target"] == str(tmp_path / "model.gguf")
+    assert loading["corpora"] == [str(tmp_path / "model.gguf")]
+    assert loading["draft"] is None
+
+
+@pytest.mark.parametrize("replicas", ["0", "three", "4..2"])
+def test_a_number_that_is_none_is_refused(capsys: Capture, asked: Asked, replicas: str) -> None:
+    serve(capsys, "--replicas", replicas).refused(2, "--replicas", replicas, "4 or 2..8")
+    assert asked == []
+
+
+def test_less_than_nothing_is_refused(capsys: Capture, asked: Asked) -> None:
+    serve(capsys, "--replicas", "1", "--replica-cpus", "-1").refused(2, "--replica-cpus", "greater than")
+
+
+def test_any_free_port_is_refused(capsys: Capture, asked: Asked) -> None:
+    serve(capsys, "--replicas", "1", "--port", "0").refused(2, "--port 0", "name a port")
+
+
+def test_without_ray_it_says_what_to_install(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    serve(capsys, "--replicas", "1").refused(1, "ray", "paceline[ray]")

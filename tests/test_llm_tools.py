@@ -1,0 +1,134 @@
+"""Tools through a loaded model: what a server does with one request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from gguf_files import write_llama
+from paceline.core.errors import UsageError
+from paceline.engines.conversation import chosen_tools
+from paceline.engines.tool_calls import ToolCallStream, parsed
+from paceline.engines.tool_formats import forced
+from paceline.llm import LLM
+from real_model import smollm2
+from tool_templates import CHATML, TEMPLATES
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather in a town.",
+        "parameters": {
+            "type": "object",
+            "properties": {"town": {"enum": ["Bonn", "Trier"]}, "days": {"enum": [1, 2]}},
+            "required": ["town", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+TIME = {"type": "function", "function": {"name": "time_now", "description": "Tells the time."}}
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[LLM]:
+    with paceline.load(smollm2(), drafters="lookup", n_ctx=1024) as llm:
+        yield llm
+
+
+def test_a_model_without_tools_in_its_template_is_told_of_them(real: LLM) -> None:
+    assert not real.tool_support.native
+    tokens = real.chat_tokens("How warm is it in Bonn?", [TOOL, TIME])
+    told = b"".join(map(real.target.vocab.piece, tokens)).decode()
+    assert told.startswith("system\n# Tools\n")
+    for tool in (TOOL, TIME):
+        assert json.dumps(tool) in told
+    assert real.chat_tokens(
+        "How warm is it in Bonn?", chosen_tools([TOOL], "none").tools
+    ) == real.chat_tokens("How warm is it in Bonn?")
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_real_model_calls_what_it_has_to_call(real: LLM, plain: bool) -> None:
+    choice = chosen_tools([TOOL, TIME], {"type": "function", "function": {"name": "weather"}})
+    must = forced(real.tool_support.format, choice)
+    assert must is not None
+    assert must.begin == "<tool_call>\n"
+    prompt = real.chat_tokens("How warm is it in Bonn?", choice.tools, answer=must.begin)
+    reader = ToolCallStream(must.format, choice.tools)
+    deltas = reader.feed(must.begin)
+    with real.stream(prompt, max_tokens=120, json_schema=must.json_schema, plain=plain) as stream:
+        for piece in stream:
+            deltas += reader.feed(piece.text)
+    deltas += reader.finish()
+    assert reader.calls == 1
+    assert all(delta.index == 0 for delta in deltas)
+    assert deltas[0].name == "weather"
+    arguments = json.loads("".join(delta.arguments for delta in deltas))
+    assert arguments["town"] in ("Bonn", "Trier")
+    assert arguments["days"] in (1, 2)
+    again = [
+        {"role": "user", "content": "How warm is it in Bonn?"},
+        parsed(must.format, choice.tools, must.begin + stream.result().text).openai(),
+        {"role": "tool", "tool_call_id": "1", "content": "20 degrees"},
+    ]
+    assert len(real.chat_tokens(again, choice.tools)) > len(prompt) + len(stream.result().tokens)
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Iterator[LLM]:
+    """A model to which [TOOL_CALLS] and [ARGS] are control tokens, with a template of its own for tools."""
+    made = write_llama(
+        tmp_path / "marked.gguf",
+        control_tokens=("[TOOL_CALLS]", "[ARGS]"),
+        chat_template=CHATML,
+        metadata={"tokenizer.chat_template.tool_use": TEMPLATES["mistral-args"]},
+    )
+    with paceline.load(made, drafters="none", threads=1, n_ctx=512) as llm:
+        yield llm
+
+
+def test_the_files_template_for_tools_is_used_with_tools(marked: LLM) -> None:
+    assert marked.tool_support.format.name == "mistral-args"
+    assert marked.tool_support.native
+    with_tools, without = (marked.chat_tokens("hi", tools) for tools in ([TOOL], None))
+    said = [b"".join(map(marked.target.vocab.piece, tokens)).decode() for tokens in (with_tools, without)]
+    assert said[0].startswith("[AVAILABLE_TOOLS]")
+    assert said[1] == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_control_tokens_of_a_format_become_text_where_that_is_asked_for(marked: LLM) -> None:
+    encode = marked.target.text.encode
+    (calls,), (args,) = encode("[TOOL_CALLS]", special=True), encode("[ARGS]", special=True)
+    assert marked.tool_spelling == {calls: b"[TOOL_CALLS]", args: b"[ARGS]"}
+    request: dict[str, Any] = {"max_tokens": 2, "logit_bias": {calls: 1000.0}, "ignore_eos": True}
+    assert marked.generate("a", **request).text == ""
+    assert marked.generate("a", spelled=marked.tool_spelling, **request).text == "[TOOL_CALLS]" * 2
+
+
+def test_what_an_answer_begins_with_is_read_as_control_tokens(marked: LLM) -> None:
+    must = forced(marked.tool_support.format, chosen_tools([TOOL], "required"))
+    assert must is not None
+    assert must.begin == "[TOOL_CALLS]weather[ARGS]"
+    begun, asked = marked.chat_tokens("hi", [TOOL], answer=must.begin), marked.chat_tokens("hi", [TOOL])
+    assert begun == [*asked, *marked.target.text.encode(must.begin, special=True)]
+    assert set(marked.tool_spelling) <= set(begun)
+
+
+def test_a_template_is_told_more_where_that_is_asked_for(tmp_path: Path) -> None:
+    made = write_llama(
+        tmp_path / "told.gguf",
+        chat_template="{{ mood }}{{ documents[0].text if documents }}" + TEMPLATES["mistral"],
+    )
+    with paceline.load(made, drafters="none", threads=1) as llm:
+        tokens = llm.chat_tokens("hi", chat_template_kwargs={"mood": "calm", "documents": [{"text": "D"}]})
+        assert b"".join(map(llm.target.vocab.piece, tokens)) == b"calmD[INST] hi[/INST]"
+        with pytest.raises(UsageError, match="chat_template_kwargs: messages is not to be set there"):
+            llm.chat_tokens("hi", chat_template_kwargs={"messages": []})
+        with pytest.raises(UsageError, match="message 1: its content has a part of type 'image_url'"):
+            llm.chat_tokens([{"role": "user", "content": [{"type": "image_url"}]}])
