@@ -118,13 +118,14 @@ def serving(
     rules: Rules | None = None,
     names: Sequence[str] = ("small",),
     patience: float = LONG,
+    most: int = listen.MOST,
     **service: Any,
 ) -> Iterator[Served]:
-    """patience: of connections, in seconds."""
+    """patience: of connections, in seconds. most: of them at once."""
     listening = listen.bind("127.0.0.1", 0)
     served = Service(llm, limits, **service)
     made = app.create(served, names, rules or Rules(hosts=("127.0.0.1",)))
-    server = uvicorn.Server(listen.configured(made, 5.0, patience))
+    server = uvicorn.Server(listen.configured(made, 5.0, patience, most))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     try:
         thread.start()

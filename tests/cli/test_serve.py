@@ -18,8 +18,9 @@ import httpx
 import pytest
 
 from command_line import Done, command, start
-from paceline.cli.serve import default_name, read_keys
+from paceline.cli.serve import read_keys
 from paceline.core.errors import UsageError
+from paceline.naming import default_name
 from real_model import smollm2
 from serving import LONG, until
 
@@ -95,8 +96,8 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> Done:
         (("--api-key", ""), "an API key must be printable ASCII"),
         (("--api-key", "two words"), "an API key must be printable ASCII"),
         (("--api-key-file", "/nowhere"), "/nowhere"),
-        (("--host", "nowhere.invalid"), "cannot listen on nowhere.invalid"),
-        (("--host", "1.2.3.4"), "cannot listen on 1.2.3.4"),
+        (("--host", "nowhere.invalid", "--api-key", "k"), "cannot listen on nowhere.invalid"),
+        (("--host", "1.2.3.4", "--api-key", "k"), "cannot listen on 1.2.3.4"),
     ],
 )
 def test_what_cannot_be_served_is_told_before_a_model_is_loaded(

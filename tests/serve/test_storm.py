@@ -22,7 +22,7 @@ import pytest
 import paceline
 from paceline.serve.app import Answers
 from paceline.serve.asking import Limits
-from paceline.serve.connection import Connection
+from paceline.serve.connection import REFUSED, Connection
 from paceline.serve.guard import Rules
 from paceline.serve.replies import Choice
 from paceline.serve.service import Ticket
@@ -187,13 +187,14 @@ def test_a_storm_leaves_nothing_behind(served: Served) -> None:
     prompts = [f"{n} and {n * n}" for n in range(12)]
     wanted = {one: served.text(one, max_tokens=24, ignore_eos=True) for one in prompts}
     assert len(set(wanted.values())) > 6
+    before = left()
     storm(served, wanted)  # the first one fills caches and pools
-    process, before = psutil.Process(), left()
+    assert left() == before
+    process = psutil.Process()
     files, memory = process.num_fds(), process.memory_info().rss
     threads = {one for one in threading.enumerate() if not one.name.startswith("asyncio")}
     storm(served, wanted)
     assert left() == before
-    assert before[Ticket.__name__] == before[Connection.__name__] == 0
     assert process.num_fds() == files
     assert {one for one in threading.enumerate() if not one.name.startswith("asyncio")} == threads
     assert process.memory_info().rss - memory < 100e6  # roughly: the system gives it back as it likes
@@ -247,3 +248,25 @@ def test_who_waits_in_the_queue_and_goes_leaves_it(served: Served) -> None:
     finally:
         gate.go()
         served.service.llm.target.forward = forward  # type: ignore[method-assign]
+
+
+def test_connections_have_an_end(served: Served) -> None:
+    """What is over the limit is told so, and what is far over it not even that: each takes a file."""
+    with serving(served.service.llm, patience=LONG, most=10) as up:
+        lines = [socket.create_connection(("127.0.0.1", up.port), LONG) for _ in range(100)]
+        until(lambda: sum(is_dropped(line) for line in lines) == 100 - 10 - REFUSED)
+        assert up.connections == 10 + REFUSED
+        for line in lines:
+            line.close()
+        until(lambda: up.connections == 0)
+        assert up.text("12", max_tokens=1)
+
+
+def is_dropped(line: socket.socket) -> bool:
+    line.setblocking(False)
+    try:
+        return line.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True

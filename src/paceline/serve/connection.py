@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from paceline.serve.replies import problem
 
 PATIENCE = 30.0  # seconds
+REFUSED = 32  # connections over the limit that are told so
 
 
 class Connection(H11Protocol):
@@ -24,6 +25,8 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         super().connection_made(transport)
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency + REFUSED:
+            transport.abort()  # uvicorn would wait for a request before it refuses that
         self._before: tuple[str, Any] | None = None
         self._timer = self.loop.call_later(self.patience, self._look)
 

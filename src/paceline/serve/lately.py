@@ -14,6 +14,7 @@ WINDOW, PAUSE = 10.0, 2.0  # seconds that a speed is read over, and of silence a
 STEPS = 256  # steps that shares and acceptance are read over
 SHOWN = 16  # draft positions
 EVERY = 0.5  # seconds between two looks at the policy
+FRESH = 0.2  # seconds that one state is shown, to however many
 
 
 class Lately:
@@ -29,6 +30,8 @@ class Lately:
         self._decision, self._looked = "Nothing has been asked yet.", -EVERY
         self._plain: float | None = None
         self.seconds = 1.0  # that an answer takes
+        self._state: dict[str, Any] = {}
+        self._made = -FRESH  # when
 
     def step(self, step: Step) -> None:
         if not step.tokens:
@@ -87,8 +90,14 @@ class Lately:
         return f"{said}; most came from {best}." if best else f"{said}."
 
     def state(self) -> dict[str, Any]:
-        """For the page. Its numbers are a snapshot, each right by itself."""
-        now, steps, passes = self._clock(), list(self._steps), list(self._passes)
+        """For the page. Its numbers are a snapshot, each right by itself. Not to be changed."""
+        now = self._clock()
+        if now - self._made >= FRESH:
+            self._state, self._made = self._computed(now), now
+        return self._state
+
+    def _computed(self, now: float) -> dict[str, Any]:
+        steps, passes = list(self._steps), list(self._passes)
         # While something is decoded: how long nobody asks is no matter of speed.
         busy = sum(seconds for _, seconds, _ in passes) if passes and passes[-1][0] > now - PAUSE else 0.0
         depths: list[int] = [0] * SHOWN

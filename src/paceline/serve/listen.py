@@ -13,17 +13,18 @@ from typing import Any
 
 import uvicorn
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import PacelineError, UsageError
 from paceline.core.printable import printable
 from paceline.serve.connection import PATIENCE, Connection
 from paceline.serve.service import Service
 
-MOST = 1024  # connections at once
+MOST, FEWEST = 1024, 16  # connections at once
+FILES = 128  # that may be open beside them
 BACKLOG = 2048  # connections that wait to be accepted
 
 
 class Server(uvicorn.Server):
-    """It says that it is going down before it waits for its streams to end."""
+    """It says that it is going down before it waits for its streams to end, and ends where the service has."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -32,6 +33,9 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._service.announce()
         super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._service.has_failed
 
 
 class Lines(logging.Formatter):
@@ -96,14 +100,29 @@ def logs(as_json: bool, quiet: bool) -> None:
         below.propagate = False
 
 
-def configured(app: Any, grace: float, patience: float = PATIENCE) -> uvicorn.Config:
+def room(most: int = MOST) -> int:
+    """Connections that there are files for; the system is asked for as many as it allows."""
+    try:
+        import resource
+    except ImportError:  # no such limit on Windows
+        return most
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY in (soft, hard):
+        return most
+    if soft < (wanted := min(most + FILES, hard)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return max(FEWEST, min(most, soft - FILES))
+
+
+def configured(app: Any, grace: float, patience: float = PATIENCE, most: int = MOST) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=type("Patient", (Connection,), {"patience": patience}),
         ws="none",
         log_config=None,
         access_log=False,
-        limit_concurrency=MOST,
+        limit_concurrency=most,
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, round(grace)),
         server_header=False,
@@ -115,8 +134,9 @@ def configured(app: Any, grace: float, patience: float = PATIENCE) -> uvicorn.Co
 
 def run(app: Any, service: Service, listening: socket.socket, grace: float) -> None:
     """Until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises UsageError where another
-    server listens on the same port by now."""
-    config = configured(app, grace)
+    server listens on the same port by now, and PacelineError where the service has failed: whoever started
+    this process may start another."""
+    config = configured(app, grace, most=room())
     # uvicorn sends itself the signal again when all is done: by then it is answered.
     before = {kind: signal.signal(kind, lambda *_: None) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -127,3 +147,5 @@ def run(app: Any, service: Service, listening: socket.socket, grace: float) -> N
             signal.signal(kind, handler)
         listening.close()
         service.close()
+    if service.has_failed:
+        raise PacelineError(service.problem)

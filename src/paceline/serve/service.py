@@ -105,10 +105,14 @@ class Service:
         return max(0, self._open.total() - self.running)
 
     @property
+    def has_failed(self) -> bool:
+        return self._failure is not None
+
+    @property
     def problem(self) -> str:
         """Why nothing can be asked of it; empty where all is well."""
         if self._failure is not None:
-            return f"the model failed: {self._failure}; start the server again"
+            return f"the server has failed ({type(self._failure).__name__}; its log says why): start it again"
         return "the server is going down" if self._closing else ""
 
     def submit(self, asks: Sequence[Ask], client: str, deliver: Callable[[int], Deliver]) -> list[Ticket]:
