@@ -24,7 +24,7 @@ BACKLOG = 2048  # connections that wait to be accepted
 
 
 class Server(uvicorn.Server):
-    """It says that it is going down before it waits for its streams to end, and ends where the service has."""
+    """It says that it is going down before it waits for its streams, and ends where the service has."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
