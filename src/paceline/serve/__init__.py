@@ -7,6 +7,7 @@ metrics.py     what Prometheus reads
 lately.py      what the page shows
 schemas.py     requests as HTTP has them; wishes.py: as the service has them
 replies.py     answers as HTTP has them
+refusals.py    errors as HTTP has them
 connection.py  one client's connection, and what becomes of one that stalls
 guard.py       what is refused before a request is read: keys, hosts, sizes, stalls
 app.py         the routes
