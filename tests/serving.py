@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
 
-import httpx
+import httpx2
 import uvicorn
 
 from paceline.llm import LLM
@@ -43,11 +43,11 @@ class Served:
     def connections(self) -> int:
         return len(self.server.server_state.connections)
 
-    def post(self, path: str, body: Any, **more: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=LONG, **more)
+    def post(self, path: str, body: Any, **more: Any) -> httpx2.Response:
+        return httpx2.post(self.url + path, json=body, timeout=LONG, **more)
 
-    def get(self, path: str, **more: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=LONG, **more)
+    def get(self, path: str, **more: Any) -> httpx2.Response:
+        return httpx2.get(self.url + path, timeout=LONG, **more)
 
     def text(self, prompt: str, **more: Any) -> str:
         """Of a completion."""

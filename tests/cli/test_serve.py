@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from command_line import Done, command, start
@@ -71,8 +71,8 @@ def running(*args: str | Path, **env: str) -> Iterator[Running]:
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health", timeout=LONG).status_code == 200
-    except httpx.TransportError:
+        return httpx2.get(f"{url}/health", timeout=LONG).status_code == 200
+    except httpx2.TransportError:
         return False
 
 
@@ -182,12 +182,12 @@ def test_the_name_of_a_model(target: str, name: str) -> None:
 def test_it_says_where_it_is_and_asks_for_its_key(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("sesame\n")
     with running(*TOY, "--api-key-file", tmp_path / "keys", "--alias", "a", "--alias", "b/c") as server:
-        assert httpx.get(f"{server.url}/v1/models", timeout=LONG).status_code == 401
+        assert httpx2.get(f"{server.url}/v1/models", timeout=LONG).status_code == 401
         headers = {"authorization": "Bearer sesame"}
-        listed = httpx.get(f"{server.url}/v1/models", headers=headers, timeout=LONG).json()
+        listed = httpx2.get(f"{server.url}/v1/models", headers=headers, timeout=LONG).json()
         assert [model["id"] for model in listed["data"]] == ["a", "b/c"]
         assert str(tmp_path) not in str(listed)
-        chat = httpx.post(
+        chat = httpx2.post(
             f"{server.url}/v1/chat/completions", headers=headers, timeout=LONG,
             json={"model": "b/c", "messages": [{"role": "user", "content": "1"}]},
         )  # fmt: skip
@@ -209,13 +209,13 @@ def talk(url: str) -> None:
     """With a secret at every place that a log might copy."""
     body: dict[str, Any] = {"prompt": "1234", "stop": SECRET, "user": SECRET, "max_tokens": 5}
     for more in ({}, {"stream": True}, {SECRET: 1}, {"temperature": SECRET}, {"model": SECRET}):
-        httpx.post(f"{url}/v1/completions", json=body | more, timeout=LONG)
-    httpx.post(f"{url}/tokenize", json={"content": SECRET}, timeout=LONG)
-    httpx.post(f"{url}/v1/completions?q={SECRET}", content=f'{{"{SECRET}"', timeout=LONG)
-    httpx.get(
+        httpx2.post(f"{url}/v1/completions", json=body | more, timeout=LONG)
+    httpx2.post(f"{url}/tokenize", json={"content": SECRET}, timeout=LONG)
+    httpx2.post(f"{url}/v1/completions?q={SECRET}", content=f'{{"{SECRET}"', timeout=LONG)
+    httpx2.get(
         f"{url}/health", headers={"authorization": f"Bearer {SECRET}", "x-request-id": "mine"}, timeout=LONG
     )
-    httpx.get(f"{url}/a%0aINFO%1b[31mforged", headers={"x-forwarded-for": "6.6.6.6"}, timeout=LONG)
+    httpx2.get(f"{url}/a%0aINFO%1b[31mforged", headers={"x-forwarded-for": "6.6.6.6"}, timeout=LONG)
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -250,7 +250,7 @@ def test_quiet_means_no_line_a_request() -> None:
     assert not [line for line in server.err if "path" in line]
 
 
-def stream(url: str, n: int) -> httpx.Request:
+def stream(url: str, n: int) -> httpx2.Request:
     body = {
         "prompt": "Once upon a time",
         "max_tokens": n,
@@ -258,14 +258,14 @@ def stream(url: str, n: int) -> httpx.Request:
         "stream": True,
         "temperature": 0,
     }
-    return httpx.Request("POST", f"{url}/v1/completions", json=body)
+    return httpx2.Request("POST", f"{url}/v1/completions", json=body)
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_a_stream_ends_whole_and_nobody_new_is_let_in(kind: signal.Signals) -> None:
     with (
         running("-m", smollm2(), "--draft", "none", "-c", "256") as server,
-        httpx.Client(timeout=LONG) as client,
+        httpx2.Client(timeout=LONG) as client,
     ):
         answer = client.send(stream(server.url, 60), stream=True)
         lines = answer.iter_lines()
@@ -284,7 +284,7 @@ def test_a_stream_ends_whole_and_nobody_new_is_let_in(kind: signal.Signals) -> N
 def test_a_second_ctrl_c_waits_for_nobody() -> None:
     with (
         running("-m", smollm2(), "--draft", "none", "-c", "4096") as server,
-        httpx.Client(timeout=LONG) as client,
+        httpx2.Client(timeout=LONG) as client,
     ):
         answer = client.send(stream(server.url, 4000), stream=True)
         lines = answer.iter_lines()
@@ -301,7 +301,7 @@ def test_a_second_ctrl_c_waits_for_nobody() -> None:
 def test_grace_has_an_end() -> None:
     with (
         running("-m", smollm2(), "--draft", "none", "-c", "4096", "--grace", "1") as server,
-        httpx.Client(timeout=LONG) as client,
+        httpx2.Client(timeout=LONG) as client,
     ):
         answer = client.send(stream(server.url, 4000), stream=True)
         next(line for line in answer.iter_lines() if line)

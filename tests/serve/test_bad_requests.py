@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import paceline
@@ -41,7 +41,7 @@ def goes_on(served: Served) -> Iterator[None]:
     assert served.service.problem == ""
 
 
-def problem(answer: httpx.Response, status: int) -> dict[str, Any]:
+def problem(answer: httpx2.Response, status: int) -> dict[str, Any]:
     """In OpenAI's form."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
@@ -56,9 +56,9 @@ def problem(answer: httpx.Response, status: int) -> dict[str, Any]:
     return error
 
 
-def sent(served: Served, content: bytes, path: str = CHAT, **headers: str) -> httpx.Response:
+def sent(served: Served, content: bytes, path: str = CHAT, **headers: str) -> httpx2.Response:
     given = {"content-type": "application/json", **headers}
-    return httpx.post(served.url + path, content=content, headers=given, timeout=LONG)
+    return httpx2.post(served.url + path, content=content, headers=given, timeout=LONG)
 
 
 def raw(served: Served, *pieces: bytes, timeout: float = LONG) -> bytes:
@@ -73,11 +73,11 @@ def raw(served: Served, *pieces: bytes, timeout: float = LONG) -> bytes:
     return got
 
 
-def answered(got: bytes) -> httpx.Response:
+def answered(got: bytes) -> httpx2.Response:
     head, _, body = got.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = [tuple(line.split(": ", 1)) for line in lines]
-    return httpx.Response(int(first.split()[1]), headers=headers, content=body)  # type: ignore[arg-type]
+    return httpx2.Response(int(first.split()[1]), headers=headers, content=body)  # type: ignore[arg-type]
 
 
 def nested(n: int, opening: bytes, closing: bytes) -> bytes:
@@ -263,7 +263,7 @@ def test_a_body_that_is_too_large_announced_or_not(served: Served) -> None:
         for _ in range(40):
             yield b" " * 10_000
 
-    answer = httpx.post(
+    answer = httpx2.post(
         served.url + CHAT, content=chunks(), headers={"content-type": "application/json"}, timeout=LONG
     )
     assert "300,000 bytes" in problem(answer, 413)["message"]
@@ -326,7 +326,7 @@ def test_nonsense_after_an_answer_ends_the_connection(served: Served) -> None:
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil:8080", "[::2]:80", "", "*"])
 def test_a_host_that_is_another(host: str, served: Served) -> None:
     """A web page whose name was made to lead here."""
-    error = problem(httpx.get(f"{served.url}/v1/models", headers={"host": host}, timeout=LONG), 421)
+    error = problem(httpx2.get(f"{served.url}/v1/models", headers={"host": host}, timeout=LONG), 421)
     assert "127.0.0.1" in error["message"]
 
 
@@ -378,7 +378,7 @@ def test_a_body_of_another_kind(kind: str, served: Served) -> None:
     """What any web page may send without asking is not taken."""
     headers = {"content-type": kind} if kind else {}
     body = json.dumps({"messages": HI}).encode()
-    answer = httpx.post(served.url + CHAT, content=body, headers=headers, timeout=LONG)
+    answer = httpx2.post(served.url + CHAT, content=body, headers=headers, timeout=LONG)
     assert "send application/json" in problem(answer, 400)["message"]
 
 

@@ -6,7 +6,7 @@ import resource
 import threading
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import paceline
@@ -41,8 +41,8 @@ def test_a_server_whose_service_has_failed_ends(monkeypatch: pytest.MonkeyPatch)
 
 def _status(url: str) -> int:
     try:
-        return httpx.get(url, timeout=LONG).status_code
-    except httpx.TransportError:
+        return httpx2.get(url, timeout=LONG).status_code
+    except httpx2.TransportError:
         return 0
 
 

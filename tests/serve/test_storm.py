@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -135,7 +135,7 @@ def be_bad(served: Served, how: Callable[[socket.socket], None]) -> None:
 def be_good(served: Served, client: int, wanted: dict[str, str]) -> int:
     """Sends what all send, streamed or whole; how many answers were right."""
     random, right = Random(client), 0
-    with httpx.Client(base_url=served.url, timeout=LONG) as http:
+    with httpx2.Client(base_url=served.url, timeout=LONG) as http:
         for prompt in random.sample(sorted(wanted), 4):
             body = {"prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
             if random.random() < 0.5:
