@@ -10,7 +10,7 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 Messages = Sequence[Mapping[str, str]]
 

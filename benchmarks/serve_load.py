@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 from clients import Load, Messages, ask, load
 
 from paceline import zoo

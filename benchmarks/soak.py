@@ -23,7 +23,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import psutil
 from clients import ask
 from serve_load import answers
