@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+# PACELINE_TEST_DEVICE=cuda tries the engine on a GPU.
+DEVICE = os.environ.get("PACELINE_TEST_DEVICE", "cpu")
 V = 96
 LIKE_LLAMA: dict[str, Any] = {
     "vocab_size": V,

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from hf_models import model_of
+from hf_models import DEVICE, model_of
 from paceline import hf_generate
 from paceline.core.errors import UsageError
 from paceline.generating import KEPT
@@ -24,11 +24,11 @@ USUAL: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "pad_token_id
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return model_of("llama")
+    return model_of("llama").to(DEVICE)
 
 
 def ids(*prompts: list[int]) -> Any:
-    return torch.tensor(prompts)
+    return torch.tensor(prompts, device=DEVICE)
 
 
 @pytest.mark.parametrize("drafters", [("auto",), ("lookup",), ("none",)])
@@ -60,7 +60,7 @@ def test_a_draft_model_drafts(model: Any) -> None:
         ids(PROMPT),
         custom_generate=hf_generate,
         drafters=("model",),
-        draft_model=model_of("llama"),
+        draft_model=model_of("llama").to(DEVICE),
         drafting={"p_min": 0.0},
         **given,
     )
@@ -142,7 +142,7 @@ def test_what_only_transformers_does_is_refused(model: Any, settings: Any, reaso
 
 
 def test_what_is_kept_with_a_model_goes_with_it() -> None:
-    model = model_of("qwen3")
+    model = model_of("qwen3").to(DEVICE)
     model.generate(ids(PROMPT), custom_generate=hf_generate, drafters=("lookup",), **USUAL)
     first = model.__dict__[KEPT]
     model.generate(ids(PROMPT), custom_generate=hf_generate, drafters=("lookup",), **USUAL)

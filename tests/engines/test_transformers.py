@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from hf_models import ARCHITECTURES, RECURRENT, V, folder_of, model_of, tokenizer_of
+from hf_models import ARCHITECTURES, DEVICE, RECURRENT, V, folder_of, model_of, tokenizer_of
 from paceline.core.decode import decode, start
 from paceline.core.errors import BusyError, ModelError, UsageError
 from paceline.core.policy import Fixed
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llama(folder: Path) -> Iterator[HfTarget]:
-    target = open_engine(folder_of("llama", folder), n_ctx=128, device="cpu")
+    target = open_engine(folder_of("llama", folder), n_ctx=128, device=DEVICE)
     yield target
     target.close()
 
@@ -76,7 +76,7 @@ def test_greedy_text_is_that_of_generate(kind: str, folder: Path) -> None:
     path = folder_of(kind, folder)
     expected = generated(path)
     assert len(set(expected)) > 3  # it says something
-    target = open_engine(path, n_ctx=128, device="cpu")
+    target = open_engine(path, n_ctx=128, device=DEVICE)
     assert said(target, NoDrafter()) == (expected, N)
     if kind in RECURRENT:
         assert target.caps.rollback == "none"
@@ -89,13 +89,13 @@ def test_greedy_text_is_that_of_generate(kind: str, folder: Path) -> None:
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])  # a mask of truth values, and one that is added
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "mistral"])
 def test_rows_of_a_tree_are_those_of_transformers_own_passes(kind: str, attention: str, folder: Path) -> None:
-    target = open_engine(folder_of(kind, folder), n_ctx=128, device="cpu", attention=attention)
+    target = open_engine(folder_of(kind, folder), n_ctx=128, device=DEVICE, attention=attention)
     session = target.open()
     session.extend(PROMPT)
     out = target.forward([(session, FORK)], Want())[0]
     for node, path in ((ROOT, []), (0, [7]), (1, [7, 8]), (2, [7, 9]), (3, [7])):
         with torch.inference_mode():
-            alone = target._model(torch.tensor([[*PROMPT, *path]])).logits[0, -1]
+            alone = target._model(torch.tensor([[*PROMPT, *path]], device=DEVICE)).logits[0, -1].cpu()
         assert np.abs(out.logits(node + 1) - alone.numpy()).max() < 1e-4, node
 
 
@@ -108,30 +108,31 @@ def test_only_the_rows_that_are_asked_for_are_put_through_the_head(llama: HfTarg
 
 
 def test_hidden_states_are_the_inputs_of_layers(folder: Path) -> None:
-    target = open_engine(folder_of("llama", folder), n_ctx=128, device="cpu")
+    target = open_engine(folder_of("llama", folder), n_ctx=128, device=DEVICE)
     session = target.open()
     session.extend(PROMPT)
     target.forward([(session, 3)], Want())
     features = target.forward([(session, chain([3], "test"))], Want(layers=(0, 2)))[0].features
     with torch.inference_mode():
-        whole = target._model(torch.tensor([[*PROMPT, 3]]), output_hidden_states=True).hidden_states
+        ids = torch.tensor([[*PROMPT, 3]], device=DEVICE)
+        whole = [states.cpu() for states in target._model(ids, output_hidden_states=True).hidden_states]
     assert (features.start, features.lead) == (3, len(PROMPT) - 1 - 3)
     assert features.hidden.shape == (len(PROMPT) + 1 - 3, 2, 32)
     for at, layer in enumerate((0, 2)):
-        assert torch.allclose(features.hidden[:, at], whole[layer][0, 3:], atol=1e-5)
+        assert torch.allclose(features.hidden[:, at].cpu(), whole[layer][0, 3:], atol=1e-5)
 
 
 def test_a_prompt_longer_than_a_pass_is_read_in_several(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paceline.engines.hf.target.CHUNK", 5)
-    target = open_engine(folder_of("gpt2", folder), n_ctx=128, device="cpu")
+    target = open_engine(folder_of("gpt2", folder), n_ctx=128, device=DEVICE)
     assert said(target, NoDrafter())[0] == generated(folder_of("gpt2", folder))
 
 
 def test_a_cache_grows_and_what_is_in_it_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.engines.hf.strip.LEAST", 4)
-    target = open_engine(folder_of("qwen3", folder), n_ctx=128, device="cpu")
+    target = open_engine(folder_of("qwen3", folder), n_ctx=128, device=DEVICE)
     assert said(target, NoDrafter())[0] == generated(folder_of("qwen3", folder))
 
 
@@ -145,7 +146,7 @@ def test_a_prefix_is_computed_once(llama: HfTarget) -> None:
 
 
 def test_a_recurrent_model_goes_on_from_a_text_but_not_back(folder: Path) -> None:
-    target = open_engine(folder_of("mamba", folder), n_ctx=128, device="cpu")
+    target = open_engine(folder_of("mamba", folder), n_ctx=128, device=DEVICE)
     rows = []
     for text in (PROMPT[:6], PROMPT, PROMPT[:5], PROMPT):
         session = target.open()
@@ -205,7 +206,7 @@ def test_more_sessions_than_there_are_is_refused(llama: HfTarget) -> None:
 
 def test_what_it_tells_of_itself(folder: Path) -> None:
     path = folder_of("llama", folder)
-    target = open_engine(path, n_ctx=64, device="cpu", threads=1)
+    target = open_engine(path, n_ctx=64, device=DEVICE, threads=1)
     assert target.description.startswith("llama 0.0M float32")
     assert (target.name, target.origin, target.alters) == ("llama", str(path), "")
     assert target.identity() == identity(path, target.settings)

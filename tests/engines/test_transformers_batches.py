@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from hf_models import folder_of
+from hf_models import DEVICE, folder_of
 from paceline.core.ports import Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.engines.hf.opener import open_engine
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(kind: str, folder: Path, **settings: Any) -> HfTarget:
-    return open_engine(folder_of(kind, folder), n_ctx=128, device="cpu", sessions=3, **settings)
+    return open_engine(folder_of(kind, folder), n_ctx=128, device=DEVICE, sessions=3, **settings)
 
 
 def counted(target: HfTarget) -> list[int]:

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from hf_models import folder_of
+from hf_models import DEVICE, folder_of
 from paceline.core.ports import Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.engines.hf.opener import open_engine
@@ -41,7 +41,7 @@ def pair(
 
     monkeypatch.setattr(torch, "compile", compiled)
     folder = folder_of(request.param, tmp_path)
-    targets = [open_engine(folder, n_ctx=128, device="cpu", compile=flag) for flag in (False, True)]
+    targets = [open_engine(folder, n_ctx=128, device=DEVICE, compile=flag) for flag in (False, True)]
     yield (targets[0], targets[1], rows)
     for target in targets:
         target.close()
@@ -97,7 +97,7 @@ def test_several_sessions_share_a_pass_that_is_not_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda *_, **__: None)
-    target = open_engine(folder_of("llama", tmp_path), n_ctx=64, device="cpu", sessions=2, compile=True)
+    target = open_engine(folder_of("llama", tmp_path), n_ctx=64, device=DEVICE, sessions=2, compile=True)
     sessions = [target.open(), target.open()]
     for session in sessions:
         session.extend(PROMPT)

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from hf_models import folder_of
+from hf_models import DEVICE, folder_of
 from paceline.core.decode import decode, start
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
@@ -33,7 +33,7 @@ KINDS = ("llama", "gemma3_text", "gpt2", "qwen3_moe")
 @pytest.fixture(scope="module", params=KINDS)
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HfTarget]:
     target = open_engine(
-        folder_of(request.param, tmp_path_factory.mktemp("views")), n_ctx=128, device="cpu", sessions=2
+        folder_of(request.param, tmp_path_factory.mktemp("views")), n_ctx=128, device=DEVICE, sessions=2
     )
     yield target
     target.close()
@@ -126,7 +126,7 @@ def test_what_a_view_leaves_out_is_told(target: HfTarget) -> None:
 
 def test_what_cannot_be_rolled_back_has_no_views(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be rolled back"):
-        open_engine(folder_of("mamba", tmp_path), n_ctx=64, device="cpu").view(View(1))
+        open_engine(folder_of("mamba", tmp_path), n_ctx=64, device=DEVICE).view(View(1))
 
 
 def idle(target: HfTarget, layer: int) -> None:
@@ -140,7 +140,7 @@ def idle(target: HfTarget, layer: int) -> None:
 
 
 def test_hidden_states_tell_which_layer_does_nothing(tmp_path: Path) -> None:
-    target = open_engine(folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device="cpu")
+    target = open_engine(folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device=DEVICE)
     idle(target, 3)
     found = target.closest(PROMPT, 4, 9)
     assert found[0] == {3}
@@ -150,7 +150,7 @@ def test_hidden_states_tell_which_layer_does_nothing(tmp_path: Path) -> None:
 
 def test_a_search_finds_the_layer_that_does_nothing(tmp_path: Path) -> None:
     target = open_engine(
-        folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device="cpu", sessions=2
+        folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device=DEVICE, sessions=2
     )
     idle(target, 2)
     texts = []
@@ -172,7 +172,7 @@ def test_a_search_finds_the_layer_that_does_nothing(tmp_path: Path) -> None:
 def test_bayesian_optimisation_proposes_what_was_not_tried(tmp_path: Path) -> None:
     pytest.importorskip("bayes_opt")
     target = open_engine(
-        folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device="cpu", sessions=1
+        folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device=DEVICE, sessions=1
     )
     judge = Judge(target, [(PROMPT, PROMPT[:6])])
     found = list(search(judge, tries=9))

@@ -26,7 +26,7 @@ from tools.smollm2.prompts import Conversation, Written, conversations
 from tools.smollm2.teacher import Teacher
 
 DRAWN, KEPT = 32, 12  # likeliest tokens that one is drawn from, and that are kept
-SLOTS, ROOM = 2048, 1536  # conversations at once, and tokens of each: 72 GB of an H200
+SLOTS, ROOM = 2048, 1536  # conversations at once, and tokens of each: a cache of 72 GB
 LONGEST = 320  # tokens of an answer
 LONGEST_QUESTION = 160  # of a turn that the model writes
 LONGEST_PROMPT = 1040  # of all that comes before an answer
