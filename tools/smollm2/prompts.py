@@ -124,14 +124,14 @@ def functions() -> tuple[str, ...]:
     folder = Path(textwrap.__file__).parent
     for path in sorted(folder.glob("*.py")):
         text = path.read_text("utf-8", errors="replace")
+        lines = text.split("\n")
         for node in ast.walk(ast.parse(text)):
             if (
                 isinstance(node, ast.FunctionDef)
                 and node.end_lineno
                 and 4 <= node.end_lineno - node.lineno <= 22
             ):
-                source = ast.get_source_segment(text, node) or ""
-                found.add(textwrap.dedent(" " * node.col_offset + source) + "\n")
+                found.add(textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno])) + "\n")
     return tuple(sorted(found))
 
 

@@ -30,6 +30,7 @@ ASKED = [
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)  # two that wait for each other lose
     out = tmp_path_factory.mktemp("shards")
     with pytest.MonkeyPatch.context() as patch:
         small = {"ROOM": 256, "LONGEST": 12, "LONGEST_QUESTION": 8, "LONGEST_PROMPT": 200, "LOOK": 4}
@@ -84,7 +85,6 @@ def test_a_draft_learns_from_them_goes_on_and_is_a_model_that_loads(
     )
     monkeypatch.setattr(draft, "TOKENS", {"cpu": 256})
     monkeypatch.setattr(draft, "HELD_OUT", 6)
-    torch.set_num_threads(1)
     told, target, run = draft.Answers(shards, torch.device("cpu")), zoo.target_path(), tmp_path
     assert len(told.held) >= 3
     before = draft.evaluate(draft.train(told, target, run / "none", 0.0, 0), told)
