@@ -85,7 +85,8 @@ async def load(url: str, chats: Iterable[Messages], at_once: int, **settings: An
         for messages in left:
             replies.append(await ask(client, messages, **settings))
 
-    limits = httpx.Limits(max_connections=None)
+    # A connection each: some servers close one that is kept alive just as it is used again.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=url, timeout=600.0, limits=limits) as client:
         began = perf_counter()
         await asyncio.gather(*(one(client) for _ in range(at_once)))

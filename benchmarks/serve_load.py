@@ -39,8 +39,7 @@ from paceline.zoo.inflate import inflate
 MODES = "none,model:8:0.75,ngram-simple"
 OURS = "paceline"
 CHUNK = 256
-LONGEST = 2500  # characters of a chat
-SEEDS = 3
+LONGEST = 1500  # characters of a chat
 
 
 @dataclass(frozen=True)
@@ -61,16 +60,23 @@ class Row:
     first: float
 
 
-def chats(n: int, seed: int) -> list[Messages]:
-    """Of all real suites in turns; another `seed` takes others, so that no prompt is in the cache."""
+def chats(n: int, seed: str) -> list[Messages]:
+    """Of all real suites in turns. Each begins with words of its own (of `seed`, so that all servers get the
+    same), or some would find in their caches what they were asked before."""
     told = [
         [{"role": role, "content": content or ""} for role, content in item.messages]
         for item in workload.ordered(workload.load("real"))
         if item.messages and all(content is not None for _, content in item.messages)
     ]
     short = [one for one in told if sum(len(message["content"]) for message in one) < LONGEST]
-    own = short[seed::SEEDS]
-    return [own[at % len(own)] for at in range(n)]
+    return [
+        [{"role": "system", "content": f"Request {seed}-{at}."}, *without_system(short[at % len(short)])]
+        for at in range(n)
+    ]
+
+
+def without_system(messages: Messages) -> Messages:
+    return [message for message in messages if message["role"] != "system"]
 
 
 def ours(
@@ -126,7 +132,7 @@ def theirs(
     return Server(f"llama-server {mode}", f"http://{LOCAL}:{port}")
 
 
-def measured(servers: Sequence[Server], streams: int, n: int, seed: int, length: int) -> list[Row]:
+def measured(servers: Sequence[Server], streams: int, n: int, seed: str, length: int) -> list[Row]:
     """In turns, all with the same chats."""
     rows = []
     for server in servers:
@@ -190,7 +196,7 @@ def main() -> None:
     )
     parser.add_argument("--server", required=True, help="a llama-server")
     parser.add_argument("-m", type=Path, help="target; default: SmolLM2")
-    parser.add_argument("-md", type=Path, help="draft; default: SmolLM2's")
+    parser.add_argument("-md", dest="draft", type=Path, help="draft; default: SmolLM2's")
     parser.add_argument("--size", help="inflate the target, such as 1B")
     parser.add_argument("--type", default="Q4_0")
     parser.add_argument("--modes", default=MODES, help="of llama-server: METHOD[:N_MAX[:P_MIN]], ...")
@@ -208,7 +214,7 @@ def main() -> None:
     n_ctx = max(args.c, args.long + 512 if args.long else 0)
     with ExitStack() as stack:
         target = args.m or zoo.path("smollm2")
-        draft = args.md or (zoo.path("smollm2-draft") if args.m is None else None)
+        draft = args.draft or (zoo.path("smollm2-draft") if args.m is None else None)
         if args.size:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             made = folder / f"{args.size}-{args.type}.gguf"
@@ -221,11 +227,11 @@ def main() -> None:
         ]
         rows: list[Row] = []
         for server in servers:  # warm: caches of files, compiled code
-            asyncio.run(load(server.url, chats(2, 2), 2, temperature=0, max_tokens=16))
+            asyncio.run(load(server.url, chats(2, "warm"), 2, temperature=0, max_tokens=16))
         for round_ in range(args.rounds):
             for n in streams:
                 order = servers if round_ % 2 == 0 else servers[::-1]
-                rows += measured(order, n, max(4, args.each * n), round_ % 2, args.n)
+                rows += measured(order, n, max(4, args.each * n), f"{round_}-{n}", args.n)
         found = table(rows, args.rounds)
         beside = asyncio.run(beside_long(servers[0], args.long)) if args.long else None
     if args.md:
