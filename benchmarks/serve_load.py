@@ -38,7 +38,7 @@ from paceline.zoo.inflate import inflate
 
 MODES = "none,model:8:0.75,ngram-simple"
 OURS = "paceline"
-CHUNK = 256
+CHUNK = 512
 LONGEST = 1500  # characters of a chat
 
 

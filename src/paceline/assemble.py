@@ -42,6 +42,7 @@ def load(
     compile: bool = False,  # noqa: A002  # as torch calls it
     exact_greedy: bool = False,
     sessions: int = 1,
+    trees: bool = True,
     corpora: Sequence[PathLike] = (),
     remember: bool | PathLike = False,
     **settings: Any,
@@ -68,7 +69,8 @@ def load(
     format, for the drafters datastore and ngram.
     remember: keep what is generated on disk for this project (a folder; True: the one we are in), and let
     the drafters that learn draft from what was kept before.
-    sessions: requests that may be decoded at the same time; each has a context of its own.
+    sessions: requests that may be decoded at the same time; each has a context of its own. trees: False keeps
+    drafts to chains and the sessions' cells apart, which is faster where many are decoded at once.
     settings: the fields of Drafting (n_draft, width, p_min, ..., the draft's own temperature and top_k).
     Raises UsageError, VocabError, ModelError or MissingExtraError.
     """
@@ -105,6 +107,7 @@ def load(
         "attention": attention,
         "compile": compile,
         "sessions": sessions,
+        "trees": trees,
     }
     with contextlib.ExitStack() as undo:
         rows = 1 + drafting.n_draft if exact_greedy else 0

@@ -197,6 +197,7 @@ def make_context(
     n_ctx: int,
     threads: int,
     sequences: int,
+    apart: bool,
     rows: int,
     n_batch: int,
     flash_attention: bool | None,
@@ -212,7 +213,7 @@ def make_context(
     params.n_seq_max = sequences
     params.n_outputs_max = rows
     params.n_threads = params.n_threads_batch = threads
-    params.kv_unified = True  # branches share the trunk's cells
+    params.kv_unified = not apart  # branches share the trunk's cells
     params.swa_full = True  # a windowed cache that has dropped cells cannot be rolled back
     params.no_perf = True
     params.type_k = params.type_v = CACHE_TYPES[cache_type]

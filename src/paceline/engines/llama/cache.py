@@ -46,14 +46,16 @@ class Cache:
         self.branches: list[Slot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
 
     def take_slot(self, owner: object, tokens: list[int]) -> Slot:
-        """The free trunk that already holds most of `tokens`, without what was drafted below it. It is free
-        again when `owner` frees it, or is gone: an interrupt may come between any two lines."""
+        """The free trunk that already holds most of `tokens`, without what was drafted below it. One that
+        would lose more than twice of what it shares (a chat template begins all chats alike) is worth less
+        than an empty one. It is free again when `owner` frees it, or is gone: an interrupt may come between
+        any two lines."""
         free = [slot for slot in self.slots if slot.is_free]
         if not free:
             raise BusyError(
                 f"all {self._sessions} sessions of this model are in use: close a running stream first"
             )
-        best = max(free, key=lambda slot: common_prefix(slot.cached, tokens))
+        best = max(free, key=lambda slot: 3 * common_prefix(slot.cached, tokens) - len(slot.cached))
         best.owner = weakref.ref(owner)
         self.free_branches(best)
         self.trim(best, len(best.cached))

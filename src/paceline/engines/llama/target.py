@@ -42,6 +42,8 @@ _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 class LlamaTarget:
     """Loads `path`. n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
     sessions: how many may be open at once. threads: physical cores are best (assemble.py counts them).
+    trees: False: drafts are chains, and each session has cells of its own. Where they share cells, each row of
+    a pass looks over those of all sessions, which is what costs most where there are many.
     exact_rows: every pass is filled up to so many rows, so that plain and drafted decoding run the same
     kernels and give the same numbers to the last bit (0: as many rows as there are tokens).
     mmap: weights are mapped from the file; else they are read into memory of this process's own. weights: a
@@ -62,6 +64,7 @@ class LlamaTarget:
         flash_attention: bool | None = None,
         cache_type: str = "f16",
         exact_rows: int = 0,
+        trees: bool = True,
         mmap: bool = True,
         weights: LlamaTarget | None = None,
     ) -> None:
@@ -72,6 +75,7 @@ class LlamaTarget:
         self.path = path
         self.threads = threads
         self.exact_rows = exact_rows
+        self._apart = not trees and not exact_rows  # what fills a pass takes a sequence more
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
         self._owns_model = weights is None
         self._model: Any = (
@@ -93,7 +97,7 @@ class LlamaTarget:
             self._model
         )
         # Cells of a branch lie in another order than plain decoding's, and attention adds them up in theirs.
-        narrow = stateful or exact_rows > 0
+        narrow = stateful or exact_rows > 0 or not trees
         self.caps = Caps(
             branch=1 if narrow else 1 + MAX_BRANCHES // sessions,  # a first child needs no branch
             rollback="none" if stateful else "free",
@@ -119,7 +123,8 @@ class LlamaTarget:
             self.path,
             n_ctx=self._cells,
             threads=self.threads,
-            sequences=sessions + MAX_BRANCHES,
+            sequences=sessions + (0 if self._apart else MAX_BRANCHES),
+            apart=self._apart,
             rows=MAX_ROWS,
             n_batch=N_BATCH,
             flash_attention=self.flash_attention,
