@@ -428,7 +428,7 @@ def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None
         ({"only": frozenset({"model"})}, {"model"}, 8),
         ({"only": frozenset({"lookup"}), "n_draft": 2}, {"lookup"}, 2),
     ],
-    ids=str,
+    ids=["nothing", "plain", "one", "the model", "two of lookup"],
 )
 def test_how_a_request_is_drafted_for_is_its_own_matter(
     wish: dict[str, Any], drafters: set[str], longest: int, toy: LLM

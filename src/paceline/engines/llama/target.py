@@ -42,8 +42,8 @@ _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 class LlamaTarget:
     """Loads `path`. n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
     sessions: how many may be open at once. threads: physical cores are best (assemble.py counts them).
-    trees: False: drafts are chains, and each session has cells of its own. Where they share cells, each row of
-    a pass looks over those of all sessions, which is what costs most where there are many.
+    trees: False: drafts are chains, and each session has cells of its own. Where they share cells, each row
+    of a pass looks over those of all sessions, which is what costs most where there are many.
     exact_rows: every pass is filled up to so many rows, so that plain and drafted decoding run the same
     kernels and give the same numbers to the last bit (0: as many rows as there are tokens).
     mmap: weights are mapped from the file; else they are read into memory of this process's own. weights: a
