@@ -31,10 +31,13 @@ class Slot:
 
 
 class Cache:
-    """sessions: the number of trunks. require: raises where the model is closed."""
+    """sessions: the number of trunks. require: raises where the model is closed. apart: each trunk has cells
+    of its own, and there are no branches."""
 
-    def __init__(self, path: Path, sessions: int, n_ctx: int, require: Callable[[], None]) -> None:
-        self._path, self._sessions, self._require = path, sessions, require
+    def __init__(
+        self, path: Path, sessions: int, n_ctx: int, require: Callable[[], None], *, apart: bool
+    ) -> None:
+        self._path, self._sessions, self._require, self._apart = path, sessions, require, apart
         self.n_ctx = n_ctx  # of a session
         self._cpp = llama_cpp()
         self.reset(None)
@@ -46,16 +49,21 @@ class Cache:
         self.branches: list[Slot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
 
     def take_slot(self, owner: object, tokens: list[int]) -> Slot:
-        """The free trunk that already holds most of `tokens`, without what was drafted below it. One that
-        would lose more than twice of what it shares (a chat template begins all chats alike) is worth less
-        than an empty one. It is free again when `owner` frees it, or is gone: an interrupt may come between
+        """The free trunk that already holds most of `tokens`, without what was drafted below it; where they
+        are apart, not one that would lose more than twice of what it shares, while another is empty (all
+        chats begin alike). It is free again when `owner` frees it, or is gone: an interrupt may come between
         any two lines."""
         free = [slot for slot in self.slots if slot.is_free]
         if not free:
             raise BusyError(
                 f"all {self._sessions} sessions of this model are in use: close a running stream first"
             )
-        best = max(free, key=lambda slot: 3 * common_prefix(slot.cached, tokens) - len(slot.cached))
+
+        def worth(slot: Slot) -> int:
+            shared = common_prefix(slot.cached, tokens)
+            return 3 * shared - len(slot.cached) if self._apart else shared
+
+        best = max(free, key=worth)
         best.owner = weakref.ref(owner)
         self.free_branches(best)
         self.trim(best, len(best.cached))

@@ -86,7 +86,7 @@ class LlamaTarget:
             trained = int(self._cpp.llama_model_n_ctx_train(self._model))
             per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
             self._cells = per_session * sessions + exact_rows  # what fills a pass needs cells too
-            self.cache = Cache(path, sessions, per_session, self._require_open)
+            self.cache = Cache(path, sessions, per_session, self._require_open, apart=self._apart)
             self._make_context(sessions)
             self.vocab = read_vocab(self._model)
             self._text = LlamaText(self._model)
