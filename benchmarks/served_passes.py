@@ -1,0 +1,95 @@
+"""Where the time of a busy server goes, without HTTP: chats through its service, so many at once.
+
+    python benchmarks/served_passes.py [--streams 16] [--draft auto] [--shared] [--chunk 512] [--profile]
+
+--shared: the sessions' cells are shared, as trees of drafts need it; otherwise each has its own. Run it on an
+idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import queue
+from time import perf_counter
+
+from serve_load import chats
+
+from paceline import zoo
+from paceline.assemble import load
+from paceline.serve.asking import Ask, Deliver, End, Update
+from paceline.serve.service import CHUNK, Service
+
+PARTS = ("draft", "forward", "verify", "keep", "other", "reading")
+
+
+class Profiled(Service):
+    """A service whose thread is looked at."""
+
+    profile = cProfile.Profile()
+
+    def _run(self) -> None:
+        self.profile.enable()
+        try:
+            super()._run()
+        finally:
+            self.profile.disable()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--draft", default="auto", help="drafters, or none")
+    parser.add_argument("--shared", action="store_true")
+    parser.add_argument("--chunk", type=int, default=CHUNK)
+    parser.add_argument("-n", type=int, default=64)
+    parser.add_argument("-t", type=int)
+    parser.add_argument("--profile", action="store_true")
+    args = parser.parse_args()
+    plain = args.draft == "none"
+    with load(
+        zoo.path("smollm2"),
+        None if plain else zoo.path("smollm2-draft"),
+        None if args.draft == "auto" else args.draft,
+        sessions=args.streams,
+        trees=args.shared,
+        n_ctx=1024,
+        threads=args.t,
+    ) as llm:
+        left = [llm.chat_tokens(list(chat)) for chat in chats(2 * args.streams, "passes")]
+        ended: queue.Queue[End] = queue.Queue()
+        service = (Profiled if args.profile else Service)(llm, chunk=args.chunk)
+
+        def deliver(_: int) -> Deliver:
+            def listen(update: Update) -> None:
+                if update.end is not None:
+                    ended.put(update.end)
+
+            return listen
+
+        n, ends = len(left), list[End]()
+        began = perf_counter()
+        for _ in range(args.streams):
+            service.submit([Ask(left.pop(), args.n)], "client", deliver)
+        while len(ends) < n:
+            ends.append(ended.get())
+            if left:
+                service.submit([Ask(left.pop(), args.n)], "client", deliver)
+        seconds = perf_counter() - began
+        service.close()
+    tokens, prompts = sum(end.n_tokens for end in ends), sum(end.n_prompt - end.n_cached for end in ends)
+    print(f"{tokens / seconds:.1f} tokens/s: {tokens} tokens of {n} answers, {prompts} read, {seconds:.1f} s")
+    print(
+        "  ".join(
+            f"{part} {sum(getattr(end.stats, f'{part}_seconds') for end in ends):.2f}" for part in PARTS
+        )
+    )
+    if args.profile:
+        pstats.Stats(Profiled.profile).sort_stats("tottime").print_stats(20)
+
+
+if __name__ == "__main__":
+    main()
