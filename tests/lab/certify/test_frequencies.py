@@ -114,3 +114,10 @@ def test_replacing_keeps_a_distribution() -> None:
         assert moved.sum() == pytest.approx(1.0)
         assert (moved >= 0).all()
     assert replaced(P, 0.2)[0] == pytest.approx(0.3)
+
+
+def test_what_is_left_of_one_outcome_is_at_most_certain() -> None:
+    p = np.array(
+        [0.7960461129317589, 0.20395388706824125, 0.0]
+    )  # by rounding the second became 1 and a little
+    assert replaced(p, 0.875).max() <= 1.0

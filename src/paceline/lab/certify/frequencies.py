@@ -102,4 +102,4 @@ def replaced(p: Vector, share: float) -> Vector:
         return p
     out: Vector = p * (1.0 + moved / others)
     out[likeliest] = p[likeliest] - moved
-    return out
+    return np.minimum(out, 1.0)  # by rounding, where one outcome is left
