@@ -288,7 +288,10 @@ def test_a_reader_who_scrolled_away_is_left_there(browser: Browser) -> None:
     with visiting(browser, stand_in) as page:
         ask(page, "Count")
         expect(page.locator(".answer")).to_contain_text("line")
+        frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        page.evaluate(frames)  # what came is shown
         page.evaluate("document.querySelector('#turns').scrollTop = 100")
+        page.evaluate(frames)
         stand_in.gate.set()
         answered(page)
         page.evaluate("new Promise(requestAnimationFrame)")

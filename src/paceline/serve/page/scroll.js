@@ -25,6 +25,10 @@ export class Follower {
     return this.#chat.getBoundingClientRect().bottom - window.innerHeight;
   }
 
+  #place() {
+    return this.#inside ? this.#turns.scrollTop : window.scrollY;
+  }
+
   toEnd() {
     if (this.#inside) this.#turns.scrollTop = this.#turns.scrollHeight;
     else window.scrollBy(0, this.#distance());
@@ -36,9 +40,10 @@ export class Follower {
     change();
     if (!near || this.#due) return;
     this.#due = true;
+    const place = this.#place();
     requestAnimationFrame(() => {
       this.#due = false;
-      this.toEnd();
+      if (this.#place() >= place) this.toEnd(); // else the reader has scrolled up meanwhile
     });
   }
 }
