@@ -17,7 +17,7 @@ from paceline.core.record import Logprob, Stats, Step, StopReason
 from paceline.core.request import TOGETHER
 from paceline.engines.engine import Engine
 from paceline.engines.grammar import TextGrammar
-from paceline.engines.stream import TextStream
+from paceline.engines.stream import TextStream, spelling
 from paceline.sharing import Sharing
 
 if TYPE_CHECKING:
@@ -94,10 +94,8 @@ class Stream(Iterator[Piece]):
         **request: Any,
     ) -> None:
         self._sharing = sharing
-        piece, spelled = target.text.piece, request.pop("spelled")
-        self._text = TextStream(
-            (lambda token: spelled.get(token) or piece(token)) if spelled else piece, request.pop("stop")
-        )
+        piece = spelling(target.text.piece, request.pop("spelled"))
+        self._text = TextStream(piece, request.pop("stop"))
         self._prompt = prompt
         self._grammar: TextGrammar | None = request["grammar"]
         self._parts: list[str] = []

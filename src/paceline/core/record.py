@@ -6,7 +6,7 @@ acceptance rate = accepted / drafted; acceptance length = 1 + accepted / steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from paceline.core.tree import EMPTY, DraftTree
@@ -30,6 +30,9 @@ class Times:
     @property
     def total(self) -> float:
         return self.draft + self.forward + self.verify + self.keep + self.other
+
+
+PARTS = tuple(part.name for part in fields(Times))
 
 
 @dataclass(frozen=True, slots=True)

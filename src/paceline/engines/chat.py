@@ -130,6 +130,8 @@ def render(
     from paceline.engines.sandbox.environment import Bounded
     from paceline.engines.sandbox.generation import Generation
 
+    if not template:
+        raise ModelError(NO_TEMPLATE)
     if len(template) > LONGEST:
         raise ModelError(f"the model's chat template is too long (over {LONGEST:,} characters)")
     given = {

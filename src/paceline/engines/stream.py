@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from paceline.core.errors import UsageError
+
+
+def spelling(piece: Callable[[int], bytes], spelled: Mapping[int, bytes]) -> Callable[[int], bytes]:
+    """`piece`, where some control tokens are text all the same, as `spelled` has them."""
+    return (lambda token: spelled.get(token) or piece(token)) if spelled else piece
 
 
 class TextStream:

@@ -64,6 +64,11 @@ class Ask:
     only: frozenset[str] | None = None
     calls: Calls | None = None
 
+    @property
+    def spelled(self) -> Mapping[int, bytes]:
+        """Control tokens that are text all the same."""
+        return {} if self.calls is None else self.calls.spelled
+
 
 @dataclass(frozen=True)
 class Calls:

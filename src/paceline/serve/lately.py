@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from paceline.core.record import Step
+from paceline.core.record import PARTS, Step
 from paceline.llm import LLM
 from paceline.serve.asking import End
 
@@ -110,9 +110,8 @@ class Lately:
                 right[at] += at < kept
         times: Counter[str] = Counter()
         for step in steps:
-            one = step.times
-            for name in ("draft", "forward", "verify", "keep", "other"):
-                times[name] += getattr(one, name)
+            for name in PARTS:
+                times[name] += getattr(step.times, name)
         total = sum(times.values()) or 1.0
         return {
             "tokens_per_second": sum(n for *_, n in passes) / busy if busy else 0.0,

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from paceline.core.record import Step
+from paceline.core.record import PARTS, Step
 from paceline.serve.asking import End
 
 OWN, ALIAS = "paceline:", "vllm:"
@@ -62,15 +62,8 @@ class Metrics:
         registry.register(_Alias(registry))
 
     def step(self, step: Step) -> None:
-        times = step.times
-        for part, seconds in (
-            ("draft", times.draft),
-            ("forward", times.forward),
-            ("verify", times.verify),
-            ("keep", times.keep),
-            ("other", times.other),
-        ):
-            self._seconds.labels(part).inc(max(0.0, seconds))
+        for part in PARTS:
+            self._seconds.labels(part).inc(max(0.0, getattr(step.times, part)))
         self._generated.inc(len(step.tokens))
         if not step.drafted:
             return

@@ -18,11 +18,10 @@ from paceline.core.errors import UsageError
 from paceline.core.record import Stats, Step
 from paceline.core.schedule import Job, Scheduler
 from paceline.engines.grammar import TextGrammar
-from paceline.engines.stream import TextStream
+from paceline.engines.stream import TextStream, spelling
 from paceline.llm import LLM
 from paceline.serve.asking import (
     Ask,
-    Calls,
     ClosingError,
     Deliver,
     End,
@@ -242,7 +241,7 @@ class Service:
             ticket = self._line.next()
             ask, llm = ticket.ask, self.llm
             try:
-                ticket.text = TextStream(spelling(llm.target.text.piece, ask.calls), ask.stop)
+                ticket.text = TextStream(spelling(llm.target.text.piece, ask.spelled), ask.stop)
                 grammar = None if ask.syntax is None else TextGrammar(ask.syntax, llm.target.trie)
                 ticket.job = self._scheduler.add(
                     ask.prompt,
@@ -344,11 +343,3 @@ class Service:
             self._open[ticket.client] -= 1
             if not self._open[ticket.client]:
                 del self._open[ticket.client]
-
-
-def spelling(piece: Callable[[int], bytes], calls: Calls | None) -> Callable[[int], bytes]:
-    """With the control tokens that calls of tools are written with, where they are read for."""
-    if calls is None or not calls.spelled:
-        return piece
-    spelled = calls.spelled
-    return lambda token: spelled.get(token) or piece(token)

@@ -140,10 +140,7 @@ class HfText:
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The model's own chat template over `messages`, ready for the assistant's answer."""
-        from paceline.engines.chat import NO_TEMPLATE, render
+        from paceline.engines.chat import render
 
-        template = self.template(tools=bool(tools))
-        if not template:
-            raise ModelError(NO_TEMPLATE)
         bos, eos = self._tokenizer.bos_token or "", self._tokenizer.eos_token or ""
-        return render(template, messages, tools, variables, bos=bos, eos=eos)
+        return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.core import typed
-from paceline.core.errors import ModelError
 from paceline.core.vocab import Vocab
 from paceline.engines.alike import encode_within
 from paceline.engines.conversation import Message, Tool
@@ -93,13 +92,10 @@ class LlamaText:
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The model's own chat template over `messages`, ready for the assistant's answer."""
-        from paceline.engines.chat import NO_TEMPLATE, render
+        from paceline.engines.chat import render
 
-        template = self.template(tools=bool(tools))
-        if not template:
-            raise ModelError(NO_TEMPLATE)
         bos, eos = self._special("bos"), self._special("eos")
-        return render(template, messages, tools, variables, bos=bos, eos=eos)
+        return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)
 
     def _special(self, name: str) -> str:
         token = int(getattr(self._cpp, f"llama_vocab_{name}")(self._vocab))
