@@ -12,6 +12,7 @@ import argparse
 import cProfile
 import pstats
 import queue
+from collections import Counter
 from time import perf_counter
 
 from serve_load import chats
@@ -42,6 +43,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--sessions", type=int, help="as many as there are streams unless given")
     parser.add_argument("--draft", default="auto", help="drafters, or none")
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--chunk", type=int, default=CHUNK)
@@ -54,7 +56,7 @@ def main() -> None:
         zoo.path("smollm2"),
         None if plain else zoo.path("smollm2-draft"),
         None if args.draft == "auto" else args.draft,
-        sessions=args.streams,
+        sessions=args.sessions or args.streams,
         trees=args.shared,
         n_ctx=1024,
         threads=args.t,
@@ -87,6 +89,12 @@ def main() -> None:
             f"{part} {sum(getattr(end.stats, f'{part}_seconds') for end in ends):.2f}" for part in PARTS
         )
     )
+    by = Counter[str]()
+    for end in ends:
+        for name, source in end.stats.by_source.items():
+            by[f"{name} drafted"] += source.drafted
+            by[f"{name} accepted"] += source.accepted
+    print(f"{sum(end.stats.steps for end in ends)} steps", *(f"{name} {n}" for name, n in sorted(by.items())))
     if args.profile:
         pstats.Stats(Profiled.profile).sort_stats("tottime").print_stats(20)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import paceline
 from paceline import zoo
 from paceline.core.ports import Want
+from paceline.core.tree import EMPTY, chain
+from paceline.engines.llama.session import LlamaSession
 from paceline.engines.llama.target import LlamaTarget
 from paceline.llm import LLM
 from paceline.zoo.quantize import quantize
@@ -78,5 +81,70 @@ def test_what_shares_a_header_only_leaves_the_long_text_where_it_is(exact: Path)
         assert read([*header, 7, 8, 9, 1]) == 0  # an empty one is better than what the long text would lose
         assert read([*header, *long_text, 2, 3]) >= len(header) + len(long_text) - 1
         assert read([*header, 7, 8, 9, 2]) >= len(header)
+    finally:
+        target.close()
+
+
+def opened(target: LlamaTarget, tokens: list[int]) -> tuple[LlamaSession, int]:
+    """A session that has read them; and how many of them were in the cache already."""
+    session = target.open()
+    session.extend(tokens)
+    cached = len(tokens) - 1 - session.unread
+    target.forward([(session, session.unread)], Want())
+    return session, cached
+
+
+def test_sessions_in_use_stand_beside_each_other_and_take_what_they_hold_along(exact: Path) -> None:
+    """llama.cpp computes those with consecutive numbers together."""
+    texts = [list(range(10 + 20 * at, 29 + 20 * at)) for at in range(5)]
+    target = LlamaTarget(exact, n_ctx=64, sessions=5, trees=False)
+    try:
+        said = []
+        for at, held in enumerate(texts):
+            session, _ = opened(target, held)
+            assert session.slot.sequence == at  # an empty one while there is one
+            (out,) = target.forward([(session, EMPTY)], Want())
+            said.append(out.logits(0).copy())
+            session.close()
+        sessions = []
+        for at in (0, 3, 4):
+            session, cached = opened(target, texts[at])
+            assert cached == len(texts[at]) - 1
+            sessions.append(session)
+        assert [session.slot.sequence for session in sessions] == [0, 1, 2]
+        outs = target.forward([(session, EMPTY) for session in reversed(sessions)], Want())
+        for out, at in zip(outs, (4, 3, 0), strict=True):
+            np.testing.assert_allclose(out.logits(0), said[at], atol=1e-4)
+        for session in sessions:
+            session.close()
+        for held in texts:  # what had to make room is still there
+            session, cached = opened(target, held)
+            assert cached == len(held) - 1
+            session.close()
+    finally:
+        target.close()
+
+
+def test_what_a_dropped_session_had_drafted_is_not_taken_along(exact: Path) -> None:
+    tokens = list(range(30, 50))
+    target = LlamaTarget(exact, n_ctx=64, sessions=3, trees=False)
+    try:
+        alone, _ = opened(target, tokens)
+        (out,) = target.forward([(alone, EMPTY)], Want())
+        said = out.logits(0).copy()
+        alone.close()
+        target.forget()
+        busy, _ = opened(target, [5, 6, 7])
+        dropped, _ = opened(target, tokens)
+        target.forward([(dropped, chain([1, 2, 3], "test"))], Want())
+        assert dropped.slot.sequence == 1
+        del dropped
+        fresh, cached = opened(target, [100, 101, 102])  # which puts the old text elsewhere
+        assert (fresh.slot.sequence, cached) == (1, 0)
+        again, cached = opened(target, tokens)
+        assert (again.slot.sequence, cached) == (2, len(tokens) - 1)
+        (out,) = target.forward([(again, EMPTY)], Want())
+        np.testing.assert_allclose(out.logits(0), said, atol=1e-4)
+        busy.close()
     finally:
         target.close()

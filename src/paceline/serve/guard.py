@@ -75,14 +75,14 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status >= 400:
+                    self._metrics.refused(status)
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]
             await send(message)
 
         try:
             await self._let_in(scope, headers, receive, answer)
         finally:
-            if status >= 400:
-                self._metrics.refused(status)
             log.info(
                 "request",
                 extra={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,8 @@ class Slot:
 
 class Cache:
     """sessions: the number of trunks. require: raises where the model is closed. apart: each trunk has cells
-    of its own, and there are no branches."""
+    of its own, and there are no branches. llama.cpp then computes trunks with consecutive numbers together,
+    in a batch in that order, and others one after the other: those in use are kept beside each other."""
 
     def __init__(
         self, path: Path, sessions: int, n_ctx: int, require: Callable[[], None], *, apart: bool
@@ -42,9 +44,10 @@ class Cache:
         self._cpp = llama_cpp()
         self.reset(None)
 
-    def reset(self, memory: Any) -> None:
-        """A context's memory, with nothing in it; None where there is no context."""
-        self._memory = memory
+    def reset(self, context: Any) -> None:
+        """One with nothing in its memory, or None."""
+        self._context = context
+        self._memory = None if context is None else self._cpp.llama_get_memory(context)
         self.slots = [Slot(i) for i in range(self._sessions)]
         self.branches: list[Slot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
 
@@ -64,10 +67,43 @@ class Cache:
             return 3 * shared - len(slot.cached) if self._apart else shared
 
         best = max(free, key=worth)
+        if self._apart:
+            self.trim(best, common_prefix(best.cached, tokens))
+            best = self._beside_others(best, free)
         best.owner = weakref.ref(owner)
         self.free_branches(best)
         self.trim(best, len(best.cached))
         return best
+
+    def _beside_others(self, best: Slot, free: list[Slot]) -> Slot:
+        """The free trunk with most neighbours in use, which gets what `best` holds, and `best` what it held."""
+
+        def neighbours(slot: Slot) -> int:
+            at = slot.sequence
+            return sum(not one.is_free for one in self.slots[max(0, at - 1) : at + 2])
+
+        near = max(free, key=lambda slot: (neighbours(slot), slot is best))
+        if near is not best:
+            held = [(self._saved(slot), slot.cached[:], slot.prompt) for slot in (near, best)]
+            for slot, (state, cached, prompt) in zip((best, near), held, strict=True):
+                self.trim(slot, 0)
+                if self._restored(slot, state):
+                    slot.cached[:], slot.prompt = cached, prompt
+        return near
+
+    def _saved(self, slot: Slot) -> ctypes.Array[ctypes.c_uint8]:
+        """Its cells, as llama.cpp writes them, without what was drafted below them."""
+        self.trim(slot, len(slot.cached))
+        size = self._cpp.llama_state_seq_get_size(self._context, slot.sequence) if slot.cached else 0
+        state = (ctypes.c_uint8 * size)()
+        if size:
+            self._cpp.llama_state_seq_get_data(self._context, state, size, slot.sequence)
+        return state
+
+    def _restored(self, slot: Slot, state: ctypes.Array[ctypes.c_uint8]) -> bool:
+        """Whether they are in the cache again, as those of another trunk."""
+        n = len(state)
+        return n == 0 or self._cpp.llama_state_seq_set_data(self._context, state, n, slot.sequence) == n
 
     def forget(self) -> None:
         """Drop what closed sessions left, so that the next prompt is computed from its start."""

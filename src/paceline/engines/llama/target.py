@@ -130,7 +130,7 @@ class LlamaTarget:
             flash_attention=self.flash_attention,
             cache_type=self.cache_type,
         )
-        self.cache.reset(self._cpp.llama_get_memory(self._context))
+        self.cache.reset(self._context)
         self._address = 0  # of `_logits`, of whose rows only those of the last pass are llama.cpp's
         self._filler = Slot(-1)  # the owner of what fills a pass
 
@@ -275,16 +275,16 @@ class LlamaTarget:
         """computed: without what was read."""
         self._passes += 1
         self._batch.clear()
-        firsts, offsets = [], []
+        places: dict[int, tuple[int, int, int]] = {}  # of outputs: from, to, and the first one's row
         try:
-            for session, tree in batch:
-                offsets.append(self._batch.outputs)
+            for at in sorted(range(len(batch)), key=lambda at: batch[at][0].slot.sequence):  # see Cache
+                session, tree = batch[at]
+                start, first = self._batch.outputs, 0
                 if isinstance(tree, int):
                     session.plan_reading(tree, self._batch)
-                    firsts.append(0)
                 else:
-                    firsts.append(session.plan(tree, self._batch))
-            outputs = self._batch.outputs
+                    first = session.plan(tree, self._batch)
+                places[at] = start, self._batch.outputs, first
             if len(self._batch):
                 self._decode_filled()
             for session, tree in batch:
@@ -296,11 +296,10 @@ class LlamaTarget:
             for session, _ in batch:
                 session.rollback()
             raise
-        rows = self._output_rows(outputs)
-        ends = [*offsets[1:], outputs]
+        rows = self._output_rows(self._batch.outputs)
         return [
             LlamaForward(self, rows[start:end], first, want)
-            for start, end, first in zip(offsets, ends, firsts, strict=True)
+            for start, end, first in (places[at] for at in range(len(batch)))
         ]
 
     def _read(self, session: LlamaSession, n: int) -> None:
