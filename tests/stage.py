@@ -188,6 +188,6 @@ def asking(n: int) -> list[Any]:
     return [Asking() for _ in range(n)]
 
 
-def decider(curve: Mapping[int, float], **most: int) -> Rate:
+def decider(curve: Mapping[int, float], **most: Any) -> Rate:
     """By the rate, at a standstill."""
     return Rate(Costs(Cost({SHALLOW: curve})), clock=lambda: 0.0, **most)

@@ -133,7 +133,7 @@ def load(
         found = Corpora.find(corpora, engine.vocab)
         drafter, drafting = make_drafter(drafting, engine, small, found, costs, to_stderr)
         remembered = recall(engine.vocab, drafter, remember) if remember else None
-        policy = make_policy(drafting, costs)
+        policy = make_policy(drafting, costs, apart=engine.caps.apart)
         llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
         undo.pop_all()
     if costs is not None:

@@ -114,7 +114,7 @@ def test_sessions_in_use_stand_beside_each_other_and_take_what_they_hold_along(e
         assert [session.slot.sequence for session in sessions] == [0, 1, 2]
         outs = target.forward([(session, EMPTY) for session in reversed(sessions)], Want())
         for out, at in zip(outs, (4, 3, 0), strict=True):
-            np.testing.assert_allclose(out.logits(0), said[at], atol=1e-4)
+            np.testing.assert_allclose(out.logits(0), said[at], atol=0.02)
         for session in sessions:
             session.close()
         for held in texts:  # what had to make room is still there
@@ -144,7 +144,39 @@ def test_what_a_dropped_session_had_drafted_is_not_taken_along(exact: Path) -> N
         again, cached = opened(target, tokens)
         assert (again.slot.sequence, cached) == (2, len(tokens) - 1)
         (out,) = target.forward([(again, EMPTY)], Want())
-        np.testing.assert_allclose(out.logits(0), said, atol=1e-4)
+        np.testing.assert_allclose(out.logits(0), said, atol=0.02)
         busy.close()
+    finally:
+        target.close()
+
+
+def test_a_gap_in_the_ranks_is_closed(exact: Path) -> None:
+    """By the shorter side; who has drafted stays where they are until that is settled."""
+    texts = [list(range(10 + 20 * at, 29 + 20 * at)) for at in range(6)]
+    target = LlamaTarget(exact, n_ctx=64, sessions=6, trees=False)
+    try:
+        sessions = [opened(target, tokens)[0] for tokens in texts]
+        outs = target.forward([(session, EMPTY) for session in sessions], Want())
+        said = [out.logits(0).copy() for out in outs]
+        for session in sessions:
+            session.rollback()
+        sessions[1].close()
+        sessions[4].close()
+        left = [0, 2, 3, 5]
+        target.forward([(sessions[2], chain([1, 2], "test"))], Want())
+        assert [sessions[at].slot.sequence for at in left] == [0, 2, 3, 4]
+        target.forward([(sessions[5], EMPTY)], Want())
+        assert [sessions[at].slot.sequence for at in left] == [1, 2, 3, 4]
+        sessions[3].close()
+        target.forward([(sessions[2], EMPTY)], Want())
+        # It has its answer, of which nothing is kept yet.
+        assert [sessions[at].slot.sequence for at in (0, 2, 5)] == [1, 2, 4]
+        sessions[5].rollback()
+        target.forward([(sessions[2], EMPTY)], Want())
+        assert [sessions[at].slot.sequence for at in (0, 2, 5)] == [1, 2, 3]
+        sessions[2].rollback()
+        outs = target.forward([(sessions[at], EMPTY) for at in (5, 2)], Want())
+        for out, at in zip(outs, (5, 2), strict=True):
+            np.testing.assert_allclose(out.logits(0), said[at], atol=0.02)
     finally:
         target.close()

@@ -39,7 +39,8 @@ class Caps:
     chunk: the most tokens of prompts that are worth reading in one pass.
     n_ctx: positions a session may fill.
     nodes: the most that one tree may have.
-    exact: what is decoded gives the same rows to the last bit however it is divided into passes."""
+    exact: what is decoded gives the same rows to the last bit however it is divided into passes.
+    apart: of sessions that share a pass, those with more rows than others have the rest computed after it."""
 
     branch: int
     rollback: Rollback
@@ -49,6 +50,7 @@ class Caps:
     n_ctx: int
     nodes: int = UNLIMITED
     exact: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

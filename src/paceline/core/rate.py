@@ -44,6 +44,7 @@ LATELY = 0.88  # what is left of a step's weight after the next one: a memory of
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
 NEGLIGIBLE = 0.002  # of a plain pass: a drafter that takes less is called without asking whether it pays
 SHOWN = 16  # rows that a reason looks at
+DEARER = 0.1  # weight of a pass in which rows were computed after others
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
 
 
@@ -62,7 +63,7 @@ class Track:
 
 class Rate:
     """costs: what passes take here, kept up to date. nodes, depth, width: the most that a draft may have;
-    p_split: see Budget."""
+    p_split: see Budget. apart: see Caps; the nodes of a pass that is shared then cost a pass of their own."""
 
     learns = True
 
@@ -74,11 +75,12 @@ class Rate:
         nodes: int = 62,
         width: int = 4,
         p_split: float = 0.1,
+        apart: bool = False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.costs = costs
         self._most, self._p_split = (depth, nodes, width), p_split
-        self._clock = clock
+        self._apart, self._clock = apart, clock
         self.forget()
 
     def forget(self) -> None:
@@ -98,6 +100,7 @@ class Rate:
         self._reading, self._rows, self._end = 0, 1, 1  # rows: of prompts; without drafts; with all
         self._pace, self._curve = 1.0, list[float]()  # what passes take, as Cost.paced has it
         self._alone = 0.0  # seconds of a pass without drafts
+        self._dearer = 1.0  # see `apart`: what such passes took, over what so many rows of one session take
         self._least = 0.0
 
     def track(self, request: Request) -> Track:
@@ -117,6 +120,9 @@ class Rate:
         self._end = self._rows + nodes * min(n, SHARED)
         deepest = max([len(request.session.tokens) for request in requests])
         self._pace, self._curve = self.costs.target.paced(self._end, deepest)
+        if self._apart and self._rows > 1:
+            together, more = self._curve[: self._rows + 1], self._curve[1 : self._end - self._rows + 1]
+            self._curve = together + [together[-1] + self._dearer * seconds for seconds in more]
         self._alone = self._pace * self._curve[self._rows]
         self.rate = n / (self._pace * self._curve[n])  # of plain decoding, with no prompt in between
         if self._seconds > 0.0:
@@ -180,14 +186,13 @@ class Rate:
         rows = sum([step.rows for step in steps])
         tokens = sum([len(step.tokens) for step in steps])
         deepest = max([len(r.session.tokens) - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
+        nodes = sum([len(step.tree) for step in steps])
+        after = nodes if self._apart and self._rows > 1 else 0  # rows that are computed after the others
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
-        pass_, plain, drafting, beside = (
-            cost.seconds(rows + self._reading, deepest),
-            self._alone / n,
-            0.0,
-            0.0,
-        )
-        extra = (pass_ - self._alone) / max(1, sum([len(step.tree) for step in steps]))  # of a drafted row
+        together, others = cost.seconds(rows - after + self._reading, deepest), cost.seconds(after, deepest)
+        pass_ = together + self._dearer * others
+        plain, drafting, beside = self._alone / n, 0.0, 0.0
+        extra = (pass_ - self._alone) / max(1, nodes)  # of a drafted row
         for track, step in zip(tracks, steps, strict=True):
             times = step.times
             drafting += times.draft
@@ -198,7 +203,11 @@ class Rate:
         if self._reading:  # what such a pass took is the prompt's matter
             return
         if all(request.stats.steps > 1 for request in requests):  # the first may hold a prompt's end
-            cost.observe(rows, deepest, sum([step.times.forward for step in steps]))
+            forward = sum([step.times.forward for step in steps])
+            if after:  # of several sessions: a pass for each that has a number of its own
+                self._dearer += DEARER * (min(4.0, max(0.5, (forward - together) / others)) - self._dearer)
+            else:
+                cost.observe(rows, deepest, forward)
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         took = pass_ + min(drafting + beside, pass_)

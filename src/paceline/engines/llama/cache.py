@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,24 +77,52 @@ class Cache:
         return best
 
     def _beside_others(self, best: Slot, free: list[Slot]) -> Slot:
-        """The free trunk with most neighbours in use, which gets what `best` holds, and `best` what it held."""
+        """`best`, at the free number with most neighbours in use."""
+        busy = {slot.sequence for slot in self.slots if not slot.is_free}
 
         def neighbours(slot: Slot) -> int:
-            at = slot.sequence
-            return sum(not one.is_free for one in self.slots[max(0, at - 1) : at + 2])
+            return len(busy & {slot.sequence - 1, slot.sequence + 1})
 
         near = max(free, key=lambda slot: (neighbours(slot), slot is best))
         if near is not best:
-            held = [(self._saved(slot), slot.cached[:], slot.prompt) for slot in (near, best)]
-            for slot, (state, cached, prompt) in zip((best, near), held, strict=True):
-                self.trim(slot, 0)
-                if self._restored(slot, state):
-                    slot.cached[:], slot.prompt = cached, prompt
-        return near
+            self._exchange(near, best)
+        return best
+
+    def close_ranks(self) -> None:
+        """Where sessions have left gaps, move one that has nothing drafted: of the shorter of the two outer
+        groups to the one beside it."""
+        if not self._apart:
+            return
+        by_number = {slot.sequence: slot for slot in self.slots}
+        busy = sorted(slot.sequence for slot in self.slots if not slot.is_free)
+        ends = [at for at, (one, next_) in enumerate(pairwise(busy)) if next_ > one + 1]  # of groups, inside
+        if not ends:
+            return
+        if ends[0] + 1 < len(busy) - 1 - ends[-1]:
+            outer, to = busy[0], busy[ends[0] + 1] - 1
+        else:
+            outer, to = busy[-1], busy[ends[-1]] + 1
+        mover = by_number[outer]
+        session = None if mover.owner is None else mover.owner()
+        if session is not None and session.is_settled:
+            self._exchange(mover, by_number[to])
+
+    def _exchange(self, *slots: Slot) -> None:
+        """Two trunks' numbers. What they hold stays theirs; without what was drafted below it."""
+        held = []
+        for slot in slots:
+            self.trim(slot, len(slot.cached))
+            held.append((slot, slot.cached[:], slot.prompt, self._saved(slot)))
+        for slot in slots:
+            self.trim(slot, 0)
+        one, other = slots
+        one.sequence, other.sequence = other.sequence, one.sequence
+        for slot, cached, prompt, state in held:
+            if self._restored(slot, state):
+                slot.cached, slot.prompt = cached, prompt
 
     def _saved(self, slot: Slot) -> ctypes.Array[ctypes.c_uint8]:
-        """Its cells, as llama.cpp writes them, without what was drafted below them."""
-        self.trim(slot, len(slot.cached))
+        """Its cells, as llama.cpp writes them."""
         size = self._cpp.llama_state_seq_get_size(self._context, slot.sequence) if slot.cached else 0
         state = (ctypes.c_uint8 * size)()
         if size:
@@ -101,7 +130,7 @@ class Cache:
         return state
 
     def _restored(self, slot: Slot, state: ctypes.Array[ctypes.c_uint8]) -> bool:
-        """Whether they are in the cache again, as those of another trunk."""
+        """Whether they are in the cache again, under the number that it has now."""
         n = len(state)
         return n == 0 or self._cpp.llama_state_seq_set_data(self._context, state, n, slot.sequence) == n
 

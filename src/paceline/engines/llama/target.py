@@ -106,6 +106,7 @@ class LlamaTarget:
             chunk=per_session if exact_rows else CHUNK,
             n_ctx=per_session,
             exact=exact_rows > 0 and sessions == 1,  # sessions share passes, which then vary in shape
+            apart=self._apart,
         )
         self._batch = Batch(N_BATCH)
         self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
@@ -275,6 +276,7 @@ class LlamaTarget:
         """computed: without what was read."""
         self._passes += 1
         self._batch.clear()
+        self.cache.close_ranks()
         places: dict[int, tuple[int, int, int]] = {}  # of outputs: from, to, and the first one's row
         try:
             for at in sorted(range(len(batch)), key=lambda at: batch[at][0].slot.sequence):  # see Cache
