@@ -273,6 +273,15 @@ def test_a_cell_of_few_samples_costs_more_by_what_noise_may_have_hidden() -> Non
     assert often == JAGGED[8] < twice <= once
 
 
+@pytest.mark.parametrize(("samples", "read"), [(3, 2.0), (7, 2.0), (8, 4.6)])
+def test_a_hiccup_in_a_few_samples_is_held_to_what_more_rows_cost(samples: int, read: float) -> None:
+    """Four rows that were measured at 4.6, beside eight that cost 2.0."""
+    cost = thin({4: samples, 8: 3}, table={1: 1.0, 2: 1.2, 4: 4.6, 8: 2.0})
+    assert cost.seconds(4, DEPTH) == read
+    assert thin({4: samples, 8: 2}, table={1: 1.0, 4: 4.6, 8: 2.0}).seconds(4, DEPTH) == 4.6  # who is right?
+    assert thin({4: samples, 8: 3}, table={1: 1.0, 4: 2.9, 8: 2.0}).seconds(4, DEPTH) == 2.9  # by eights
+
+
 def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes() -> None:
     """Five and eight rows that were measured at 2.6 and 3.2 of one row and cost 4.1 and 5.5."""
     true = {1: 1.0, 2: 1.9, 3: 2.8, 4: 3.4, 5: 4.1, 8: 5.5}

@@ -110,3 +110,12 @@ def test_what_is_computed_after_others_tells_nothing_of_passes_of_so_many_rows()
     assert rate.costs.target.seconds(4, SHALLOW) == 1.0
     rate.budgets(requests)
     assert rate._curve[4] == pytest.approx(4.0, rel=0.01)
+
+
+def test_more_requests_bring_no_less_than_fewer_would() -> None:
+    """Three rows were timed in a bad moment, and five not at all: what plain decoding brings there is no less
+    than what two and four rows bring."""
+    rate = Rate(Costs(Cost({SHALLOW: {1: 1.0, 2: 1.0, 3: 4.0, 4: 1.0, 16: 4.0}})), clock=Passing())
+    for n, at_least in ((1, 1.0), (2, 2.0), (3, 2.0), (4, 4.0), (5, 4.0), (16, 4.0)):
+        rate.budgets(going_on(n))
+        assert rate.rate == pytest.approx(at_least)

@@ -32,7 +32,8 @@ OLD = round(1 / CELL)  # samples of a cell that nothing is told of
 CLIP = math.log(1.5)  # what a pass is off by beyond this, up or down, is no fault of its cell
 RECENT = 32  # passes that tell whether the pace was seen by other cells as well
 ENOUGH = 3  # observations that make a cell of what was never measured
-FEW = 8  # samples of a cell that a pass moves so far that its curve is made anew at once
+FEW = 8  # samples of a cell that is hardly known: a pass moves it so far that its curve is made anew at once
+INVERTED = 1.5  # times what more rows cost: kernels that take rows by eights make seven dearer, not by more
 RENEW = 64  # observations after which curves are made anew; in between cells move by half a percent
 
 Table = Mapping[int, Mapping[int, float]]
@@ -61,7 +62,8 @@ class Cost:
 
     The rule tries every number of rows, and would find the cells whose few samples were too low (the winner's
     curse). So a cell of fewer than SURE samples costs no less than the one of fewer rows, and more by what
-    the noise may have hidden; and the fewer they are, the further one real pass moves it.
+    the noise may have hidden; and the fewer they are, the further one real pass moves it. A hiccup is the
+    other error: a cell of fewer than FEW costs little more than one of more rows that is believed.
     """
 
     def __init__(
@@ -135,8 +137,11 @@ class Cost:
         an edge or a hiccup at the last ones changes little, and of no less than half of what they cost a row.
         A guess that is too low is mended by the first few passes, one that is too high by none."""
         curve, last = [0.0], 0
+        bounds = self._bounds(place)
         for n in self.rows:
             cell, few = self._cell(place, n), self._count(n)
+            if few < FEW and cell > INVERTED * bounds[n]:
+                cell = bounds[n]
             if few < SURE:
                 cell = max(curve[last], cell * self.noise ** (0.5 / math.sqrt(few)))
             curve += [cell] * (n - last)
@@ -145,6 +150,15 @@ class Cost:
         slope = max((curve[last] - curve[before]) / (last - before), curve[last] / (2 * last))
         curve += [curve[last] + slope * i for i in range(1, most - last + 1)]
         return curve
+
+    def _bounds(self, place: int) -> dict[int, float]:
+        """By rows: the least that more rows cost, of those that are believed."""
+        out, least = {}, math.inf
+        for n in reversed(self.rows):
+            out[n] = least
+            if self._count(n) >= SURE:
+                least = min(least, self._cell(place, n))
+        return out
 
     def _count(self, n: int) -> int:
         """Samples of n rows, at whatever depth."""

@@ -124,7 +124,9 @@ class Rate:
             together, more = self._curve[: self._rows + 1], self._curve[1 : self._end - self._rows + 1]
             self._curve = together + [together[-1] + self._dearer * seconds for seconds in more]
         self._alone = self._pace * self._curve[self._rows]
-        self.rate = n / (self._pace * self._curve[n])  # of plain decoding, with no prompt in between
+        # Of plain decoding, with no prompt in between. More requests bring no less than fewer would: some
+        # number of rows in between may not be known, or have been measured in a bad moment.
+        self.rate = max([m / self._curve[m] for m in range(1, n + 1)]) / self._pace
         if self._seconds > 0.0:
             self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
         self._least = 0.0
