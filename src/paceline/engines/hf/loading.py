@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import json
 import warnings
@@ -14,6 +15,7 @@ from typing import Any
 
 from paceline.core.errors import MissingExtraError, ModelError, UsageError
 from paceline.engines.openers import place_of
+from paceline.system.helpers import Helpers
 
 PACKED = ("int8", "int4")  # see packed.py
 DTYPES = ("auto", "float32", "bfloat16", "float16", *PACKED)
@@ -31,6 +33,16 @@ def libraries() -> tuple[ModuleType, ModuleType]:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     return torch, transformers
+
+
+@cache
+def helpers() -> Helpers:
+    """Of whoever computes on the processor."""
+    torch, _ = libraries()
+    try:
+        return Helpers(ctypes.CDLL(str(Path(torch.__path__[0]) / "lib" / "libtorch_cpu.so")))
+    except OSError:  # not on Linux
+        return Helpers(None)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.engines.hf.cache import Slot, Slots
+from paceline.engines.hf.loading import helpers
 
 
 @dataclass(frozen=True)
@@ -147,4 +148,5 @@ class HfSession:
             self.rollback()
             self._slot.owner = None
             self._slot = None
+            helpers().release()
         self.tokens = []

@@ -35,6 +35,7 @@ from paceline.engines.hf.loading import (
     PACKED,
     check_device,
     first_line,
+    helpers,
     load_model,
     load_tokenizer,
     read_once,
@@ -249,6 +250,7 @@ class HfTarget:
             if is_shortage(error):
                 raise self._shortage(error) from error
             raise
+        helpers().worked()
         reads = sum(out.read for out in outs)
         if self.on_pass is not None and reads <= FEW:
             rows = sum(out.computed for out in outs)

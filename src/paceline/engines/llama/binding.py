@@ -21,6 +21,7 @@ from typing import Any
 from paceline.core.errors import MissingExtraError, ModelError, UsageError
 from paceline.engines.llama import gate, pages
 from paceline.system.forks import Process
+from paceline.system.helpers import Helpers
 from paceline.system.leaving import leave
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
@@ -41,6 +42,7 @@ CUT_SHORT = (
 _module: ModuleType | None = None
 _process = Process()  # that llama.cpp was first used in: OpenMP's threads are there, and nowhere else
 _importing = threading.Lock()
+_helpers = Helpers(None)
 _log: deque[str] = deque(maxlen=40)
 _callbacks: list[Any] = []
 
@@ -56,7 +58,13 @@ def llama_cpp() -> ModuleType:
     return _module
 
 
+def helpers() -> Helpers:
+    """Of whoever decodes."""
+    return _helpers
+
+
 def _imported() -> ModuleType:
+    global _helpers
     try:
         from llama_cpp import llama_cpp as module
     except ImportError as error:
@@ -83,6 +91,7 @@ def _imported() -> ModuleType:
     with contextlib.suppress(AttributeError):  # where ggml is another library than llama
         module._lib.ggml_set_abort_callback(aborting)
     module.llama_backend_init()
+    _helpers = Helpers(module._lib)
     if sys.platform == "linux" and b"AMX_INT8 = 1" in module.llama_print_system_info():
         _explain_crash()
     found: ModuleType = module

@@ -13,6 +13,7 @@ from paceline.core.errors import ContractError, UsageError
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.engines.alike import common_prefix
 from paceline.engines.llama.batch import Batch
+from paceline.engines.llama.binding import helpers
 from paceline.engines.llama.cache import Cache, Slot
 
 
@@ -179,4 +180,5 @@ class LlamaSession:
             self.rollback()
             self._slot.owner = None
             self._slot = None
+            helpers().release()
         self.tokens = []

@@ -358,6 +358,7 @@ class LlamaTarget:
         if self._batch.outputs > MAX_ROWS:
             raise UsageError(f"{self._batch.outputs} rows in one pass, at most {MAX_ROWS}: draft less")
         code = self._batch.decode(self._context)
+        binding.helpers().worked()
         if code == _OUT_OF_CELLS:
             raise ModelError(f"{self.path}: the KV cache is full; ask for a larger context (-c)")
         if code != 0:
