@@ -94,6 +94,21 @@ def test_a_stream_adds_up_to_the_whole(client: OpenAI) -> None:
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
+def test_a_stream_may_count_in_every_chunk(client: OpenAI) -> None:
+    """As vLLM's does, and guidellm asks for."""
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 12, "temperature": 0, "n": 2}
+    with client.chat.completions.create(**how, stream=True, stream_options=options) as stream:
+        usage = [chunk.usage for chunk in stream]
+    last = usage[-1]
+    assert all(one is not None for one in usage)
+    assert {one.prompt_tokens for one in usage} == {last.prompt_tokens}
+    written = [one.completion_tokens for one in usage]
+    assert written == sorted(written)
+    assert (written[0], written[-1]) == (0, last.completion_tokens)
+    assert all(one.total_tokens == one.prompt_tokens + one.completion_tokens for one in usage)
+
+
 def test_the_clients_own_helper_for_streams_accumulates_it(client: OpenAI) -> None:
     how: dict[str, Any] = {
         "model": "small",

@@ -19,12 +19,11 @@ from paceline.core import typed
 from paceline.core.errors import UsageError
 from paceline.core.printable import printable
 from paceline.llm import LLM
-from paceline.serve import page, wishes
+from paceline.serve import page, refusals, wishes
 from paceline.serve.asking import Ask, ClosingError, Deliver, FailedError, TooSlowError, Update
 from paceline.serve.guard import Guard, Rules
-from paceline.serve.refusals import explain, told
 from paceline.serve.replies import Choice, Json, Replies, counted, ended
-from paceline.serve.schemas import Chat, Completion, Detokenize, Refusal, Tokenize
+from paceline.serve.schemas import Chat, Completion, Detokenize, Refusal, StreamOptions, Tokenize
 from paceline.serve.service import Service, Ticket
 
 PING = 10.0  # seconds without a word after which a stream is kept awake
@@ -71,8 +70,8 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
         )
         answers = Answers(service, wanted, request.state.client, request.state.told)
         if body.stream:
-            usage = body.stream_options is not None and body.stream_options.include_usage
-            return Events(events(answers, replies, usage), answers.cancel)
+            options = body.stream_options or StreamOptions()
+            return Events(events(answers, replies, options), answers.cancel)
         gone, done = asyncio.ensure_future(leaves(request)), asyncio.ensure_future(answers.all())
         try:
             await asyncio.wait((gone, done), return_when=asyncio.FIRST_COMPLETED)
@@ -157,7 +156,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
     shown = page.assets()
     for path, (content, kind) in shown.items():
         show(path, kind, content)
-    explain(app)
+    refusals.explain(app)
     app.add_middleware(Guard, rules=rules, metrics=service.metrics, open_to_all=("/health", *shown))
     return app
 
@@ -166,7 +165,7 @@ class Answers:
     """The answers of one request, as they come. Cancel it, whatever happened."""
 
     def __init__(self, service: Service, asks: Sequence[Ask], client: str, told: dict[str, Any]) -> None:
-        self._service, self._told = service, told
+        self._service, self._told, self.asks = service, told, asks
         self._queue: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -229,9 +228,14 @@ class Events(StreamingResponse):
             self._after()
 
 
-async def events(answers: Answers, replies: Replies, usage: bool) -> AsyncIterator[str]:
+async def events(answers: Answers, replies: Replies, options: StreamOptions) -> AsyncIterator[str]:
+    def told(chunk: Json) -> str:
+        if options.continuous_usage_stats:
+            chunk["usage"] = replies.usage_so_far(answers.asks, answers.choices)
+        return event(chunk)
+
     for chunk in replies.opening(len(answers.choices)):
-        yield event(chunk)
+        yield told(chunk)
     try:
         while not answers.over:
             came = await answers.next()
@@ -239,11 +243,11 @@ async def events(answers: Answers, replies: Replies, usage: bool) -> AsyncIterat
                 yield ": still at it\n\n"
                 continue
             for chunk in replies.piece(answers.choices, *came):
-                yield event(chunk)
-        if usage:
+                yield told(chunk)
+        if options.include_usage:
             yield event(replies.usage(answers.choices))
     except Exception as error:
-        _, body, _ = told(error)
+        _, body, _ = refusals.told(error)
         yield event(body)
     yield "data: [DONE]\n\n"
 

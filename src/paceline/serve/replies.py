@@ -92,6 +92,10 @@ class Replies:
         """The chunk after the last, where it was asked for."""
         return self._chunk([]) | {"usage": self._usage(choices)}
 
+    def usage_so_far(self, asks: Sequence[Ask], choices: Sequence[Choice]) -> Json:
+        prompt = sum(len(ask.prompt) for ask in asks[:: self._each])
+        return counts(prompt, sum(len(choice.tokens) for choice in choices))
+
     def whole(self, choices: Sequence[Choice]) -> Json:
         ends = ended(choices)
         kind = "chat.completion" if self.chat else "text_completion"
@@ -167,12 +171,12 @@ class Replies:
         ends = ended(choices)
         firsts = ends[:: self._each]
         prompt, written = sum(end.n_prompt for end in firsts), sum(end.n_tokens for end in ends)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": written,
-            "total_tokens": prompt + written,
-            "prompt_tokens_details": {"cached_tokens": sum(end.n_cached for end in firsts)},
-        }
+        cached = sum(end.n_cached for end in firsts)
+        return {**counts(prompt, written), "prompt_tokens_details": {"cached_tokens": cached}}
+
+
+def counts(prompt: int, written: int) -> Json:
+    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
 def ended(choices: Sequence[Choice]) -> list[End]:

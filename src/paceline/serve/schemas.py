@@ -64,6 +64,7 @@ class Speculative(Strict):
 
 class StreamOptions(Strict):
     include_usage: bool = False
+    continuous_usage_stats: Annotated[bool, Field(description="vLLM's: usage so far in every chunk.")] = False
     include_obfuscation: bool = False
 
 
