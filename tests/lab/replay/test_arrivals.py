@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import mean
+from typing import Any
 
 import pytest
 
+from paceline import zoo
 from paceline.core.cost import Cost, Costs
 from paceline.core.errors import UsageError
+from paceline.engines.llama import LlamaTarget
 from paceline.engines.recorded import Recording, numbered
 from paceline.lab.bench.method import parse_all
 from paceline.lab.replay.arrivals import Conversation, Replica, Served, poisson, thinking
@@ -38,9 +41,9 @@ def replica(
 
 
 def serve(
-    conversations: list[Conversation], begins: list[float], given: Means, pause: float = 0.0, **more: int
+    conversations: list[Conversation], begins: list[float], given: Means, pause: float = 0.0, **more: Any
 ) -> list[Served]:
-    made = replica(conversations, given, **more)  # type: ignore[arg-type]
+    made = replica(conversations, given, **more)
     try:
         return made.serve(conversations, begins, lambda: pause)
     finally:
@@ -154,3 +157,17 @@ def test_costs_have_to_be_known() -> None:
 
 def test_texts_agree_as_far_as_they_do() -> None:
     assert [agreeing([1, 2, 3], other) for other in ([], [1], [1, 2, 4], [1, 2, 3, 4])] == [0, 1, 2, 3]
+
+
+def test_a_draft_model_serves_one_replica_after_the_other() -> None:
+    draft: Any = LlamaTarget(zoo.draft_path(), n_ctx=256)
+    try:
+        tokens = draft.text.encode("def add(a, b):\n    return a + b\n" * 3)
+        conversations: list[Conversation] = [[Recording(tuple(tokens[:20]), tuple(tokens[20:40]))]]
+        costs = Costs(Cost.flat(PASS), draft=Cost.flat(PASS / 64))
+        given = Means(draft.vocab, draft.text, draft=draft, costs=costs)
+        first, second = (serve(conversations, [0.0], given, method="model") for _ in range(2))
+        assert first == second
+        assert first[0].n_tokens == len(tokens) - 20
+    finally:
+        draft.close()

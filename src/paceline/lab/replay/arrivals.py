@@ -50,10 +50,17 @@ class Served:
         return (self.end - self.first) / (self.n_tokens - 1) if self.n_tokens > 1 else 0.0
 
 
+class Lent(SimulatedTarget):
+    """A draft model that others go on using."""
+
+    def close(self) -> None:
+        pass
+
+
 class Replica:
     """One server: a target of `sessions` sessions, drafters and a policy, all on one clock. What it has
-    learned stays from one `serve` to the next, unless it is told to forget. Raises UsageError for means
-    without costs."""
+    learned stays from one `serve` to the next, unless it is told to forget. A draft model stays open: it is
+    its owner's. Raises UsageError for means without costs."""
 
     def __init__(
         self, method: Method, recordings: Sequence[Recording], means: Means, *, sessions: int, chunk: int
@@ -64,7 +71,7 @@ class Replica:
         self._target = SimulatedTarget(record, costs.target, self.clock, costs.step, prompts=True)
         draft: Target | None = means.draft
         if draft is not None and costs.draft is not None:
-            draft = SimulatedTarget(draft, costs.draft, self.clock, prompts=True)
+            draft = Lent(draft, costs.draft, self.clock, prompts=True)
         drafter, drafting = make_drafter(
             method.drafting, self._target, draft, means.corpora, costs, to_stderr
         )
