@@ -110,6 +110,12 @@ def test_what_is_computed_after_others_tells_nothing_of_passes_of_so_many_rows()
     assert rate.costs.target.seconds(4, SHALLOW) == 1.0
     rate.budgets(requests)
     assert rate._curve[4] == pytest.approx(4.0, rel=0.01)
+    for _ in range(300):  # nothing is drafted: what was dear once may no longer be
+        rate.budgets(requests)
+        plain = Step((1,), ("target",), (), {}, {}, None, Times(forward=0.5), rows=1)
+        rate.observe(requests, [plain] * 2)
+    rate.budgets(requests)
+    assert rate._curve[4] == pytest.approx(2.0, rel=0.1)
 
 
 def test_more_requests_bring_no_less_than_fewer_would() -> None:

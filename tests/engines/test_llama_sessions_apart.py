@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import paceline
 from paceline import zoo
 from paceline.core.ports import Want
 from paceline.core.tree import EMPTY, chain
+from paceline.engines.llama import binding, cache
 from paceline.engines.llama.session import LlamaSession
 from paceline.engines.llama.target import LlamaTarget
 from paceline.llm import LLM
@@ -178,5 +181,75 @@ def test_a_gap_in_the_ranks_is_closed(exact: Path) -> None:
         outs = target.forward([(sessions[at], EMPTY) for at in (5, 2)], Want())
         for out, at in zip(outs, (5, 2), strict=True):
             np.testing.assert_allclose(out.logits(0), said[at], atol=0.02)
+    finally:
+        target.close()
+
+
+def two_with_a_gap(target: LlamaTarget) -> tuple[LlamaSession, LlamaSession]:
+    """The second of three sessions has gone, and the last one would take its number at the next pass."""
+    sessions = [opened(target, list(range(10 + 20 * at, 29 + 20 * at)))[0] for at in range(3)]
+    sessions[1].close()
+    return sessions[0], sessions[2]
+
+
+def test_what_is_too_much_to_copy_stays(exact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = LlamaTarget(exact, n_ctx=64, sessions=3, trees=False)
+    try:
+        _first, last = two_with_a_gap(target)
+        monkeypatch.setattr(cache, "MOST_MOVED", 100)
+        target.forward([(last, EMPTY)], Want())
+        assert last.slot.sequence == 2
+        last.rollback()
+        monkeypatch.undo()
+        target.forward([(last, EMPTY)], Want())
+        assert last.slot.sequence == 1
+    finally:
+        target.close()
+
+
+def test_trunks_of_a_model_with_a_window_stay_where_they_are(
+    exact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp would write out the window alone, and the rest would be missed when the text is cut."""
+    monkeypatch.setattr(binding, "is_windowed", lambda _model: True)
+    target = LlamaTarget(exact, n_ctx=64, sessions=3, trees=False)
+    try:
+        _first, last = two_with_a_gap(target)
+        target.forward([(last, EMPTY)], Want())
+        assert last.slot.sequence == 2
+        fresh, _ = opened(target, [100, 101])
+        assert fresh.slot.sequence == 1
+    finally:
+        target.close()
+
+
+@pytest.mark.parametrize("name", ["llama_state_seq_get_data", "llama_state_seq_set_data"])
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_move_that_fails_loses_nothing_but_time(
+    exact: Path, monkeypatch: pytest.MonkeyPatch, name: str, interrupted: bool
+) -> None:
+    target = LlamaTarget(exact, n_ctx=64, sessions=3, trees=False)
+    try:
+        alone, _ = opened(target, list(range(50, 69)))
+        (out,) = target.forward([(alone, EMPTY)], Want())
+        said = out.logits(0).copy()
+        alone.close()
+        target.forget()
+        _first, last = two_with_a_gap(target)
+        real = getattr(binding.llama_cpp(), name)
+
+        def failing(*given: Any) -> int:
+            if interrupted:
+                real(*given)
+                raise KeyboardInterrupt  # as it comes after a call that took long
+            return 0
+
+        monkeypatch.setattr(binding.llama_cpp(), name, failing)
+        with pytest.raises(KeyboardInterrupt) if interrupted else nullcontext():
+            target.forward([(last, EMPTY)], Want())
+        monkeypatch.undo()
+        last.rollback()
+        (out,) = target.forward([(last, EMPTY)], Want())
+        np.testing.assert_allclose(out.logits(0), said, atol=0.02)
     finally:
         target.close()

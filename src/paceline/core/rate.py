@@ -44,7 +44,10 @@ LATELY = 0.88  # what is left of a step's weight after the next one: a memory of
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
 NEGLIGIBLE = 0.002  # of a plain pass: a drafter that takes less is called without asking whether it pays
 SHOWN = 16  # rows that a reason looks at
-DEARER = 0.1  # weight of a pass in which rows were computed after others
+DEARER, RELENTING = (
+    0.1,
+    0.01,
+)  # weights of a pass in which rows were computed after others, and of one without
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
 
 
@@ -120,7 +123,7 @@ class Rate:
         self._end = self._rows + nodes * min(n, SHARED)
         deepest = max([len(request.session.tokens) for request in requests])
         self._pace, self._curve = self.costs.target.paced(self._end, deepest)
-        if self._apart and self._rows > 1:
+        if self._apart and n > 1:
             together, more = self._curve[: self._rows + 1], self._curve[1 : self._end - self._rows + 1]
             self._curve = together + [together[-1] + self._dearer * seconds for seconds in more]
         self._alone = self._pace * self._curve[self._rows]
@@ -189,7 +192,7 @@ class Rate:
         tokens = sum([len(step.tokens) for step in steps])
         deepest = max([len(r.session.tokens) - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
         nodes = sum([len(step.tree) for step in steps])
-        after = nodes if self._apart and self._rows > 1 else 0  # rows that are computed after the others
+        after = nodes if self._apart and n > 1 else 0  # rows that are computed after the others
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
         together, others = cost.seconds(rows - after + self._reading, deepest), cost.seconds(after, deepest)
         pass_ = together + self._dearer * others
@@ -210,6 +213,9 @@ class Rate:
                 self._dearer += DEARER * (min(4.0, max(0.5, (forward - together) / others)) - self._dearer)
             else:
                 cost.observe(rows, deepest, forward)
+                self._dearer += RELENTING * (
+                    1.0 - self._dearer
+                )  # a bad moment is not held against it for ever
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         took = pass_ + min(drafting + beside, pass_)

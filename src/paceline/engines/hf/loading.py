@@ -120,6 +120,7 @@ def refuse_code(path: Path) -> None:
 
 def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
     torch, transformers = libraries()
+    helpers()  # of this process: one that is forked from it has none
     folder, given = arguments(path)
     config = load_config(path)
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:

@@ -189,6 +189,12 @@ def _reason(path: Path) -> str:
     return f"{path}: llama.cpp cannot load it: {first}"
 
 
+def is_windowed(model: Any) -> bool:
+    """Whether some layers look at a window of the text only. (Of one kind llama.cpp does not say so.)"""
+    windowed = llama_cpp().llama_model_n_swa(model) > 0
+    return windowed or metadata(model, "general.architecture") == "deepseek4"
+
+
 def metadata(model: Any, key: str) -> str | None:
     cpp = llama_cpp()
     size = cpp.llama_model_meta_val_str(model, key.encode(), None, 0)

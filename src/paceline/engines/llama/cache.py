@@ -14,6 +14,7 @@ from paceline.engines.alike import common_prefix
 from paceline.engines.llama.binding import llama_cpp
 
 MAX_BRANCHES = 64
+MOST_MOVED = 1 << 28  # bytes of two trunks that exchange their numbers: they pass through memory
 
 
 class Slot:
@@ -38,9 +39,18 @@ class Cache:
     in a batch in that order, and others one after the other: those in use are kept beside each other."""
 
     def __init__(
-        self, path: Path, sessions: int, n_ctx: int, require: Callable[[], None], *, apart: bool
+        self,
+        path: Path,
+        sessions: int,
+        n_ctx: int,
+        require: Callable[[], None],
+        *,
+        apart: bool,
+        windowed: bool = False,
     ) -> None:
+        """windowed: llama.cpp writes out only the cells of a window, so that trunks cannot move."""
         self._path, self._sessions, self._require, self._apart = path, sessions, require, apart
+        self._moves = apart and not windowed
         self.n_ctx = n_ctx  # of a session
         self._cpp = llama_cpp()
         self.reset(None)
@@ -68,16 +78,16 @@ class Cache:
             return 3 * shared - len(slot.cached) if self._apart else shared
 
         best = max(free, key=worth)
-        if self._apart:
+        if self._moves:
             self.trim(best, common_prefix(best.cached, tokens))
-            best = self._beside_others(best, free)
+            self._put_beside_others(best, free)
         best.owner = weakref.ref(owner)
         self.free_branches(best)
         self.trim(best, len(best.cached))
         return best
 
-    def _beside_others(self, best: Slot, free: list[Slot]) -> Slot:
-        """`best`, at the free number with most neighbours in use."""
+    def _put_beside_others(self, best: Slot, free: list[Slot]) -> None:
+        """At the free number with most neighbours in use."""
         busy = {slot.sequence for slot in self.slots if not slot.is_free}
 
         def neighbours(slot: Slot) -> int:
@@ -86,12 +96,11 @@ class Cache:
         near = max(free, key=lambda slot: (neighbours(slot), slot is best))
         if near is not best:
             self._exchange(near, best)
-        return best
 
     def close_ranks(self) -> None:
         """Where sessions have left gaps, move one that has nothing drafted: of the shorter of the two outer
         groups to the one beside it."""
-        if not self._apart:
+        if not self._moves:
             return
         by_number = {slot.sequence: slot for slot in self.slots}
         busy = sorted(slot.sequence for slot in self.slots if not slot.is_free)
@@ -107,32 +116,43 @@ class Cache:
         if session is not None and session.is_settled:
             self._exchange(mover, by_number[to])
 
-    def _exchange(self, *slots: Slot) -> None:
-        """Two trunks' numbers. What they hold stays theirs; without what was drafted below it."""
-        held = []
-        for slot in slots:
+    def _exchange(self, one: Slot, other: Slot) -> None:
+        """Two trunks' numbers. What they hold stays theirs, without what was drafted below it. Nothing
+        happens where that is more than should be copied, or cannot be."""
+        for slot in (one, other):
             self.trim(slot, len(slot.cached))
-            held.append((slot, slot.cached[:], slot.prompt, self._saved(slot)))
-        for slot in slots:
-            self.trim(slot, 0)
-        one, other = slots
-        one.sequence, other.sequence = other.sequence, one.sequence
-        for slot, cached, prompt, state in held:
-            if self._restored(slot, state):
-                slot.cached, slot.prompt = cached, prompt
+        sizes = [self._size(slot) for slot in (one, other)]
+        if sum(sizes) > MOST_MOVED:
+            return
+        held = [(slot, slot.cached[:], slot.prompt) for slot in (one, other)]
+        states = [self._saved(slot, size) for slot, size in zip((one, other), sizes, strict=True)]
+        if any((state is None) != (not cached) for (_, cached, _), state in zip(held, states, strict=True)):
+            return
+        try:
+            for slot in (one, other):
+                self.trim(slot, 0)
+            one.sequence, other.sequence = other.sequence, one.sequence
+            for (slot, cached, prompt), state in zip(held, states, strict=True):
+                if state is None or self._restored(slot, state):
+                    slot.cached, slot.prompt = cached, prompt
+        except BaseException:  # Ctrl-C too: cells without the tokens that they are of
+            for slot in (one, other):
+                self.trim(slot, 0)
+            raise
 
-    def _saved(self, slot: Slot) -> ctypes.Array[ctypes.c_uint8]:
-        """Its cells, as llama.cpp writes them."""
-        size = self._cpp.llama_state_seq_get_size(self._context, slot.sequence) if slot.cached else 0
+    def _size(self, slot: Slot) -> int:
+        return self._cpp.llama_state_seq_get_size(self._context, slot.sequence) if slot.cached else 0
+
+    def _saved(self, slot: Slot, size: int) -> ctypes.Array[ctypes.c_uint8] | None:
+        """Its cells, as llama.cpp writes them; None where there are none, or they cannot be written."""
         state = (ctypes.c_uint8 * size)()
-        if size:
-            self._cpp.llama_state_seq_get_data(self._context, state, size, slot.sequence)
-        return state
+        written = size and self._cpp.llama_state_seq_get_data(self._context, state, size, slot.sequence)
+        return state if written else None
 
     def _restored(self, slot: Slot, state: ctypes.Array[ctypes.c_uint8]) -> bool:
         """Whether they are in the cache again, under the number that it has now."""
         n = len(state)
-        return n == 0 or self._cpp.llama_state_seq_set_data(self._context, state, n, slot.sequence) == n
+        return bool(self._cpp.llama_state_seq_set_data(self._context, state, n, slot.sequence) == n)
 
     def forget(self) -> None:
         """Drop what closed sessions left, so that the next prompt is computed from its start."""

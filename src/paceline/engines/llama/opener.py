@@ -37,13 +37,17 @@ class LlamaTokenizer:
         self.path = path
         self._model: Any = binding.load_model(path, vocab_only=True)
         try:
-            self.vocab: Vocab = read_vocab(self._model)
+            self.vocab: Vocab = read_vocab(self._model, self._require_open)
             self.text = LlamaText(self._model)
             if self.vocab.size == 0:
                 raise UsageError(f"{path}: has no vocabulary; give the model that is served")
         except BaseException:
             self.close()
             raise
+
+    def _require_open(self) -> None:
+        if self._model is None:
+            raise UsageError(f"{self.path}: the tokenizer is closed; load it again")
 
     def close(self) -> None:
         if self._model is not None:

@@ -86,9 +86,16 @@ class LlamaTarget:
             trained = int(self._cpp.llama_model_n_ctx_train(self._model))
             per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
             self._cells = per_session * sessions + exact_rows  # what fills a pass needs cells too
-            self.cache = Cache(path, sessions, per_session, self._require_open, apart=self._apart)
+            self.cache = Cache(
+                path,
+                sessions,
+                per_session,
+                self._require_open,
+                apart=self._apart,
+                windowed=binding.is_windowed(self._model),
+            )
             self._make_context(sessions)
-            self.vocab = read_vocab(self._model)
+            self.vocab = read_vocab(self._model, self._require_open)
             self._text = LlamaText(self._model)
         except BaseException:
             self.close()
@@ -257,6 +264,7 @@ class LlamaTarget:
         if want.layers:
             raise ModelError(f"{self.path}: llama.cpp does not show the hidden states of its layers")
         began = perf_counter()
+        self.cache.close_ranks()
         reads = [tree if isinstance(tree, int) else session.unread for session, tree in batch]
         if sum(reads) > CHUNK or (self.exact_rows and any(reads)):
             # In passes of their own: more than fits, or of another shape.
@@ -276,7 +284,6 @@ class LlamaTarget:
         """computed: without what was read."""
         self._passes += 1
         self._batch.clear()
-        self.cache.close_ranks()
         places: dict[int, tuple[int, int, int]] = {}  # of outputs: from, to, and the first one's row
         try:
             for at in sorted(range(len(batch)), key=lambda at: batch[at][0].slot.sequence):  # see Cache

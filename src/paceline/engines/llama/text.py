@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from paceline.core import typed
@@ -15,12 +15,23 @@ from paceline.engines.llama.binding import llama_cpp
 KINDS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 
 
-def read_vocab(model: Any) -> Vocab:
+def read_vocab(model: Any, require: Callable[[], None] = lambda: None) -> Vocab:
+    """require: raises where the model is closed; llama.cpp would read what was freed."""
     cpp = llama_cpp()
     vocab = cpp.llama_model_get_vocab(model)
     size = int(cpp.llama_vocab_n_tokens(vocab))
     bos = int(cpp.llama_vocab_bos(vocab))
     kind = int(cpp.llama_vocab_type(vocab))
+    spelled = LlamaText(model).piece
+
+    def text(token: int) -> bytes:
+        require()
+        return bytes(cpp.llama_vocab_get_text(vocab, token))
+
+    def piece(token: int) -> bytes:
+        require()
+        return spelled(token)
+
     return Vocab(
         size=size,
         kind=KINDS.get(kind, f"type {kind}"),
@@ -28,8 +39,8 @@ def read_vocab(model: Any) -> Vocab:
         eos=frozenset(t for t in range(size) if cpp.llama_vocab_is_eog(vocab, t)),
         add_bos=bool(cpp.llama_vocab_get_add_bos(vocab)),
         add_eos=bool(cpp.llama_vocab_get_add_eos(vocab)),
-        text=lambda token: bytes(cpp.llama_vocab_get_text(vocab, token)),
-        piece=LlamaText(model).piece,
+        text=text,
+        piece=piece,
     )
 
 
