@@ -208,7 +208,7 @@ def test_what_was_loaded_is_closed_where_the_rest_fails(
         closed.append(engine.path)
         close(engine)
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise UsageError("no policy")
 
     monkeypatch.setattr(LlamaTarget, "close", counted)

@@ -42,12 +42,12 @@ def test_each_draft_has_costs_of_its_own_and_all_are_kept(
             assert llm.draft is not None
             assert llm.draft.on_pass is not None
             for _ in range(3):
-                llm.draft.on_pass(7, 16, seconds)
+                llm.draft.on_pass(99, 16, seconds)
         for _ in range(3):
             _costs(alone).target.observe(99, 16, 1.0)
-        assert [_draft(llm).seconds(7, 16) for llm in (one, other)] == [2.0, 3.0]
+        assert [_draft(llm).seconds(99, 16) for llm in (one, other)] == [2.0, 3.0]
     with Models({"target": target, "threads": 1}) as again:
         for path, seconds in ((draft, 2.0), (target, 3.0)):
             llm = again.llm(DRAFTING, path)
-            assert _draft(llm).seconds(7, 16) == seconds
+            assert _draft(llm).seconds(99, 16) == seconds
             assert 99 in _costs(llm).target.rows
