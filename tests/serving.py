@@ -66,10 +66,11 @@ class Served:
         until(self.is_at_rest)
 
 
-def until(holds: Any) -> None:
+def until(holds: Any, told: Any = lambda: "") -> None:
+    """told: what to say where it doesn't come to hold."""
     end = monotonic() + LONG
     while not holds():
-        assert monotonic() < end
+        assert monotonic() < end, told()
         sleep(0.01)
 
 

@@ -39,7 +39,11 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(exact: Path) -> Iterator[LLM]:
-    settings: dict[str, Any] = {"n_ctx": 256, "threads": 1, "policy": "fixed"}  # it drafts whatever that takes
+    settings: dict[str, Any] = {
+        "n_ctx": 256,
+        "threads": 1,
+        "policy": "fixed",
+    }  # it drafts whatever that takes
     with paceline.load(exact, zoo.draft_path(), sessions=3, trees=False, **settings) as loaded:
         yield loaded
 

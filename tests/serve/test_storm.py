@@ -188,13 +188,14 @@ def test_a_storm_leaves_nothing_behind(served: Served) -> None:
     prompts = [f"{n} and {n * n}" for n in range(12)]
     wanted = {one: served.text(one, max_tokens=24, ignore_eos=True) for one in prompts}
     assert len(set(wanted.values())) > 6
+    before = left()  # of other tests
     storm(served, wanted)  # the first one fills caches and pools
-    until(lambda: not left())
+    until(lambda: not left() - before, left)
     process = psutil.Process()
     files, memory = process.num_fds(), process.memory_info().rss
     threads = {one for one in threading.enumerate() if not one.name.startswith("asyncio")}
     storm(served, wanted)
-    until(lambda: not left())
+    until(lambda: not left() - before, left)
     assert process.num_fds() == files
     assert {one for one in threading.enumerate() if not one.name.startswith("asyncio")} == threads
     assert process.memory_info().rss - memory < 100e6  # roughly: the system gives it back as it likes
