@@ -35,11 +35,11 @@ from paceline.lab import workload
 from paceline.lab.peers.llama_server import LlamaServer, find_server
 from paceline.lab.peers.process import LOCAL, Program, free_port
 from paceline.machine.hardware.threads import choose_threads
+from paceline.serve.service import CHUNK
 from paceline.zoo.inflate import inflate
 
 MODES = "none,model:8:0.75,ngram-simple"
 OURS = "paceline"
-CHUNK = 512
 LONGEST = 1500  # characters of a chat
 
 

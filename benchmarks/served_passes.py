@@ -19,10 +19,9 @@ from serve_load import chats
 
 from paceline import zoo
 from paceline.assemble import load
+from paceline.core.record import PARTS
 from paceline.serve.asking import Ask, Deliver, End, Update
 from paceline.serve.service import CHUNK, Service
-
-PARTS = ("draft", "forward", "verify", "keep", "other", "reading")
 
 
 class Profiled(Service):
@@ -86,7 +85,8 @@ def main() -> None:
     print(f"{tokens / seconds:.1f} tokens/s: {tokens} tokens of {n} answers, {prompts} read, {seconds:.1f} s")
     print(
         "  ".join(
-            f"{part} {sum(getattr(end.stats, f'{part}_seconds') for end in ends):.2f}" for part in PARTS
+            f"{part} {sum(getattr(end.stats, f'{part}_seconds') for end in ends):.2f}"
+            for part in (*PARTS, "reading")
         )
     )
     by = Counter[str]()

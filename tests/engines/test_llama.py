@@ -328,9 +328,9 @@ def test_a_closed_model_says_so(models: Path) -> None:
         llm.generate([1, 2])
     with pytest.raises(UsageError, match="the model is closed"):
         llm.generate("text")
-    for spelled in (llm.target.vocab.text, llm.target.vocab.piece):
+    for told in (llm.target.vocab.text, llm.target.vocab.piece):
         with pytest.raises(UsageError, match="the model is closed"):
-            spelled(5)
+            told(5)
 
 
 def test_a_loop_left_with_break_gives_its_session_back(models: Path) -> None:

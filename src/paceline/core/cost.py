@@ -137,11 +137,7 @@ class Cost:
         an edge or a hiccup at the last ones changes little, and of no less than half of what they cost a row.
         A guess that is too low is mended by the first few passes, one that is too high by none."""
         curve, last = [0.0], 0
-        bounds = self._bounds(place)
-        for n in self.rows:
-            cell, few = self._cell(place, n), self._count(n)
-            if few < FEW and cell > INVERTED * bounds[n]:
-                cell = bounds[n]
+        for n, cell, few in reversed(self._held(place)):
             if few < SURE:
                 cell = max(curve[last], cell * self.noise ** (0.5 / math.sqrt(few)))
             curve += [cell] * (n - last)
@@ -151,13 +147,17 @@ class Cost:
         curve += [curve[last] + slope * i for i in range(1, most - last + 1)]
         return curve
 
-    def _bounds(self, place: int) -> dict[int, float]:
-        """By rows: the least that more rows cost, of those that are believed."""
-        out, least = {}, math.inf
+    def _held(self, place: int) -> list[tuple[int, float, int]]:
+        """Rows, from the most down, with their cells and samples; cells of few samples are held to what more
+        rows cost, of those that are believed."""
+        out, least = [], math.inf
         for n in reversed(self.rows):
-            out[n] = least
-            if self._count(n) >= SURE:
-                least = min(least, self._cell(place, n))
+            cell, few = self._cell(place, n), self._count(n)
+            if few < FEW and cell > INVERTED * least:
+                cell = least
+            if few >= SURE:
+                least = min(least, cell)
+            out.append((n, cell, few))
         return out
 
     def _count(self, n: int) -> int:

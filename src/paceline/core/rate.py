@@ -44,10 +44,8 @@ LATELY = 0.88  # what is left of a step's weight after the next one: a memory of
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
 NEGLIGIBLE = 0.002  # of a plain pass: a drafter that takes less is called without asking whether it pays
 SHOWN = 16  # rows that a reason looks at
-DEARER, RELENTING = (
-    0.1,
-    0.01,
-)  # weights of a pass in which rows were computed after others, and of one without
+DEARER = 0.1  # weight of a pass in which rows were computed after others
+RELENTING = 0.01  # and of one without: a bad moment is not held against them for ever
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
 
 
@@ -213,9 +211,7 @@ class Rate:
                 self._dearer += DEARER * (min(4.0, max(0.5, (forward - together) / others)) - self._dearer)
             else:
                 cost.observe(rows, deepest, forward)
-                self._dearer += RELENTING * (
-                    1.0 - self._dearer
-                )  # a bad moment is not held against it for ever
+                self._dearer += RELENTING * (1.0 - self._dearer)
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         took = pass_ + min(drafting + beside, pass_)

@@ -2,8 +2,8 @@
 
 Each thread that enters a parallel region has helpers of its own until it ends or gives them back. Where all
 of them together are more than there are processors, GCC's OpenMP waits at barriers by sleeping instead of by
-spinning: where one thread has loaded and measured a model and another decodes, passes took up to twice as
-long, those of a small draft five times (docs/log/serving.md).
+spinning: where one thread has loaded and measured a model and another decodes, passes took 1.4 times as long,
+those of a small draft up to eight times (docs/log/serving.md).
 """
 
 from __future__ import annotations

@@ -78,31 +78,28 @@ class Cache:
             return 3 * shared - len(slot.cached) if self._apart else shared
 
         best = max(free, key=worth)
-        if self._moves:
-            self.trim(best, common_prefix(best.cached, tokens))
-            self._put_beside_others(best, free)
+        if self._moves and (near := self._nearest(free, best)) is not best:
+            self.trim(best, common_prefix(best.cached, tokens))  # the rest need not move
+            self._exchange(near, best)
         best.owner = weakref.ref(owner)
         self.free_branches(best)
         self.trim(best, len(best.cached))
         return best
 
-    def _put_beside_others(self, best: Slot, free: list[Slot]) -> None:
-        """At the free number with most neighbours in use."""
+    def _nearest(self, free: list[Slot], best: Slot) -> Slot:
+        """The one with most neighbours in use; `best` where it is as good."""
         busy = {slot.sequence for slot in self.slots if not slot.is_free}
 
         def neighbours(slot: Slot) -> int:
             return len(busy & {slot.sequence - 1, slot.sequence + 1})
 
-        near = max(free, key=lambda slot: (neighbours(slot), slot is best))
-        if near is not best:
-            self._exchange(near, best)
+        return max(free, key=lambda slot: (neighbours(slot), slot is best))
 
     def close_ranks(self) -> None:
         """Where sessions have left gaps, move one that has nothing drafted: of the shorter of the two outer
         groups to the one beside it."""
         if not self._moves:
             return
-        by_number = {slot.sequence: slot for slot in self.slots}
         busy = sorted(slot.sequence for slot in self.slots if not slot.is_free)
         ends = [at for at, (one, next_) in enumerate(pairwise(busy)) if next_ > one + 1]  # of groups, inside
         if not ends:
@@ -111,6 +108,7 @@ class Cache:
             outer, to = busy[0], busy[ends[0] + 1] - 1
         else:
             outer, to = busy[-1], busy[ends[-1]] + 1
+        by_number = {slot.sequence: slot for slot in self.slots}
         mover = by_number[outer]
         session = None if mover.owner is None else mover.owner()
         if session is not None and session.is_settled:

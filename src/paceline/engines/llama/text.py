@@ -22,7 +22,7 @@ def read_vocab(model: Any, require: Callable[[], None] = lambda: None) -> Vocab:
     size = int(cpp.llama_vocab_n_tokens(vocab))
     bos = int(cpp.llama_vocab_bos(vocab))
     kind = int(cpp.llama_vocab_type(vocab))
-    spelled = LlamaText(model).piece
+    reader = LlamaText(model)
 
     def text(token: int) -> bytes:
         require()
@@ -30,7 +30,7 @@ def read_vocab(model: Any, require: Callable[[], None] = lambda: None) -> Vocab:
 
     def piece(token: int) -> bytes:
         require()
-        return spelled(token)
+        return reader.piece(token)
 
     return Vocab(
         size=size,
