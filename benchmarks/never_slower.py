@@ -170,7 +170,7 @@ def both_models(target: Path, draft: Path, given: Mapping[str, Any]) -> Iterator
     """The target, its draft, and what their passes cost."""
     with (
         load(target, drafters="none", **given) as big,
-        load(draft, drafters="none", **beside(given)) as small,
+        load(draft, drafters="none", **beside(given, draft)) as small,
     ):
         yield big.target, small.target, costs_of(big.target, small.target)
 

@@ -52,7 +52,7 @@ class Side:
         self._stack.callback(engine.close)
         self.draft: Any = None
         if method.uses_draft:
-            small = load(draft, drafters="none", n_ctx=base.caps.n_ctx, **beside(given))
+            small = load(draft, drafters="none", n_ctx=base.caps.n_ctx, **beside(given, draft))
             self._stack.callback(small.close)
             self.draft = small.target
         self.target: Any = Rehearsal(engine, recordings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import settings
 from foreign import write_foreign
 from gguf_files import write_llama
 from paceline import zoo
+from paceline.core.errors import KernelError
+from paceline.engines.engine import KernelStatus
+from paceline.engines.llama.kernels.build import library, recipe_for
 from paceline.lab import provenance  # noqa: F401  # first: it tells the machine's own cores, patched or not
 from paceline.machine.costs import Effort
 from paceline.zoo.inflate import write_plain
@@ -41,6 +45,21 @@ def one_thread_a_worker() -> Iterator[None]:
         patch.setattr("paceline.machine.hardware.threads.physical_cores", lambda: 1)
         patch.setenv("PACELINE_THREADS", "1")  # commands that tests start
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_kernels() -> None:
+    """Kernels are in the user's cache before a test starts: no program that a test starts compiles any."""
+    with pytest.MonkeyPatch.context() as patch, suppress(KernelError):
+        patch.delenv("PACELINE_HOME", raising=False)
+        with library(recipe_for()):
+            pass
+
+
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without a compiler: flash attention is chosen by what is faster."""
+    monkeypatch.setattr("paceline.engines.openers.kernels_of", lambda _: KernelStatus(reason="no compiler"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -27,10 +28,14 @@ from paceline.attention import (
 )
 from paceline.core.errors import ModelError
 from paceline.costing import NOISY
+from paceline.engines import openers
+from paceline.engines.engine import KernelStatus
 from paceline.engines.llama import LlamaTarget
+from paceline.engines.openers import Way
 from paceline.machine.home import kept_at
 from timed import TimedTarget
 
+pytestmark = pytest.mark.usefixtures("no_kernels")
 CONTEXT = 2048
 FASTER = [Attention(True, 256, 8, 300.0, 0.04, 0.1), Attention(False, 256, 8, 240.0, 0.03, 0.06)]
 
@@ -263,6 +268,22 @@ def test_where_no_other_context_can_be_made_the_model_is_as_it_was(
     said: list[str] = []
     attention.settle(target, warn=said.append)
     assert said == ["no room; flash attention stays on"]
+
+
+def test_with_kernels_of_our_own_it_is_on_and_nothing_is_tried(
+    models: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = found_to_be(FASTER, monkeypatch)
+    monkeypatch.setattr(openers, "kernels_of", lambda _: KernelStatus("avx2"))
+    path = models / "target.gguf"
+    with closing(LlamaTarget(path, n_ctx=2 * SHORTEST, kernels=False)) as loaded:
+        monkeypatch.setattr(loaded, "kernels", True)  # no pass is made meanwhile
+        attention.settle(loaded)
+        assert (loaded.flash_attention, asked) == (None, [])
+        assert settled(Way(path, {})) is None
+        monkeypatch.setattr(loaded, "kernels", False)  # it was too large for them
+        attention.settle(loaded)
+        assert (loaded.flash_attention, len(asked)) == (False, 1)
 
 
 def recall_file(target: LlamaTarget) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from paceline.core.cost import Cost, Costs
 from paceline.core.ports import Want
 from paceline.core.tree import chain
 from paceline.costing import beside, costs_of, key_of, refresh, save
+from paceline.engines import openers
+from paceline.engines.engine import KernelStatus
 from paceline.engines.llama import LlamaTarget
 from paceline.machine.costs import Effort, path_of, recall
 
@@ -71,13 +73,23 @@ def test_costs_are_measured_once(
     ],
 )
 def test_a_draft_on_a_processor_goes_without_flash_attention_where_that_was_left_open(
-    given: dict[str, Any], flash_attention: bool | None
+    given: dict[str, Any], flash_attention: bool | None, no_kernels: None
 ) -> None:
-    settings = beside(given)
+    settings = beside(given, "draft.gguf")
     assert settings.get("flash_attention") is flash_attention
     assert {name: settings[name] for name in given if name != "flash_attention"} == {
         name: value for name, value in given.items() if name != "flash_attention"
     }
+
+
+@pytest.mark.parametrize(("kernels", "flash_attention"), [("auto", None), (True, None), ("off", False)])
+def test_a_draft_has_flash_attention_with_kernels_of_our_own(
+    kernels: str | bool, flash_attention: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openers, "kernels_of", lambda _: KernelStatus("avx2"))
+    assert beside({}, "draft.gguf").get("flash_attention") is None
+    settings = beside({"kernels": kernels}, "draft.gguf")
+    assert (settings.get("flash_attention"), settings["kernels"]) == (flash_attention, kernels)
 
 
 def test_a_model_has_costs_of_its_own_as_a_draft(target: LlamaTarget, home: Path) -> None:

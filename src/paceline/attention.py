@@ -20,6 +20,7 @@ from paceline.core.ports import Target
 from paceline.core.timer import Clock, Progress, Timer, in_rounds, medians, unseen
 from paceline.costing import NOISY, Warn, goes_without_flash, key_of, progress, to_stderr
 from paceline.engines.engine import Engine, FlashAttention, Setup
+from paceline.engines.openers import with_kernels
 from paceline.machine import home
 from paceline.machine.hardware.bandwidth import free_memory
 
@@ -80,10 +81,12 @@ def settle(target: Engine, *, warn: Warn = to_stderr) -> None:
 
 
 def left_open(model: Setup) -> bool:
-    """Whether flash attention is a matter of speed, and was not said."""
+    """Whether flash attention is a matter of speed, and was not said. With kernels of our own it is on."""
     given = model.settings
     goes = goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
-    return goes and given.get("flash_attention") is None and not given.get("exact_rows", 0)
+    if not goes or given.get("flash_attention") is not None or given.get("exact_rows", 0):
+        return False
+    return not with_kernels(model.path, given.get("kernels", True))
 
 
 def settled(model: Setup) -> bool | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from paceline.core.cost import Costs
 from paceline.core.measuring import ROWS, measure
 from paceline.engines.engine import Engine, Setup
+from paceline.engines.openers import with_kernels
 from paceline.machine.costs import NO_EFFORT, Effort, Kept, keep, recall
 
 Warn = Callable[[str], None]
@@ -28,14 +31,16 @@ def to_stderr(line: str) -> None:
     print(f"paceline: {line}", file=sys.stderr)
 
 
-def beside(given: Mapping[str, Any]) -> dict[str, Any]:
+def beside(given: Mapping[str, Any], draft: str | os.PathLike[str]) -> dict[str, Any]:
     """The engine's settings for a draft model beside a target of those that are given.
 
     Flash attention on a processor goes through the cache once a row, and llama.cpp takes it where it is left
     the choice, for the sake of prompts. A draft model's prompts are cheap beside the target's, and its passes
-    are many (docs/log/costs.md: 0.7 of the time after 900 tokens, of four rows 0.4)."""
+    are many (docs/log/costs.md: 0.7 of the time after 900 tokens, of four rows 0.4). Kernels of our own take
+    the rows of a pass together."""
     left_open = given.get("flash_attention") is None
-    if left_open and goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16")):
+    goes = goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
+    if left_open and goes and not with_kernels(Path(draft), given.get("kernels", True)):
         return {**given, "flash_attention": False}
     return dict(given)
 

@@ -16,6 +16,7 @@ from paceline.cli.replay_input import costs_of
 from paceline.core.cost import Costs
 from paceline.core.errors import MissingExtraError, ModelError
 from paceline.core.timer import Timer
+from paceline.engines.engine import KernelStatus
 from paceline.lab import costs as lab
 from paceline.lab.thread_trials import Setting, pinnable
 from paceline.machine.models.facts import RECURRENT, Facts
@@ -47,6 +48,34 @@ def test_the_table_goes_to_stdout_and_nothing_else_anywhere(
     assert "target, after 16 tokens" in lines
     rows = [line.split()[0] for line in lines if line[:4].strip().isdigit()]
     assert rows == ["1", "2", "4"]
+
+
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [
+        (KernelStatus("avx2"), "kernels    avx2"),
+        (KernelStatus(reason="no compiler: install one"), "kernels    none: no compiler: install one"),
+        (None, "kernels    none: --kernels off"),
+    ],
+)
+def test_which_kernels_are_active_or_why_none_are_is_one_line(
+    capsys: Capture,
+    models: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: KernelStatus | None,
+    line: str,
+) -> None:
+    monkeypatch.setattr("paceline.engines.openers.kernels_of", lambda _: status or pytest.fail("asked"))
+    args = ("--kernels", "off") if status is None else ()
+    done = doctor(capsys, models, tmp_path, *QUICK, *args)
+    assert [said for said in done.out.splitlines() if said.startswith("kernels")] == [line]
+
+
+def test_an_engine_that_never_has_kernels_has_no_line(capsys: Capture, tmp_path: Path) -> None:
+    done = command(capsys, "doctor", "-m", "toy:", *QUICK, PACELINE_HOME=str(tmp_path))
+    assert done.code == 0
+    assert not any(said.startswith("kernels") for said in done.out.splitlines())
 
 
 def test_json_is_what_costs_are_read_from_with_where_it_came_from(
@@ -237,7 +266,7 @@ def test_settings_are_tried_and_the_best_is_named(
 
 
 def test_flash_attention_is_tried_and_the_faster_is_named(
-    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_kernels: None
 ) -> None:
     monkeypatch.setattr("paceline.cli.doctor_machine.settings", lambda hardware: [Setting(1)])
     monkeypatch.setattr("paceline.lab.thread_trials.SECONDS", 0.0)

@@ -223,7 +223,7 @@ def test_requests_decoded_together_are_told(capsys: Capture, curve: Path) -> Non
 
 
 def test_what_was_measured_when_the_model_was_loaded_is_the_default(
-    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_kernels: None
 ) -> None:
     """By what a loaded model's costs are kept by."""
     home = tmp_path / "home"

@@ -71,7 +71,8 @@ def test_what_costs_are_kept_by_has_the_names_it_always_had(models: Path) -> Non
     from paceline.costing import key_of
     from paceline.machine.identity import cpu_name, fingerprint
 
-    key = key_of(Way(models / "target.gguf", {"threads": 3, "cache_type": "q8_0"}), "draft")
+    settings = {"threads": 3, "cache_type": "q8_0", "kernels": False}
+    key = key_of(Way(models / "target.gguf", settings), "draft")
     features, engine = key.pop("features"), key.pop("engine")
     assert "CPU" in features
     assert engine.startswith("llama-cpp-python ")
@@ -85,4 +86,5 @@ def test_what_costs_are_kept_by_has_the_names_it_always_had(models: Path) -> Non
         "flash_attention": None,
         "cache_type": "q8_0",
         "exact_rows": 0,
+        "kernels": "",
     }

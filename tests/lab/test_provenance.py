@@ -9,6 +9,7 @@ from pathlib import Path
 
 import paceline
 from paceline.core.settings import Drafting
+from paceline.engines.openers import kernels_of
 from paceline.lab.provenance import provenance
 from paceline.machine.hardware.threads import logical_cores, physical_cores
 from paceline.machine.identity import BLOCK, fingerprint
@@ -24,13 +25,15 @@ def test_a_record_can_be_written_and_names_all_that_matters(models: Path) -> Non
     assert record["draft"]["file"] == "draft.gguf"
     assert record["machine"]["physical_cores"] == physical_cores()
     assert record["machine"]["logical_cores"] == logical_cores()
+    assert record["kernels"] == (kernels_of(models / "target.gguf").path or "off")
     assert (record["threads"], record["n_ctx"], record["request"]) == (1, 512, {"seed": 7})
     assert record["drafting"] == json.loads(json.dumps(asdict(Drafting(("auto",)))))
 
 
 def test_without_a_draft_model_there_is_none_in_the_record(models: Path) -> None:
-    with paceline.load(models / "target.gguf", threads=1) as llm:
-        assert provenance(llm, {})["draft"] is None
+    with paceline.load(models / "target.gguf", threads=1, kernels="off") as llm:
+        record = provenance(llm, {})
+    assert (record["draft"], record["kernels"]) == (None, "off")
 
 
 def test_a_fingerprint_is_that_of_the_content_and_not_of_the_name(models: Path, tmp_path: Path) -> None:

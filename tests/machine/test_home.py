@@ -6,7 +6,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from paceline.machine.home import home, keep, kept_at, recall
+from paceline.machine.home import caches, home, keep, kept_at, recall
 
 
 def test_the_environment_names_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +27,16 @@ def test_without_it_the_platforms_place_is_taken(given: str | None, monkeypatch:
     else:
         monkeypatch.setenv("PACELINE_HOME", given)
     assert home() == platformdirs.user_data_path("paceline")
+
+
+def test_what_can_be_made_again_lies_in_the_platforms_cache_or_in_the_place_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = platformdirs.user_cache_path("paceline")
+    monkeypatch.delenv("PACELINE_HOME", raising=False)
+    assert caches() == (usual,)
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path))
+    assert caches() == (tmp_path, usual)
 
 
 KEY = {"model": "abc", "threads": 2}

@@ -141,6 +141,19 @@ def test_a_bench_that_was_cut_short_says_so() -> None:
     assert out.getvalue().splitlines()[-1] == "no conclusion: no system beside plain decoding has a speed"
 
 
+@pytest.mark.parametrize(
+    ("kernels", "engine"),
+    [
+        ("avx2", "paceline 0.4.0, llama-cpp-python 0.3.36, kernels avx2"),
+        ("off", "paceline 0.4.0, llama-cpp-python 0.3.36"),
+    ],
+)
+def test_kernels_of_our_own_are_named_with_the_engine(kernels: str, engine: str) -> None:
+    known = record([plain()])
+    known["provenance"] |= {"kernels": kernels}
+    assert ("engine", engine) in header(known)
+
+
 def test_what_is_not_known_is_left_out_of_the_header() -> None:
     known = record([plain()])
     target = known["provenance"]["target"]

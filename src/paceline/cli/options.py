@@ -146,6 +146,15 @@ CacheType = Annotated[
     str,
     option("--cache-type", panel=MODELS, metavar="TYPE", help="KV cache: f32, f16, bf16 or q8_0."),
 ]
+Kernels = Annotated[
+    str,
+    option(
+        "--kernels",
+        panel=MODELS,
+        metavar="MODE",
+        help="Kernels of our own for GGUF models: auto, compiled once where they can be, or off.",
+    ),
+]
 Device = Annotated[
     str,
     option(
@@ -229,6 +238,14 @@ def flash_attention(mode: str) -> bool | None:
     if mode not in FLASH_ATTENTION:
         raise UsageError(f"--flash-attn {mode}: choose from {', '.join(FLASH_ATTENTION)}")
     return FLASH_ATTENTION[mode]
+
+
+def kernels(mode: str) -> str:
+    from paceline.engines.openers import KERNELS
+
+    if mode not in KERNELS:
+        raise UsageError(f"--kernels {mode}: choose from {', '.join(KERNELS)}")
+    return mode
 
 
 def seed_for(given: int | None, sampling: Sampling) -> tuple[int, bool]:

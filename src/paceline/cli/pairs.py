@@ -77,6 +77,7 @@ def pairs(
     gpu_layers: options.GpuLayers = 0,
     flash_attn: options.FlashAttention = "auto",
     cache_type: options.CacheType = "f16",
+    kernels: options.Kernels = "auto",
     as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="One JSON object on stdout.")] = False,
 ) -> int:
     """List the models that are here; or, for TARGET, every draft that fits, the best first.
@@ -92,6 +93,7 @@ def pairs(
         "gpu_layers": gpu_layers,
         "flash_attention": options.flash_attention(flash_attn),
         "cache_type": cache_type,
+        "kernels": options.kernels(kernels) == "auto",
     }
     if ctx_size is not None and ctx_size < 1:
         raise UsageError(f"--ctx-size {ctx_size}: must be at least 1")
@@ -239,6 +241,7 @@ def _advise(
         first = [by_reference[row.reference] for row in advice.rows if row.drafter == MODEL and row.fits]
         best = first[:MEASURED_DRAFTS]
         given = way | {"n_ctx": min(question.n_ctx, target.n_ctx or question.n_ctx)}
+        given["kernels"] = "auto" if way["kernels"] else "off"
         with progress({"measuring": 1 + len(best)}, interrupts) as tick:
             now = measure(target.path, best, given, lambda _path: tick("measuring"), note)
         advice = once(now)

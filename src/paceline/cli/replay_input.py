@@ -58,7 +58,9 @@ def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | 
         "cache_type": "f16",
         "exact_rows": 0,
     }
-    ways = {"target": Way(model, usual)} | ({} if draft is None else {"draft": Way(draft, beside(usual))})
+    ways = {"target": Way(model, usual)} | (
+        {} if draft is None else {"draft": Way(draft, beside(usual, draft))}
+    )
     found = {}
     for role, way in ways.items():
         try:
@@ -104,7 +106,7 @@ def draft_model(path: str, methods: list[Method], n_ctx: int, threads: int | Non
     from paceline.engines.openers import open_engine
     from paceline.machine.hardware.threads import choose_threads
 
-    settings = beside({"n_ctx": n_ctx, "threads": choose_threads(threads), "sessions": sessions})
+    settings = beside({"n_ctx": n_ctx, "threads": choose_threads(threads), "sessions": sessions}, path)
     return open_engine(Path(path), **settings)
 
 

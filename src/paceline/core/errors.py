@@ -7,6 +7,7 @@ PacelineError            exit 1
 ├── ModelError           exit 1   a model file that cannot be loaded or is not a causal language model
 │   └── LogitsError      exit 1   a model that answers with logits that are not numbers
 ├── MissingExtraError    exit 1   an optional dependency that is not installed
+├── KernelError          exit 1   kernels of our own that cannot be compiled or loaded here
 ├── PeerError            exit 1   another program that was to be measured cannot be started, reached or read
 ├── HistoryError         exit 1   the file that benches are kept in cannot be read or written
 ├── RememberedError      exit 1   the file that past outputs are kept in cannot be read or written
@@ -42,6 +43,10 @@ class LogitsError(ModelError):
 
 
 class MissingExtraError(PacelineError):
+    pass
+
+
+class KernelError(PacelineError):
     pass
 
 

@@ -152,12 +152,21 @@ class Build:
     offload: bool
 
 
+@dataclass(frozen=True)
+class KernelStatus:
+    """Kernels of our own in an engine. path: the instruction set that they use; "" without kernels. reason:
+    one line why there are none; "" where the engine has no use for them."""
+
+    path: str = ""
+    reason: str = ""
+
+
 class Opener(Protocol):
     """One engine's side of openers.TABLE; a module can be one."""
 
     def open_engine(self, path: Path, /, **settings: Any) -> Engine:
-        """settings: n_ctx, sessions, threads, gpu_layers, flash_attention, cache_type and exact_rows; what
-        means nothing to the engine is left out of account."""
+        """settings: n_ctx, sessions, threads, gpu_layers, flash_attention, cache_type, exact_rows and
+        kernels; what means nothing to the engine is left out of account."""
 
     def open_tokenizer(self, path: Path, /) -> Tokenizer: ...
 
@@ -167,3 +176,6 @@ class Opener(Protocol):
 
     def build(self) -> Build:
         """Raises MissingExtraError without the engine."""
+
+    def kernels(self) -> KernelStatus:
+        """Kernels of our own, compiled first where that is still to do."""

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.engines.engine import Build, Engine, Opener, Tokenizer
+from paceline.core.errors import UsageError
+from paceline.engines.engine import Build, Engine, KernelStatus, Opener, Tokenizer
 
 TOY, HF = "toy:", "hf:"
+KERNELS = ("auto", "off")  # of the setting that takes a word
 
 
 def is_toy(reference: str | os.PathLike[str]) -> bool:
@@ -73,6 +75,19 @@ def open_tokenizer(path: Path) -> Tokenizer:
 def build_of(path: Path) -> Build:
     """Of the engine that opens `path`. Raises UsageError or MissingExtraError."""
     return _opener(path).build()
+
+
+def kernels_of(path: Path) -> KernelStatus:
+    """Kernels of our own in the engine that opens `path`. Raises MissingExtraError."""
+    return _opener(path).kernels()
+
+
+def with_kernels(path: Path, asked: str | bool) -> bool:
+    """Whether the engine that opens `path` computes with kernels of our own. asked: "auto" or "off", or the
+    engine's setting. Raises UsageError for another word, and MissingExtraError."""
+    if isinstance(asked, str) and asked not in KERNELS:
+        raise UsageError(f"kernels {asked!r}: choose from {', '.join(KERNELS)}")
+    return asked not in ("off", False) and kernels_of(path).path != ""
 
 
 @dataclass(frozen=True)

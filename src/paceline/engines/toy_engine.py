@@ -22,7 +22,7 @@ from paceline.core.ports import Want
 from paceline.core.tree import DraftTree
 from paceline.core.vocab import Vocab
 from paceline.engines.conversation import Message, Tool
-from paceline.engines.engine import Build, OnPass
+from paceline.engines.engine import Build, KernelStatus, OnPass
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.toy import Array, ToyForward, ToySession, ToyTarget
 
@@ -53,6 +53,10 @@ def identity(path: Path, _settings: Mapping[str, Any], /) -> dict[str, Any]:
 
 def build() -> Build:
     return Build("", False)
+
+
+def kernels() -> KernelStatus:
+    return KernelStatus()
 
 
 def parameters(path: Path) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from paceline.machine.stores.hub_layout import stated_sha256
 
 
 def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
-    settings = llm.target.settings
+    settings, identity = llm.target.settings, llm.target.identity()
     return {
         "paceline": paceline.__version__,
-        "engine": llm.target.identity()["engine"],
+        "engine": identity["engine"],
         "target": model(llm.target),
         "draft": model(llm.draft) if llm.draft is not None else None,
         "machine": {
@@ -30,6 +30,7 @@ def provenance(llm: LLM, request: dict[str, Any]) -> dict[str, Any]:
         },
         "threads": settings["threads"],
         "flash_attention": settings.get("flash_attention"),
+        "kernels": identity.get("kernels") or "off",
         "n_ctx": llm.target.caps.n_ctx,
         "exact_rows": settings.get("exact_rows", 0),
         "drafting": asdict(llm.drafting),

@@ -30,6 +30,14 @@ def home() -> Path:
     return user_data_path("paceline")
 
 
+def caches() -> tuple[Path, ...]:
+    """Folders for what can be made again, the preferred one first. They need not exist yet."""
+    from platformdirs import user_cache_path
+
+    given = (home(),) if os.environ.get("PACELINE_HOME") else ()
+    return *given, user_cache_path("paceline")
+
+
 def kept_at(folder: str, key: Key) -> Path:
     """The file for what was measured of something."""
     text = json.dumps(key, sort_keys=True)

@@ -49,6 +49,7 @@ def header(record: Record) -> list[tuple[str, str]]:
     out = [(name, model(known[name])) for name in ("target", "draft") if known.get(name)]
     programs = [f"paceline {known['paceline']}"] if known.get("paceline") else []
     programs += [known["engine"]] if known.get("engine") else []
+    programs += [f"kernels {known['kernels']}"] if known.get("kernels", "off") != "off" else []
     if programs:
         out.append(("engine", ", ".join(programs)))
     where = [printable(str(machine[name])) for name in ("processor", "system") if machine.get(name)]

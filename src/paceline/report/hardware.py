@@ -49,6 +49,7 @@ def lines(hardware: Record) -> list[tuple[str, str]]:
         said = ", ".join(f"{printable(name)} ({n})" for name, n in sorted(hardware["governors"].items()))
         out.append(("governor", said))
     out += features(hardware["features"])
+    out += [("kernels", printable(hardware["kernels"]))] if hardware["kernels"] else []
     out += [("GPU", gpu(one, hardware["offload"])) for one in hardware["gpus"]]
     if not hardware["gpus"]:
         out.append(("GPU", "none found"))

@@ -91,7 +91,7 @@ def way_of(path: Path, threads: int) -> Way:
 
 
 def test_kept_costs_are_found_without_loading_the_model(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_kernels: None
 ) -> None:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path))
     way = way_of(models / "target.gguf", 1)

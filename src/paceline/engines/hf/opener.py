@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.vocab import Vocab
-from paceline.engines.engine import Build
+from paceline.engines.engine import Build, KernelStatus
 from paceline.engines.hf.identity import identity as identity
 from paceline.engines.hf.kind import ends_of, text_config
 from paceline.engines.hf.loading import libraries, load_config, load_tokenizer, read_once
@@ -25,6 +25,10 @@ def open_tokenizer(path: Path, /) -> HfTokenizer:
 def build() -> Build:
     torch, _ = libraries()
     return Build(torch.backends.cpu.get_cpu_capability(), bool(torch.cuda.is_available()))
+
+
+def kernels() -> KernelStatus:
+    return KernelStatus()
 
 
 class HfTokenizer:

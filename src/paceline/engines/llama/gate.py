@@ -56,6 +56,12 @@ def admit(path: Path, **way: Any) -> None:
             write_whole(kept, "{}\n")
 
 
+def sizes(path: Path) -> list[int]:
+    """Bytes of each of the model's files. Raises UsageError where `path` is none."""
+    check_file(path)
+    return [part.stat().st_size for part in named_parts(path) if part.is_file()]
+
+
 def _key(path: Path, way: dict[str, Any]) -> str:
     """The model's files as they are now. Raises UsageError where `path` is none."""
     check_file(path)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.engines.llama import binding
+from paceline.engines.llama.kernels import enter
 from paceline.machine.identity import fingerprint
 
 # How LlamaTarget runs a model where nothing else is said.
@@ -16,6 +17,7 @@ SETTINGS: Mapping[str, Any] = {
     "flash_attention": None,
     "cache_type": "f16",
     "exact_rows": 0,
+    "kernels": True,
 }
 
 
@@ -24,9 +26,11 @@ def identity(path: Path, settings: Mapping[str, Any], /) -> dict[str, Any]:
     from importlib.metadata import version
 
     model = fingerprint(path)
+    given = {name: settings.get(name, usual) for name, usual in SETTINGS.items()}
     return {
         "model": model,
         "features": binding.llama_cpp().llama_print_system_info().decode(errors="replace"),
         "engine": f"llama-cpp-python {version('llama-cpp-python')}",
-        **{name: settings.get(name, usual) for name, usual in SETTINGS.items()},
+        **given,
+        "kernels": enter().path if given["kernels"] else "",
     }

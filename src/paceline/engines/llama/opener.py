@@ -7,9 +7,10 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.vocab import Vocab
-from paceline.engines.engine import Build
+from paceline.engines.engine import Build, KernelStatus
 from paceline.engines.llama import binding
 from paceline.engines.llama.identity import identity as identity
+from paceline.engines.llama.kernels import enter
 from paceline.engines.llama.target import LlamaTarget
 from paceline.engines.llama.text import LlamaText, read_vocab
 
@@ -28,6 +29,10 @@ def build() -> Build:
     cpp = binding.llama_cpp()
     features = cpp.llama_print_system_info().decode(errors="replace")
     return Build(features, bool(cpp.llama_supports_gpu_offload()))
+
+
+def kernels() -> KernelStatus:
+    return enter()
 
 
 class LlamaTokenizer:

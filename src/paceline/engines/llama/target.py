@@ -19,7 +19,8 @@ from paceline.core.sampling import top_k
 from paceline.core.tree import DraftTree
 from paceline.engines.alike import trie_of
 from paceline.engines.grammar import TokenTrie
-from paceline.engines.llama import binding
+from paceline.engines.llama import binding, gate
+from paceline.engines.llama import kernels as own_kernels
 from paceline.engines.llama.batch import Batch
 from paceline.engines.llama.cache import MAX_BRANCHES, Cache, Slot
 from paceline.engines.llama.identity import SETTINGS, identity
@@ -47,7 +48,8 @@ class LlamaTarget:
     exact_rows: every pass is filled up to so many rows, so that plain and drafted decoding run the same
     kernels and give the same numbers to the last bit (0: as many rows as there are tokens).
     mmap: weights are mapped from the file; else they are read into memory of this process's own. weights: a
-    target of the same file whose weights to use, which stays open for longer.
+    target of the same file whose weights to use, which stays open for longer. kernels: compute with
+    kernels of our own, where there are any and memory allows.
 
     on_pass: told of every forward: rows that were computed, tokens of the first session, seconds."""
 
@@ -67,6 +69,7 @@ class LlamaTarget:
         trees: bool = True,
         mmap: bool = True,
         weights: LlamaTarget | None = None,
+        kernels: bool = True,
     ) -> None:
         if not 1 <= sessions <= MAX_SESSIONS:
             raise UsageError(f"{sessions} sessions: must be between 1 and {MAX_SESSIONS}")
@@ -78,6 +81,8 @@ class LlamaTarget:
         self._apart = not trees and not exact_rows  # what fills a pass takes a sequence more
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
         self._owns_model = weights is None
+        self.kernels = kernels and (weights is not None or own_kernels.usable(gate.sizes(path), path))
+        own_kernels.use(self.kernels)
         self._model: Any = (
             binding.load_model(path, gpu_layers=gpu_layers, mmap=mmap) if weights is None else weights._model
         )
@@ -126,6 +131,7 @@ class LlamaTarget:
                 raise
 
     def _make_context(self, sessions: int) -> None:
+        own_kernels.use(self.kernels)  # which operations a context has room for depends on it
         self._context = binding.make_context(
             self._model,
             self.path,
@@ -221,6 +227,7 @@ class LlamaTarget:
             flash_attention=flash_attention,
             cache_type=self.cache_type,
             weights=self,
+            kernels=self.kernels,
         )
 
     def copy(self) -> LlamaTarget:
@@ -364,6 +371,7 @@ class LlamaTarget:
     def _decode(self) -> None:
         if self._batch.outputs > MAX_ROWS:
             raise UsageError(f"{self._batch.outputs} rows in one pass, at most {MAX_ROWS}: draft less")
+        own_kernels.use(self.kernels)
         code = self._batch.decode(self._context)
         binding.helpers().worked()
         if code == _OUT_OF_CELLS:

@@ -38,7 +38,7 @@ def _read(path: Path, way: dict[str, Any]) -> None:
 
 
 def _run(path: Path, way: dict[str, Any]) -> None:
-    target = LlamaTarget(path, n_ctx=N_CTX, gpu_layers=way["gpu_layers"])
+    target = LlamaTarget(path, n_ctx=N_CTX, gpu_layers=way["gpu_layers"], kernels=False)
     prompt = (_spell(target.text, target.vocab.size) or [0])[: N_CTX // 4]
     for flash in (None, False):
         target.use_flash_attention(flash)

@@ -66,7 +66,7 @@ def kept(way: Way, role: str) -> Estimate | None:
 
     try:
         if role == "draft":
-            way = replace(way, settings=beside(way.settings))
+            way = replace(way, settings=beside(way.settings, way.path))
         way = way.but(flash_attention=settled(way))
         found = recall(key_of(way, role), lambda _: None)  # whoever loads the model warns
     except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
@@ -123,7 +123,7 @@ def measure(
         add(target, costs, costs.target)
         for path in drafts:
             try:
-                settings = beside(given | {"n_ctx": large.target.caps.n_ctx})
+                settings = beside(given | {"n_ctx": large.target.caps.n_ctx}, path)
                 with load(path, drafters="none", **settings) as small:
                     costs = costs_of(large.target, small.target, quiet=True)
             except ModelError as error:

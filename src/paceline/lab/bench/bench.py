@@ -346,7 +346,8 @@ class Bench:
         if plan.only:
             asked |= {"chosen": digest([item for item in self._items if item.id in plan.only])}
         request = asked | {"seed": plan.seed, "questions": digest(self._items), **asdict(plan.sampling)}
-        engine = {name: self._given.get(name) for name in ("flash_attention", "cache_type", "gpu_layers")}
+        names = ("flash_attention", "cache_type", "gpu_layers", "kernels")
+        engine = {name: self._given.get(name) for name in names}
         known = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}
         record.provenance = provenance(turns.llm, request) | known
         self._kept.begin(("drafting", "exact_rows", *VARIED.get(self._sweep.name, ())))

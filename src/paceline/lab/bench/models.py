@@ -69,7 +69,7 @@ class Models:
             self._drafts[path] = (
                 open_draft(path, self.plain.target, given)
                 if is_view(path)
-                else load(path, drafters="none", **beside(given)).target
+                else load(path, drafters="none", **beside(given, path)).target
             )
             self.added[path] = max(0, resident() - before)
         return self._drafts[path]

@@ -51,7 +51,8 @@ class Hardware:
     """nodes: bytes of memory by NUMA node. governors: how many processors have which. load: the mean number
     of running processes over a minute, of the whole machine; None where nothing tells. offload: whether the
     engine can use a GPU; None where it was not asked. bandwidth: bytes a second, None where it was not
-    measured. unread: what could not be read, a line each."""
+    measured. unread: what could not be read, a line each. kernels: the engine's kernels of our own, or why it
+    has none; None where it was not asked, or never has any."""
 
     system: str
     processor: str
@@ -68,6 +69,7 @@ class Hardware:
     load: float | None
     bandwidth: float | None
     unread: tuple[str, ...]
+    kernels: str | None = None
 
     @property
     def affinity(self) -> str:
@@ -107,6 +109,7 @@ class Hardware:
             "features": None if self.features is None else asdict(self.features),
             "gpus": [asdict(gpu) for gpu in self.gpus],
             "offload": self.offload,
+            "kernels": self.kernels,
             "load": self.load,
             "unread": list(self.unread),
         }

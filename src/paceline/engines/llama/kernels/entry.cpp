@@ -1,0 +1,276 @@
+// How the kernels enter ggml's CPU backend: as one more type of buffer, offered every weight first, whose traits are
+// asked first for every operation.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+#include "calls.h"
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace paceline {
+
+using ggml::Buffer;
+using ggml::BufferType;
+using ggml::ComputeParams;
+using ggml::Tensor;
+
+namespace {
+
+const Path *active;
+std::atomic<bool> used{false}, watched{false};
+std::mutex lock;
+std::string foreign;  // names of operations, each once
+
+BufferType *buffer_type();
+
+bool is_ours(const Tensor *t) { return t && t->buffer && t->buffer->buft == buffer_type(); }
+
+struct Products : ggml::TensorTraits {
+    bool work_size(int, const Tensor *op, size_t &size) override {
+        size = mul_mat_work(*kind_of(*active, op->src[0]), op);
+        return true;
+    }
+    bool compute_forward(ComputeParams *p, Tensor *op) override {
+        mul_mat(*active, *kind_of(*active, op->src[0]), *p, op);
+        return true;
+    }
+} products;
+
+struct Attention : ggml::TensorTraits {
+    bool work_size(int threads, const Tensor *op, size_t &size) override {
+        size = attention_work(threads, op);
+        return true;
+    }
+    bool compute_forward(ComputeParams *p, Tensor *op) override {
+        attention(*active, *p, op);
+        return true;
+    }
+} attention_traits;
+
+struct Writes : ggml::TensorTraits {  // only looked at: ggml does it
+    bool work_size(int, const Tensor *, size_t &) override { return false; }
+    bool compute_forward(ComputeParams *p, Tensor *op) override {
+        if (p->ith == 0) note_written(op);
+        return false;
+    }
+} writes;
+
+void note_foreign(const Tensor *op) {
+    if (std::find(std::begin(ggml::ROW_BY_ROW), std::end(ggml::ROW_BY_ROW), op->op) != std::end(ggml::ROW_BY_ROW)) return;
+    const std::lock_guard<std::mutex> held(lock);
+    const std::string name = calls.op_name(op->op);
+    if ((" " + foreign + " ").find(" " + name + " ") == std::string::npos) foreign += (foreign.empty() ? "" : " ") + name;
+}
+
+struct Extra : ggml::ExtraBufferType {
+    bool supports_op(ggml::Device *, const Tensor *op) override {
+        const bool product = op->op == ggml::MUL_MAT || op->op == ggml::MUL_MAT_ID;
+        const Tensor *w = op->src[0], *x = op->src[1];
+        return used && product && is_ours(w) && !is_ours(x) && !is_ours(op->src[2]) && kind_of(*active, w) &&
+               x->type == ggml::F32 && (!x->buffer || calls.is_host(x->buffer->buft)) &&
+               (op->op == ggml::MUL_MAT_ID || x->ne[2] % w->ne[2] == 0);
+    }
+    ggml::TensorTraits *get_tensor_traits(const Tensor *op) override {
+        if ((op->op == ggml::MUL_MAT || op->op == ggml::MUL_MAT_ID) && is_ours(op->src[0])) return &products;
+        if (used && op->op == ggml::FLASH_ATTN_EXT && has_attention(op)) return &attention_traits;
+        if (used && op->op == ggml::SET_ROWS) return &writes;
+        if (watched) note_foreign(op);
+        return nullptr;
+    }
+} extra;
+
+const char *get_name(BufferType *) { return "CPU_PACELINE"; }
+size_t get_alignment(BufferType *) { return 64; }
+size_t get_alloc_size(BufferType *, const Tensor *t) {
+    const Kind *kind = kind_of(*active, t);
+    return kind ? laid_out_size(*kind, t) : 0;
+}
+
+void set_tensor(Buffer *, Tensor *t, const void *data, size_t offset, size_t) {
+    if (offset != 0) abort();  // the loader gives whole tensors
+    lay_out(*kind_of(*active, t), t, data);
+}
+
+Buffer *alloc_buffer(BufferType *type, size_t size) {
+    Buffer *buffer = calls.alloc_buffer(calls.cpu_buffer_type(), size);
+    if (!buffer) return nullptr;
+    buffer->buft = type;
+    buffer->iface.set_tensor = set_tensor;
+    buffer->iface.get_tensor = nullptr;
+    buffer->iface.set_tensor_2d = nullptr;
+    buffer->iface.get_tensor_2d = nullptr;
+    buffer->iface.cpy_tensor = nullptr;
+    return buffer;
+}
+
+BufferType *buffer_type() {
+    static BufferType type = {{get_name, alloc_buffer, get_alignment, nullptr, get_alloc_size, nullptr},
+                              calls.reg_device(calls.cpu_reg(), 0), static_cast<ggml::ExtraBufferType *>(&extra)};
+    return &type;
+}
+
+#if defined(__x86_64__)
+[[maybe_unused]] bool has_avx_vnni() {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1;
+}
+#elif defined(__aarch64__) && defined(__linux__)
+bool has_dotprod() { return getauxval(AT_HWCAP) >> 20 & 1; }
+bool has_i8mm() { return has_dotprod() && getauxval(AT_HWCAP2) >> 13 & 1; }
+#elif defined(__aarch64__) && defined(__APPLE__)
+bool has(const char *feature) {
+    int found = 0;
+    size_t size = sizeof found;
+    return sysctlbyname(feature, &found, &size, nullptr, 0) == 0 && found;
+}
+bool has_dotprod() { return has("hw.optional.arm.FEAT_DotProd"); }
+bool has_i8mm() { return has_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
+#endif
+
+// Best first; those of this processor.
+std::vector<const Path *> paths() {
+    std::vector<const Path *> found;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    if (!avx2) return found;
+#ifdef WITH_AVX512
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
+        found.push_back(&avx512_path);
+#endif
+#ifdef WITH_AVXVNNI
+    if (has_avx_vnni()) found.push_back(&avxvnni_path);
+#endif
+#ifdef WITH_AVX2
+    found.push_back(&avx2_path);
+#endif
+#elif defined(__aarch64__)
+#ifdef WITH_I8MM
+    if (has_i8mm()) found.push_back(&i8mm_path);
+#endif
+#ifdef WITH_NEON
+    if (has_dotprod()) found.push_back(&neon_path);
+#endif
+#endif
+    return found;
+}
+
+// A product whose result is known, through ggml: whole numbers, which every order of sums gives.
+bool known_product() {
+    constexpr int K = 64, ROWS = 21, COLUMNS = 3;
+    ggml::Context *weights = calls.init({calls.tensor_overhead() * 2, nullptr, true});
+    ggml::Context *rest = calls.init({calls.tensor_overhead() * 8 + (1 << 20), nullptr, true});
+    Tensor *w = calls.new_tensor_2d(weights, ggml::F32, K, ROWS), *x = calls.new_tensor_2d(rest, ggml::F32, K, COLUMNS);
+    Tensor *y = calls.mul_mat(rest, w, x);
+    ggml::Graph *graph = calls.new_graph(rest);
+    calls.expand(graph, y);
+    Buffer *of_weights = calls.alloc_tensors(weights, buffer_type()), *of_rest = calls.alloc_tensors(rest, calls.cpu_buffer_type());
+    std::vector<float> a(K * ROWS), b(K * COLUMNS), c(ROWS * COLUMNS, -1.0f);
+    for (size_t i = 0; i < a.size(); i++) a[i] = float(int(i * 7 % 13) - 6);
+    for (size_t i = 0; i < b.size(); i++) b[i] = float(int(i * 5 % 11) - 5);
+    bool right = of_weights && of_rest;
+    if (right) {
+        calls.tensor_set(w, a.data(), 0, a.size() * 4);
+        calls.tensor_set(x, b.data(), 0, b.size() * 4);
+        ggml::Backend *backend = calls.cpu_init();
+        right = backend && calls.compute(backend, graph) == 0;
+        if (backend) calls.free_backend(backend);
+        calls.tensor_get(y, c.data(), 0, c.size() * 4);
+    }
+    for (int i = 0; i < COLUMNS && right; i++)
+        for (int r = 0; r < ROWS; r++) {
+            float sum = 0;
+            for (int k = 0; k < K; k++) sum += a[size_t(r * K + k)] * b[size_t(i * K + k)];
+            right = right && sum == c[size_t(i * ROWS + r)];
+        }
+    if (of_weights) calls.free_buffer(of_weights);
+    if (of_rest) calls.free_buffer(of_rest);
+    calls.free_context(weights);
+    calls.free_context(rest);
+    return right;
+}
+
+const char *try_enter(const char *name, void *library) {
+    const auto found = paths();
+    if (found.empty()) return "there are no kernels for this processor";
+    const Path *chosen = *name ? nullptr : found[0];
+    for (const Path *path : found)
+        if (!strcmp(path->name, name)) chosen = path;
+    if (!chosen) return "this processor cannot run the kernels that were asked for";
+    if (const char *missing = find_calls(library); *missing) return missing;
+    if (strcmp(calls.version(), ggml::VERSION)) return "llama.cpp is another version than the kernels were written for";
+    if (calls.tensor_overhead() != sizeof(Tensor) + ggml::OBJECT_SIZE) return "llama.cpp's tensors have another size here";
+    active = chosen;
+    used = true;
+    auto &types = calls.extra_buffer_types();
+    types.insert(types.begin(), buffer_type());
+    if (known_product()) return "";
+    used = false;
+    types.erase(types.begin());
+    return "a known product came out wrong";
+}
+
+}  // namespace
+}  // namespace paceline
+
+// path: one of paceline_kernels_paths(), "" for the best. library: llama.cpp's, as dlopen gave it. Returns "" where
+// the kernels are in, else why they are not.
+API const char *paceline_kernels_enter(const char *path, void *library) {
+    static std::mutex entering;
+    static const char *said = nullptr;  // once for all: a type of buffer that was offered stays
+    const std::lock_guard<std::mutex> held(entering);
+    if (!said) said = paceline::try_enter(path, library);
+    return said;
+}
+
+API const char *paceline_kernels_path() { return paceline::active ? paceline::active->name : ""; }
+
+API const char *paceline_kernels_paths() {
+    static const std::string names = [] {
+        std::string all;
+        for (const auto *path : paceline::paths()) all += (all.empty() ? "" : " ") + std::string(path->name);
+        return all;
+    }();
+    return names.c_str();
+}
+
+API void paceline_kernels_use(int on) { paceline::used = on != 0 && paceline::active; }
+
+API void paceline_kernels_watch() {
+    const std::lock_guard<std::mutex> held(paceline::lock);
+    paceline::foreign.clear();
+    paceline::watched = true;
+}
+
+API const char *paceline_kernels_foreign() {
+    static thread_local std::string said;
+    const std::lock_guard<std::mutex> held(paceline::lock);
+    paceline::watched = false;
+    said = paceline::foreign;
+    return said.c_str();
+}
+
+// A program that preloads this library asks for it by an environment variable: a path, or "auto".
+__attribute__((constructor)) static void preload() {
+    const char *asked = getenv("PACELINE_PRELOADED_KERNELS");
+    if (!asked || !*asked || !strcmp(asked, "off")) return;
+    const char *refused = paceline_kernels_enter(strcmp(asked, "auto") ? asked : "", RTLD_DEFAULT);
+    if (*refused) fprintf(stderr, "paceline's kernels: %s\n", refused);
+}
