@@ -1,9 +1,8 @@
 """Where the time of a busy server goes, without HTTP: chats through its service, so many at once.
 
-    python benchmarks/served_passes.py [--streams 16] [--draft auto] [--shared] [--chunk 512] [--profile]
+    python benchmarks/served_passes.py [--streams 16] [--draft auto] [--chunk 512] [--profile]
 
---shared: the sessions' cells are shared, as trees of drafts need it; otherwise each has its own. Run it on an
-idle machine.
+Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--sessions", type=int, help="as many as there are streams unless given")
     parser.add_argument("--draft", default="auto", help="drafters, or none")
-    parser.add_argument("--shared", action="store_true")
     parser.add_argument("--chunk", type=int, default=CHUNK)
     parser.add_argument("-n", type=int, default=64)
     parser.add_argument("-t", type=int)
@@ -56,7 +54,6 @@ def main() -> None:
         None if plain else zoo.path("smollm2-draft"),
         None if args.draft == "auto" else args.draft,
         sessions=args.sessions or args.streams,
-        trees=args.shared,
         n_ctx=1024,
         threads=args.t,
     ) as llm:

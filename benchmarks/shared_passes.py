@@ -2,8 +2,7 @@
 
     python benchmarks/shared_passes.py [-m MODEL] [-md DRAFT] [-t THREADS] [--rounds 5]
 
-Sessions have cells of their own, as `paceline serve` has it from three on. llama.cpp computes those with
-consecutive numbers together, and others, and rows that some have more of, one after the other. Threads: one
+Threads: one
 loads and measures a model, another decodes, with and without OpenMP's helpers of the first
 (system/helpers.py). Run it on an idle machine.
 """
@@ -50,13 +49,12 @@ def seconds(target: LlamaTarget, sessions: Sequence[LlamaSession], drafted: Sequ
 
 
 def shared(model: Path, threads: int) -> dict[str, float]:
-    target = LlamaTarget(model, n_ctx=1024, threads=threads, sessions=SESSIONS, trees=False)
-    target.cache.close_ranks = lambda: None  # type: ignore[method-assign]  # gaps stay
+    target = LlamaTarget(model, n_ctx=1024, threads=threads, sessions=SESSIONS)
     try:
         all_ = [opened(target, f"Request {at}") for at in range(SESSIONS)]
         eight = all_[:8]
         return {
-            "eight sessions, beside each other": seconds(target, eight, [0] * 8),
+            "eight sessions": seconds(target, eight, [0] * 8),
             "eight sessions, every second of sixteen": seconds(target, all_[::2], [0] * 8),
             "a draft of four in one of the eight": seconds(target, eight, [4] + [0] * 7),
             "drafts of four, two and three in three of them": seconds(

@@ -21,6 +21,10 @@ from paceline.machine.costs import Effort
 from paceline.zoo.inflate import write_plain
 from paceline.zoo.layout import layout_of
 
+# Where a test asks llama.cpp for several threads, they wait for each other without spinning: on a busy machine a
+# pass of a tiny model would take a hundred times as long. OpenMP reads it when it is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 settings.register_profile("paceline", deadline=None)  # a busy machine is no fault
 settings.load_profile("paceline")
 

@@ -17,6 +17,11 @@ def byte_tokens() -> list[str]:
     return [spelled[b] for b in range(256)]
 
 
+def byte_vocabulary() -> list[str]:
+    """The bytes, an end of text and two spaces."""
+    return [*byte_tokens(), "<|end|>", "ĠĠ"]
+
+
 def write_llama(
     path: Path,
     *,
@@ -25,6 +30,7 @@ def write_llama(
     added_tokens: tuple[str, ...] = (),
     control_tokens: tuple[str, ...] = (),
     width: int = 64,
+    inner: int = 0,
     layers: int = 2,
     heads: int = 4,
     kv_heads: int = 2,
@@ -35,17 +41,19 @@ def write_llama(
     spread: float = 0.5,
     experts: int = 0,
 ) -> Path:
-    """A byte-level model of about 100k parameters; `spread` sets how sharp its predictions are.
+    """A byte-level model of about 100k parameters; `spread` sets how sharp its predictions are. inner: the
+    width of its feed-forward layers, by default twice that of the others.
     added_tokens: marked as their makers' own, as <think> is; control_tokens: as <|end|> is. experts: of a
     mixture, one for each token."""
-    tokens = [*byte_tokens(), "<|end|>", "ĠĠ", *extra_tokens, *added_tokens, *control_tokens]
+    tokens = [*byte_vocabulary(), *extra_tokens, *added_tokens, *control_tokens]
     random = np.random.default_rng(seed)
+    inner = inner or 2 * width
     writer = GGUFWriter(path, arch)
     writer.add_name("random")
     writer.add_context_length(512)
     writer.add_embedding_length(width)
     writer.add_block_count(layers)
-    writer.add_feed_forward_length(width * 2)
+    writer.add_feed_forward_length(inner)
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
     writer.add_rope_dimension_count(width // heads)
@@ -55,7 +63,7 @@ def write_llama(
         metadata = {f"{arch}.expert_count": experts, f"{arch}.expert_used_count": 1} | (metadata or {})
     for key, value in (metadata or {}).items():
         {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)](key, value)
-    _add_bytes(writer, tokens, len(added_tokens), len(control_tokens))
+    add_bytes(writer, tokens, len(added_tokens), len(control_tokens))
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     if not vocab_only:
@@ -80,9 +88,9 @@ def write_llama(
             of, each = ("_exps", (experts,)) if experts else ("", ())
             if experts:
                 add(f"blk.{i}.ffn_gate_inp.weight", experts, width)
-            add(f"blk.{i}.ffn_gate{of}.weight", *each, width * 2, width)
-            add(f"blk.{i}.ffn_up{of}.weight", *each, width * 2, width)
-            add(f"blk.{i}.ffn_down{of}.weight", *each, width, width * 2)
+            add(f"blk.{i}.ffn_gate{of}.weight", *each, inner, width)
+            add(f"blk.{i}.ffn_up{of}.weight", *each, inner, width)
+            add(f"blk.{i}.ffn_down{of}.weight", *each, width, inner)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     if not vocab_only:
@@ -93,7 +101,7 @@ def write_llama(
 
 def write_mamba(path: Path, *, seed: int = 0, width: int = 32, layers: int = 2) -> Path:
     """A recurrent model with the vocabulary of `write_llama`'s."""
-    tokens = [*byte_tokens(), "<|end|>", "ĠĠ"]
+    tokens = byte_vocabulary()
     random = np.random.default_rng(seed)
     inner, state, rank, kernel = 2 * width, 4, 4, 4
     writer = GGUFWriter(path, "mamba")
@@ -108,7 +116,7 @@ def write_mamba(path: Path, *, seed: int = 0, width: int = 32, layers: int = 2) 
     writer.add_ssm_state_size(state)
     writer.add_ssm_time_step_rank(rank)
     writer.add_layer_norm_rms_eps(1e-5)
-    _add_bytes(writer, tokens)
+    add_bytes(writer, tokens)
 
     def add(name: str, *shape: int, scale: float = 0.5) -> None:
         values = random.normal(size=shape, scale=scale) if len(shape) > 1 else np.ones(shape)
@@ -134,7 +142,7 @@ def write_mamba(path: Path, *, seed: int = 0, width: int = 32, layers: int = 2) 
     return path
 
 
-def _add_bytes(writer: GGUFWriter, tokens: list[str], added: int = 0, controls: int = 0) -> None:
+def add_bytes(writer: GGUFWriter, tokens: list[str], added: int = 0, controls: int = 0) -> None:
     """A byte-level vocabulary, whose 257th token ends a text; the last so many are the makers' own, and
     control tokens."""
     writer.add_tokenizer_model("gpt2")

@@ -43,7 +43,6 @@ def load(
     compile: bool = False,  # noqa: A002  # as torch calls it
     exact_greedy: bool = False,
     sessions: int = 1,
-    trees: bool = True,
     corpora: Sequence[PathLike] = (),
     remember: bool | PathLike = False,
     **settings: Any,
@@ -72,8 +71,7 @@ def load(
     format, for the drafters datastore and ngram.
     remember: keep what is generated on disk for this project (a folder; True: the one we are in), and let
     the drafters that learn draft from what was kept before.
-    sessions: requests that may be decoded at the same time; each has a context of its own. trees: False keeps
-    drafts to chains and the sessions' cells apart, which is faster where many are decoded at once.
+    sessions: requests that may be decoded at the same time; each has a context of its own.
     settings: the fields of Drafting (n_draft, width, p_min, ..., the draft's own temperature and top_k).
     Raises UsageError, VocabError, ModelError or MissingExtraError.
     """
@@ -111,7 +109,6 @@ def load(
         "attention": attention,
         "compile": compile,
         "sessions": sessions,
-        "trees": trees,
     }
     with contextlib.ExitStack() as undo:
         rows = 1 + drafting.n_draft if exact_greedy else 0
@@ -137,7 +134,7 @@ def load(
         found = Corpora.find(corpora, engine.vocab)
         drafter, drafting = make_drafter(drafting, engine, small, found, costs, to_stderr)
         remembered = recall(engine.vocab, drafter, remember) if remember else None
-        policy = make_policy(drafting, costs, apart=engine.caps.apart)
+        policy = make_policy(drafting, costs)
         llm = LLM(engine, drafter, drafting, small, remembered, found, policy)
         undo.pop_all()
     if costs is not None:

@@ -140,7 +140,7 @@ def loaded_for(model: Any, drafting: Drafting, draft_model: Any) -> Loaded:
     drafter, drafting = make_drafter(drafting, engine, small, costs=costs)
     if costs is not None:
         refresh(costs, small)
-    loaded = Loaded(engine, drafter, make_policy(drafting, costs, apart=engine.caps.apart), made_of)
+    loaded = Loaded(engine, drafter, make_policy(drafting, costs), made_of)
     model.__dict__[KEPT] = loaded
     return loaded
 

@@ -168,11 +168,8 @@ def kept_view(reference: PathLike, target: Any, warn: Warn) -> View:
     return parse(f"{PREFIX}{kept.words}", target.layers) or View()
 
 
-def make_policy(
-    drafting: Drafting, costs: Costs | None, clock: Clock = perf_counter, *, apart: bool = False
-) -> Policy:
-    """Who decides. costs: what passes take here, which the policy `rate` needs and keeps up to date. apart:
-    whether the target's passes are such (Caps)."""
+def make_policy(drafting: Drafting, costs: Costs | None, clock: Clock = perf_counter) -> Policy:
+    """Who decides. costs: what passes take here, which the policy `rate` needs and keeps up to date."""
     if drafting.policy != "rate" or drafting.plain:
         return Fixed(drafting.budget)
     assert costs is not None  # who wants the rate measures first
@@ -183,7 +180,6 @@ def make_policy(
         nodes=budget.nodes,
         width=budget.width,
         p_split=budget.p_split,
-        apart=apart,
         clock=clock,
     )
 

@@ -1,8 +1,8 @@
 """What every engine must do. Runs over the toy, over llama.cpp with a tiny random model, and over both as
 they are seen in another vocabulary.
 
-The toy is exact. llama.cpp computes several rows with other kernels than one, so its logits move in the last
-bits with the shape of the batch (cache and attention are F32 here: F16 rounds such bits up to visible ones).
+The toy is exact, and so are kernels of our own. llama.cpp computes several rows with other kernels than one, so
+its logits move in the last bits with the shape of the batch (cache and attention are F32 here: F16 rounds such bits up to visible ones).
 A cell that is left over, missing or misplaced moves them a thousand times further, as the last test shows.
 """
 
@@ -22,7 +22,7 @@ from hf_models import folder_of
 from paceline.core.errors import ContractError, LogitsError, PacelineError, UsageError
 from paceline.core.ports import Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
-from paceline.engines.llama import LlamaTarget
+from paceline.engines.llama import LlamaTarget, kernels
 from paceline.engines.toy import ToyTarget
 from paceline.engines.translated import TranslatedTarget
 from paceline.vocab.intersection import Intersection
@@ -98,8 +98,19 @@ def llama(models: Path) -> Engine:
         sessions=SESSIONS,
         cache_type="f32",
         flash_attention=False,
+        kernels=False,
     )
     return Engine(target, ROUNDING)
+
+
+def llama_kernels(models: Path) -> Engine:
+    """With kernels of our own, the shape of a pass changes no bit."""
+    if not kernels.enter().path:
+        pytest.skip(kernels.enter().reason)
+    target = LlamaTarget(
+        models / "target.gguf", n_ctx=256, threads=1, sessions=SESSIONS, flash_attention=True
+    )
+    return Engine(target, 0.0)
 
 
 def llama_exact(models: Path) -> Engine:
@@ -159,6 +170,7 @@ def translated_llama(models: Path) -> Engine:
         toy_early_exit,
         toy_experts,
         llama,
+        llama_kernels,
         llama_exact,
         transformers,
         transformers_windows,

@@ -81,43 +81,6 @@ def test_what_calling_a_drafter_takes_is_shared_by_those_it_was_called_for(n: in
     assert rate._gains["slow"].seconds == pytest.approx(0.06)
 
 
-@pytest.mark.parametrize("n", [1, 4])
-def test_where_rows_are_computed_after_others_a_shared_pass_drafts_what_pays_a_pass(n: int) -> None:
-    """Four more rows cost a tenth of a pass. Where each session has cells of its own they are a pass beside a
-    shared one, and would have to bring what that brings to all."""
-    requests, guess = going_on(n), chain(range(1, 5), "x", [0.95] * 4)
-    drafted = {}
-    for apart in (False, True):
-        rate = Rate(Costs(Cost({SHALLOW: {1: 1.0, 4: 1.0, 8: 1.1}})), apart=apart, clock=Passing())
-        budgets = rate.budgets(requests)
-        drafted[apart] = sum(map(len, rate.choose(requests, budgets, [guess, *[EMPTY] * (n - 1)])))
-    assert drafted == {False: 4, True: 0 if n > 1 else 4}
-
-
-def test_what_is_computed_after_others_tells_nothing_of_passes_of_so_many_rows() -> None:
-    """It tells what else such rows take: here three passes, where those of one session take one."""
-    rate = Rate(Costs(Cost({SHALLOW: {1: 1.0, 4: 1.0, 16: 1.5}})), apart=True, clock=Passing())
-    requests, tree = going_on(2), chain([1, 2], "x", [0.9] * 2)
-    for _ in range(50):
-        rate.budgets(requests)
-        rate.observe(
-            requests,
-            [
-                Step((1,), ("target",), (), {}, {}, None, Times(forward=2.0), each, rows=1 + len(each))
-                for each in (tree, EMPTY)
-            ],
-        )
-    assert rate.costs.target.seconds(4, SHALLOW) == 1.0
-    rate.budgets(requests)
-    assert rate._curve[4] == pytest.approx(4.0, rel=0.01)
-    for _ in range(300):  # nothing is drafted: what was dear once may no longer be
-        rate.budgets(requests)
-        plain = Step((1,), ("target",), (), {}, {}, None, Times(forward=0.5), rows=1)
-        rate.observe(requests, [plain] * 2)
-    rate.budgets(requests)
-    assert rate._curve[4] == pytest.approx(2.0, rel=0.1)
-
-
 def test_more_requests_bring_no_less_than_fewer_would() -> None:
     """Three rows were timed in a bad moment, and five not at all: what plain decoding brings there is no less
     than what two and four rows bring."""

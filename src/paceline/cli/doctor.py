@@ -114,7 +114,7 @@ def _examined(
     from paceline.costing import to_stderr
     from paceline.engines.engine import Threads
     from paceline.lab import gathering, thread_trials
-    from paceline.lab.costs import examine
+    from paceline.lab.costs import WITHOUT, compares, examine
 
     # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
     # too, and so has a draft of another vocabulary.
@@ -130,6 +130,7 @@ def _examined(
         nodes = tuple(hardware.cores.nodes)
         attends = measure and doctor_machine.may_choose(llm.target)
         stages = {"target": True, thread_trials.STAGE: bool(settings), attention.STAGE: attends}
+        stages[WITHOUT] = compares(llm.target)
         work = {stage: STEPS for stage, wanted in stages.items() if wanted}
         if llm.draft is not None:
             work |= {"draft": STEPS, gathering.RUN: gathering.TICKS}

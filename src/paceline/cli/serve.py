@@ -213,11 +213,11 @@ def serve(
     from paceline.serve import app, listen
     from paceline.serve.asking import Limits
     from paceline.serve.guard import Rules
-    from paceline.serve.service import FEW, Service
+    from paceline.serve.service import Service
 
     listening = listen.bind(host, port)  # a port in use is told before a model is loaded
     try:
-        with load(**(loading | models), sessions=sessions, trees=sessions <= FEW) as llm:
+        with load(**(loading | models), sessions=sessions) as llm:
             listen.logs(log_json, quiet)
             limits = Limits(apart=apart, queue=queue, each=per_client, seconds=timeout, n_predict=n_predict)
             rules = Rules(keys, hosts, round(body_limit * 1e6))

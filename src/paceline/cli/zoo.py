@@ -84,7 +84,7 @@ def inflate(
         str, typer.Option("--params", metavar="N", help="Parameters to reach, e.g. 200M or 1.1B.")
     ] = "1B",
     ftype: Annotated[
-        str, typer.Option("--type", metavar="TYPE", help="F32, F16, BF16, Q8_0 or Q4_0.")
+        str, typer.Option("--type", metavar="TYPE", help="F32, F16, BF16, Q8_0, Q4_0, Q4_K_M, ...")
     ] = "Q8_0",
     source: Annotated[
         Path | None,

@@ -40,7 +40,8 @@ class Caps:
     n_ctx: positions a session may fill.
     nodes: the most that one tree may have.
     exact: what is decoded gives the same rows to the last bit however it is divided into passes.
-    apart: of sessions that share a pass, those with more rows than others have the rest computed after it."""
+    equal_rows: a row's numbers depend on its own text alone: not on how its prompt was divided, on what else
+        is in the pass or the cache, nor on threads."""
 
     branch: int
     rollback: Rollback
@@ -50,7 +51,7 @@ class Caps:
     n_ctx: int
     nodes: int = UNLIMITED
     exact: bool = False
-    apart: bool = False
+    equal_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,6 @@ LATELY = 0.88  # what is left of a step's weight after the next one: a memory of
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
 NEGLIGIBLE = 0.002  # of a plain pass: a drafter that takes less is called without asking whether it pays
 SHOWN = 16  # rows that a reason looks at
-DEARER = 0.1  # weight of a pass in which rows were computed after others
-RELENTING = 0.01  # and of one without: a bad moment is not held against them for ever
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
 
 
@@ -64,7 +62,7 @@ class Track:
 
 class Rate:
     """costs: what passes take here, kept up to date. nodes, depth, width: the most that a draft may have;
-    p_split: see Budget. apart: see Caps; the nodes of a pass that is shared then cost a pass of their own."""
+    p_split: see Budget."""
 
     learns = True
 
@@ -76,12 +74,11 @@ class Rate:
         nodes: int = 62,
         width: int = 4,
         p_split: float = 0.1,
-        apart: bool = False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.costs = costs
         self._most, self._p_split = (depth, nodes, width), p_split
-        self._apart, self._clock = apart, clock
+        self._clock = clock
         self.forget()
 
     def forget(self) -> None:
@@ -101,7 +98,6 @@ class Rate:
         self._reading, self._rows, self._end = 0, 1, 1  # rows: of prompts; without drafts; with all
         self._pace, self._curve = 1.0, list[float]()  # what passes take, as Cost.paced has it
         self._alone = 0.0  # seconds of a pass without drafts
-        self._dearer = 1.0  # see `apart`: what such passes took, over what so many rows of one session take
         self._least = 0.0
 
     def track(self, request: Request) -> Track:
@@ -121,9 +117,6 @@ class Rate:
         self._end = self._rows + nodes * min(n, SHARED)
         deepest = max([len(request.session.tokens) for request in requests])
         self._pace, self._curve = self.costs.target.paced(self._end, deepest)
-        if self._apart and n > 1:
-            together, more = self._curve[: self._rows + 1], self._curve[1 : self._end - self._rows + 1]
-            self._curve = together + [together[-1] + self._dearer * seconds for seconds in more]
         self._alone = self._pace * self._curve[self._rows]
         # Of plain decoding, with no prompt in between. More requests bring no less than fewer would: some
         # number of rows in between may not be known, or have been measured in a bad moment.
@@ -190,10 +183,8 @@ class Rate:
         tokens = sum([len(step.tokens) for step in steps])
         deepest = max([len(r.session.tokens) - len(s.tokens) for r, s in zip(requests, steps, strict=True)])
         nodes = sum([len(step.tree) for step in steps])
-        after = nodes if self._apart and n > 1 else 0  # rows that are computed after the others
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
-        together, others = cost.seconds(rows - after + self._reading, deepest), cost.seconds(after, deepest)
-        pass_ = together + self._dearer * others
+        pass_ = cost.seconds(rows + self._reading, deepest)
         plain, drafting, beside = self._alone / n, 0.0, 0.0
         extra = (pass_ - self._alone) / max(1, nodes)  # of a drafted row
         for track, step in zip(tracks, steps, strict=True):
@@ -206,12 +197,7 @@ class Rate:
         if self._reading:  # what such a pass took is the prompt's matter
             return
         if all(request.stats.steps > 1 for request in requests):  # the first may hold a prompt's end
-            forward = sum([step.times.forward for step in steps])
-            if after:  # of several sessions: a pass for each that has a number of its own
-                self._dearer += DEARER * (min(4.0, max(0.5, (forward - together) / others)) - self._dearer)
-            else:
-                cost.observe(rows, deepest, forward)
-                self._dearer += RELENTING * (1.0 - self._dearer)
+            cost.observe(rows, deepest, sum([step.times.forward for step in steps]))
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         took = pass_ + min(drafting + beside, pass_)

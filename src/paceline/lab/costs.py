@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from paceline.core.cost import Costs
+from paceline.core.cost import Cost, Costs
 from paceline.costing import NOISY, as_costs, key_of, measured, roles
+from paceline.engines.engine import Engine, OwnKernels
 from paceline.lab.provenance import provenance
 from paceline.llm import LLM
-from paceline.machine.costs import Effort, keep, recall
+from paceline.machine.costs import Effort, Kept, keep, recall
+from paceline.machine.hardware.bandwidth import free_memory
 from paceline.machine.home import Warn
 
 FORMAT = 1
 # A draft model's passes are cheap, and hardly any has more rows than a target's step emits tokens.
 DRAFT_SHARE, DRAFT_ROWS = 0.25, 16
 
+WITHOUT = "without kernels"  # a stage, and the key of what it finds
+MEMORY_SHARE = 0.5  # of the free memory, that a second copy of the model may take
+
 Tick = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """kept: the models whose costs were known from before. made: see provenance."""
+    """kept: the models whose costs were known from before. made: see provenance. without: the target's costs
+    with the engine's kernels instead of ours."""
 
     costs: Costs
     kept: tuple[str, ...]
     made: dict[str, Any]
+    without: Cost | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What `doctor --json` prints; `Costs.read` reads it."""
@@ -38,6 +46,7 @@ class Findings:
             "kept": list(self.kept),
             "noise": {role: cost.noise for role, cost in models.items() if cost and role not in self.kept},
             "made": self.made,
+            WITHOUT: None if self.without is None else self.without.as_dict(),
         }
 
 
@@ -46,20 +55,41 @@ def examine(llm: LLM, effort: Effort, warn: Warn, tick: Tick, *, again: bool = F
     next. tick: told which model it is, and what share of its time is over."""
     found, kept = {}, []
     for role, model in roles(llm.target, llm.draft).items():
-        key = key_of(model, role)
         asked = effort if role == "target" else for_a_draft(effort)
-        asked = replace(asked, depths=tuple(min(depth, model.caps.n_ctx) for depth in asked.depths))
-        before = recall(key, warn)
-        if before is not None and before.effort.covers(asked) and not again:
-            found[role] = before
-            kept.append(role)
-            continue
-        found[role] = measured(model, asked, partial(tick, role))
-        if before is not None:
-            found[role].step = before.step
-        if found[role].cost.noise < NOISY:
-            keep(key, found[role], warn)
-    return Findings(as_costs(found), tuple(kept), provenance(llm, asdict(effort) | {"again": again}))
+        found[role], known = _examine(model, role, asked, warn, partial(tick, role), again)
+        kept += [role] if known else []
+    without = None
+    if compares(llm.target):
+        assert isinstance(llm.target, OwnKernels)
+        asked = replace(for_a_draft(effort), depths=effort.depths[:1])
+        with closing(llm.target.without_kernels()) as other:
+            without = _examine(other, "target", asked, warn, partial(tick, WITHOUT), again)[0].cost
+    made = provenance(llm, asdict(effort) | {"again": again})
+    return Findings(as_costs(found), tuple(kept), made, without)
+
+
+def compares(target: Engine) -> bool:
+    """Whether what passes cost is told beside what they cost without kernels of our own."""
+    if not isinstance(target, OwnKernels) or not target.kernels:
+        return False
+    return (target.memory or 0) < MEMORY_SHARE * free_memory()
+
+
+def _examine(
+    model: Engine, role: str, asked: Effort, warn: Warn, tick: Callable[[float], None], again: bool
+) -> tuple[Kept, bool]:
+    """A model's costs, and whether they were known from before."""
+    key = key_of(model, role)
+    asked = replace(asked, depths=tuple(min(depth, model.caps.n_ctx) for depth in asked.depths))
+    before = recall(key, warn)
+    if before is not None and before.effort.covers(asked) and not again:
+        return before, True
+    found = measured(model, asked, tick)
+    if before is not None:
+        found.step = before.step
+    if found.cost.noise < NOISY:
+        keep(key, found, warn)
+    return found, False
 
 
 def for_a_draft(effort: Effort) -> Effort:

@@ -20,6 +20,7 @@ ALIKE = 0.03  # of what a pass costs: less is no difference
 DEAR = 2.0  # times what a row costs on the whole curve
 UNSTEADY = 1.5  # the upper quartile of one pass's times over the lower
 NEVER = "never"
+WITHOUT = "without kernels"  # what lab/costs.py calls it
 
 
 def write(record: Record, file: IO[str]) -> None:
@@ -36,8 +37,10 @@ def write(record: Record, file: IO[str]) -> None:
 def blocks(record: Record) -> list[Block]:
     draft = None if record["draft"] is None else Cost.read(record["draft"])
     out = []
+    without = curves(record[WITHOUT]) if record.get(WITHOUT) else {}
     for depth, curve in curves(record["target"]).items():
-        out.append(table(curve, depth, None if draft is None else draft.seconds(1, depth)))
+        token = None if draft is None else draft.seconds(1, depth)
+        out.append(table(curve, depth, token, dict(without.get(depth, ()))))
     if draft is not None:
         out += [short_table(curve, depth) for depth, curve in curves(record["draft"]).items()]
     return out
@@ -108,8 +111,9 @@ def marks(curve: Curve) -> list[str]:
     return out
 
 
-def table(curve: Curve, depth: int, token: float | None) -> Block:
-    """token: seconds of a draft model's, where there is one."""
+def table(curve: Curve, depth: int, token: float | None, without: Mapping[int, float]) -> Block:
+    """token: seconds of a draft model's, where there is one. without: seconds by rows with the engine's own
+    kernels, where ours compute."""
     plain, dearest = curve[0][1], max(seconds for _, seconds in curve)
     columns = ["rows", "", "", "ms", "relative", "ms a row", "break-\neven"]
     rows = []
@@ -119,9 +123,13 @@ def table(curve: Curve, depth: int, token: float | None) -> Block:
         row.append(needed(seconds / plain, n))
         if token is not None:
             row.append(needed((seconds + (n - 1) * token) / plain, n))
+        if without:
+            row.append(ms(without[n], plain) if n in without else NONE)
         rows.append(tuple(row))
     if token is not None:
         columns.append("with\ndraft")
+    if without:
+        columns.append("ms, without\nkernels")
     return Block(f"target, after {depth:,} tokens", tuple(columns), tuple(rows), 3)
 
 

@@ -25,7 +25,7 @@ from paceline.serve import app, keys, listen
 from paceline.serve.asking import Limits
 from paceline.serve.guard import App, Message, Receive, Rules, Send
 from paceline.serve.metrics import written
-from paceline.serve.service import CHUNK, FEW, Service
+from paceline.serve.service import CHUNK, Service
 
 if TYPE_CHECKING:
     from ray.serve import Application, Deployment
@@ -90,8 +90,7 @@ class Settings(BaseModel):
 
     def loading(self) -> dict[str, Any]:
         """Arguments for `load`, in a replica."""
-        trees = self.sessions <= FEW
-        given = {"target": "zoo:smollm2", "trees": trees, **self.load, "sessions": self.sessions}
+        given = {"target": "zoo:smollm2", **self.load, "sessions": self.sessions}
         if given.get("threads") is None and self.num_cpus >= 1:
             given["threads"] = int(self.num_cpus)
         return given

@@ -35,7 +35,6 @@ from paceline.serve.line import Line
 from paceline.serve.metrics import Metrics
 
 CHUNK = 512  # tokens of prompts in a pass: what others wait for beside somebody's long prompt
-FEW = 2  # sessions, beyond which cells of their own are worth more than trees of drafts
 TICK = 1.0  # seconds between two looks at the clock, where nothing else happens
 
 log = logging.getLogger("paceline.serve")

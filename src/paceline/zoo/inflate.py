@@ -188,7 +188,7 @@ def inflate(
 ) -> tuple[Layout, int]:
     """Write a Llama GGUF of about `parameters` weights (60M to 2B, within 5%) that behaves as `source`.
 
-    `ftype` is F32, F16, BF16, Q8_0 or Q4_0; the quantised types go through F16 and llama.cpp's quantiser.
+    `ftype` is one of quantize.FTYPES; the quantised types go through F16 and llama.cpp's quantiser.
     `progress(phase, fraction)` is called with phase "write" or "quantize". Nothing is left at `out` unless
     the whole file was written; its bytes are counted beside the layout. Raises UsageError (sizes, types, an
     existing file), ModelError (a source that can't be widened, no disk space) and PacelineError (a place that

@@ -10,10 +10,16 @@ from pathlib import Path
 
 from paceline.core.errors import ModelError, UsageError
 
-# names of llama.cpp's file types (llama.h, enum llama_ftype)
-FTYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}
+# names of llama.cpp's file types (llama.h, enum llama_ftype); those that need importance weights are left out
+FTYPES = {
+    "F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10,
+    "Q3_K_M": 12, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30,
+}  # fmt: skip
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
-BITS = {"F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q4_0": 4.5}
+BITS = {
+    "F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8_0": 8.5, "Q4_0": 4.5, "Q4_1": 5.0, "Q5_0": 5.5, "Q5_1": 6.0,
+    "Q2_K": 3.2, "Q3_K_M": 4.0, "Q4_K_M": 4.9, "Q5_K_M": 5.7, "Q6_K": 6.6, "IQ4_NL": 4.5, "IQ4_XS": 4.3,
+}  # fmt: skip
 
 
 def check_ftype(ftype: str) -> str:

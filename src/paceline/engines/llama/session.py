@@ -44,11 +44,6 @@ class LlamaSession:
     def unread(self) -> int:
         return 0 if self._slot is None else max(0, len(self.tokens) - 1 - len(self._slot.cached))
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing in the cache but committed tokens is wanted."""
-        return not self._rooted
-
     def extend(self, tokens: Sequence[int]) -> None:
         n = len(self.tokens) + len(tokens)
         if n == 0:

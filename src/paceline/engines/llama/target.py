@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +17,7 @@ from paceline.core.answers import Answers
 from paceline.core.errors import ContractError, ModelError, UsageError
 from paceline.core.ports import NOTHING, Caps, Features, Session, Want
 from paceline.core.sampling import top_k
-from paceline.core.tree import DraftTree
+from paceline.core.tree import EMPTY, DraftTree
 from paceline.engines.alike import trie_of
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.llama import binding, gate
@@ -43,8 +44,6 @@ _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 class LlamaTarget:
     """Loads `path`. n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
     sessions: how many may be open at once. threads: physical cores are best (assemble.py counts them).
-    trees: False: drafts are chains, and each session has cells of its own. Where they share cells, each row
-    of a pass looks over those of all sessions, which is what costs most where there are many.
     exact_rows: every pass is filled up to so many rows, so that plain and drafted decoding run the same
     kernels and give the same numbers to the last bit (0: as many rows as there are tokens).
     mmap: weights are mapped from the file; else they are read into memory of this process's own. weights: a
@@ -66,7 +65,6 @@ class LlamaTarget:
         flash_attention: bool | None = None,
         cache_type: str = "f16",
         exact_rows: int = 0,
-        trees: bool = True,
         mmap: bool = True,
         weights: LlamaTarget | None = None,
         kernels: bool = True,
@@ -78,7 +76,6 @@ class LlamaTarget:
         self.path = path
         self.threads = threads
         self.exact_rows = exact_rows
-        self._apart = not trees and not exact_rows  # what fills a pass takes a sequence more
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
         self._owns_model = weights is None
         self.kernels = kernels and (weights is not None or own_kernels.usable(gate.sizes(path), path))
@@ -88,6 +85,10 @@ class LlamaTarget:
         )
         self._context: Any = None
         try:
+            stateful = bool(
+                self._cpp.llama_model_is_recurrent(self._model)
+                or self._cpp.llama_model_is_hybrid(self._model)
+            )
             trained = int(self._cpp.llama_model_n_ctx_train(self._model))
             per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
             self._cells = per_session * sessions + exact_rows  # what fills a pass needs cells too
@@ -96,8 +97,7 @@ class LlamaTarget:
                 sessions,
                 per_session,
                 self._require_open,
-                apart=self._apart,
-                windowed=binding.is_windowed(self._model),
+                shares=not stateful and not exact_rows,
             )
             self._make_context(sessions)
             self.vocab = read_vocab(self._model, self._require_open)
@@ -105,30 +105,27 @@ class LlamaTarget:
         except BaseException:
             self.close()
             raise
-        stateful = self._cpp.llama_model_is_recurrent(self._model) or self._cpp.llama_model_is_hybrid(
-            self._model
-        )
-        # Cells of a branch lie in another order than plain decoding's, and attention adds them up in theirs.
-        narrow = stateful or exact_rows > 0 or not trees
         self.caps = Caps(
-            branch=1 if narrow else 1 + MAX_BRANCHES // sessions,  # a first child needs no branch
+            # A first child needs no branch. Cells of a branch lie in another order than plain decoding's.
+            branch=1 if stateful or exact_rows > 0 else 1 + MAX_BRANCHES // sessions,
             rollback="none" if stateful else "free",
             sessions=sessions,
             rows=exact_rows or MAX_ROWS,
             chunk=per_session if exact_rows else CHUNK,
             n_ctx=per_session,
             exact=exact_rows > 0 and sessions == 1,  # sessions share passes, which then vary in shape
-            apart=self._apart,
         )
         self._batch = Batch(N_BATCH)
         self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
         self.on_pass: Callable[[int, int, float], None] | None = None
-        if exact_rows:
-            try:
+        try:
+            if exact_rows:
                 self._check_exact()
-            except BaseException:
-                self.close()
-                raise
+            else:
+                self._check_equal_rows()
+        except BaseException:
+            self.close()
+            raise
 
     def _make_context(self, sessions: int) -> None:
         own_kernels.use(self.kernels)  # which operations a context has room for depends on it
@@ -137,8 +134,7 @@ class LlamaTarget:
             self.path,
             n_ctx=self._cells,
             threads=self.threads,
-            sequences=sessions + (0 if self._apart else MAX_BRANCHES),
-            apart=self._apart,
+            sequences=sessions + MAX_BRANCHES,
             rows=MAX_ROWS,
             n_batch=N_BATCH,
             flash_attention=self.flash_attention,
@@ -215,6 +211,8 @@ class LlamaTarget:
             self.flash_attention = before
             self._make_context(self.caps.sessions)
             raise
+        if not self.exact_rows:
+            self._check_equal_rows()
 
     def sibling(self, *, n_ctx: int, flash_attention: bool | None) -> LlamaTarget:
         """The same weights with a cache of its own. To be closed before this one. Raises ModelError."""
@@ -233,6 +231,10 @@ class LlamaTarget:
     def copy(self) -> LlamaTarget:
         """The same model once more, its weights read into memory of their own. Raises ModelError."""
         return LlamaTarget(self.path, n_ctx=self.caps.n_ctx, mmap=False, **self.settings)
+
+    def without_kernels(self) -> LlamaTarget:
+        """The same model once more, with llama.cpp's kernels. Raises ModelError."""
+        return LlamaTarget(self.path, n_ctx=self.caps.n_ctx, **{**self.settings, "kernels": False})
 
     def scores(self) -> int:
         """Bytes that attention without flash attention takes besides: what all rows of a pass over a prompt
@@ -271,7 +273,6 @@ class LlamaTarget:
         if want.layers:
             raise ModelError(f"{self.path}: llama.cpp does not show the hidden states of its layers")
         began = perf_counter()
-        self.cache.close_ranks()
         reads = [tree if isinstance(tree, int) else session.unread for session, tree in batch]
         if sum(reads) > CHUNK or (self.exact_rows and any(reads)):
             # In passes of their own: more than fits, or of another shape.
@@ -293,8 +294,7 @@ class LlamaTarget:
         self._batch.clear()
         places: dict[int, tuple[int, int, int]] = {}  # of outputs: from, to, and the first one's row
         try:
-            for at in sorted(range(len(batch)), key=lambda at: batch[at][0].slot.sequence):  # see Cache
-                session, tree = batch[at]
+            for at, (session, tree) in enumerate(batch):
                 start, first = self._batch.outputs, 0
                 if isinstance(tree, int):
                     session.plan_reading(tree, self._batch)
@@ -335,6 +335,22 @@ class LlamaTarget:
             session.read(part)
         if n:
             slot.prompt = end if is_whole else 0
+
+    def _check_equal_rows(self) -> None:
+        """Rows are equal where the kernels compute all that a pass computes from several rows at once, as a
+        pass over this model shows."""
+        self.caps = replace(self.caps, exact=False, equal_rows=False)
+        elsewhere = self.gpu_layers > 0 or self.flash_attention is False
+        if not self.kernels or elsewhere or self.caps.rollback != "free":
+            return
+        own_kernels.watch()
+        session = self.open()
+        session.extend([0] * min(2, self.caps.n_ctx))
+        self.forward([(session, EMPTY)], Want())
+        session.close()
+        self.forget()
+        equal = not own_kernels.foreign()
+        self.caps = replace(self.caps, exact=equal, equal_rows=equal)
 
     def _check_exact(self) -> None:
         """Every pass has the same shape now, and llama.cpp chooses kernels by shape; what is left to see is

@@ -31,9 +31,12 @@ class State:
     worst: float
     noise: float
     spread: float
+    equal_rows: bool = False  # the target's (Caps): then nothing may move at all
 
     @property
     def limit(self) -> float:
+        if self.equal_rows:
+            return 0.0
         return min(max(DRIFT * self.noise, ROUNDING * self.spread), PLAUSIBLE * self.spread)
 
     @property
@@ -67,7 +70,8 @@ def check_state(
         walked, row = walk(target, texts[i % len(texts)], budget, random)
         again = afresh(target, walked)
         tokens += len(walked)
-        one = State(sequences, tokens, apart(row, again), noise, float(again.std()))
+        equal = target.caps.equal_rows
+        one = State(sequences, tokens, apart(row, again), noise, float(again.std()), equal)
         # The one nearest to its own limit, or beyond it; not max(), which passes over a NaN.
         if found is None or not (one.share <= found.share or np.isnan(found.share)):
             found = one

@@ -4,7 +4,6 @@
 // its rows sees, in the order in which they were written: a sequence's own text in its order, whatever else is in
 // the cache. So a row's numbers depend on its text alone (attention.h).
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -32,12 +31,14 @@ int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 // A call's shapes. A row is one token of one stream.
 struct Call {
     const Tensor *op, *q, *k, *v, *mask, *sinks;
+    const Tensor *kept;  // K as it lies in the cache: of one in F32, llama.cpp gives a copy in F16
     int64_t tokens, heads, kv_heads, cells, streams, rows;
     int group, tile_rows, key_width, value_width;
     float scale, max_bias, cap;
 
     explicit Call(const Tensor *o)
-        : op(o), q(o->src[0]), k(o->src[1]), v(o->src[2]), mask(o->src[3]), sinks(o->src[4]), tokens(q->ne[1]),
+        : op(o), q(o->src[0]), k(o->src[1]), v(o->src[2]), mask(o->src[3]), sinks(o->src[4]),
+          kept(k->op == ggml::CPY && k->src[0] ? k->src[0] : k), tokens(q->ne[1]),
           heads(q->ne[2]), kv_heads(k->ne[2]), cells(k->ne[1]), streams(q->ne[3]), rows(tokens * streams),
           group(int(heads / kv_heads)), tile_rows(std::max(1, std::min(TILE_ROWS, TILE_QUERIES / group))),
           key_width(int(padded(k->ne[0], ROUND_K))), value_width(int(padded(v->ne[0], SLICE))) {
@@ -68,13 +69,27 @@ struct Call {
 // When the cells of a cache were written last, and what a pass sees of them: the same in every layer.
 struct Cache {
     std::vector<int64_t> stamps, last;  // of each cell; the cells of the last write
-    int64_t clock = 0, changes = 0;
+    int64_t clock = 0;
 
-    // The masks that the lists below were made of.
-    std::vector<uint16_t> masks;
-    int64_t seen_changes = -1, tokens = 0, streams = 0, cells = 0, first_cell = 0;
+    // A pass writes the tensors of all layers in one order: one that is not the next begins another pass.
+    std::vector<const void *> order;
+    size_t next = 0;
+    int64_t pass = 0;  // 0: nothing was written yet
+
+    void follow(const void *tensor) {
+        if (next > 0 && next < order.size() && order[next] == tensor) { next++; return; }
+        pass++;
+        const bool known = std::find(order.begin(), order.end(), tensor) != order.end();
+        if (known && order[0] == tensor) { next = 1; return; }
+        if (known || next < order.size()) order.clear();  // not the order that was learned
+        order.push_back(tensor);
+        next = order.size();
+    }
+
+    // What the lists below were made of.
+    int64_t of_pass = 0, tokens = 0, streams = 0, cells = 0, first_cell = 0;
     int tile_rows = 0;
-    std::atomic<bool> changed{false};
+    const void *mask = nullptr;
 
     std::vector<uint64_t> visible;        // [rows][words]
     std::vector<int64_t> tiles;           // first row of each, and the end
@@ -144,7 +159,7 @@ void list(const Call &c, const Cache &x, int64_t tile, std::vector<int32_t> &out
         for (int64_t row = first; row < end; row++) bits |= x.visible[size_t(row * n + i)];
         for (; bits; bits &= bits - 1) out.push_back(int32_t(64 * i + __builtin_ctzll(bits)));
     }
-    const int64_t base = x.first_cell + first / c.tokens * int64_t(c.k->nb[3] / c.k->nb[1]);
+    const int64_t base = x.first_cell + first / c.tokens * int64_t(c.kept->nb[3] / c.kept->nb[1]);
     if (base + c.cells > int64_t(x.stamps.size())) return;
     const int64_t *stamp = x.stamps.data() + base;
     const auto earlier = [stamp](int32_t a, int32_t b) { return stamp[a] < stamp[b] || (stamp[a] == stamp[b] && a < b); };
@@ -167,33 +182,23 @@ bool bias(const Path &path, const Call &c, int64_t row, const std::vector<int32_
     return any;
 }
 
-// Make what this pass sees known, once for all of its layers: by whether the masks are those of before.
+// Make what this pass sees known, once for all of its layers.
 void look(const Path &path, const ComputeParams &p, const Call &c, Cache &x, bool few) {
-    const Tensor *root = root_of(c.k);
-    const int64_t first_cell = (static_cast<const char *>(c.k->data) - static_cast<const char *>(root->data)) / int64_t(c.k->nb[1]);
+    const Tensor *root = root_of(c.kept);
+    const int64_t first_cell = (static_cast<const char *>(c.kept->data) - static_cast<const char *>(root->data)) / int64_t(c.kept->nb[1]);
     const int64_t n = words(c.cells);
-    const bool same = x.seen_changes == x.changes && x.tokens == c.tokens && x.streams == c.streams &&
-                      x.cells == c.cells && x.first_cell == first_cell && x.tile_rows == c.tile_rows &&
-                      x.lists.empty() != few && x.masks.size() == (c.mask ? size_t(c.rows * c.cells) : 0);
-    if (same) {
-        for (int64_t row = p.ith; c.mask && row < c.rows; row += p.nth)
-            if (memcmp(&x.masks[size_t(row * c.cells)], c.mask_of(row), size_t(c.cells) * 2)) x.changed = true;
-        calls.barrier(p.threadpool);
-        if (!x.changed) return;
-    }
-    calls.barrier(p.threadpool);  // all have seen that something changed
+    const void *mask = c.mask ? c.mask->data : nullptr;
+    if (x.pass && x.of_pass == x.pass && x.mask == mask && x.tokens == c.tokens && x.streams == c.streams &&
+        x.cells == c.cells && x.first_cell == first_cell && x.tile_rows == c.tile_rows)
+        return;
+    calls.barrier(p.threadpool);  // all threads have seen that it is another one
     if (p.ith == 0) {
-        x.masks.resize(c.mask ? size_t(c.rows * c.cells) : 0);
         x.visible.resize(size_t(c.rows * n));
-        x.seen_changes = x.changes, x.tokens = c.tokens, x.streams = c.streams, x.cells = c.cells;
+        x.of_pass = x.pass, x.mask = mask, x.tokens = c.tokens, x.streams = c.streams, x.cells = c.cells;
         x.first_cell = first_cell, x.tile_rows = c.tile_rows;
-        x.changed = false;
     }
     calls.barrier(p.threadpool);
-    for (int64_t row = p.ith; row < c.rows; row += p.nth) {
-        if (c.mask) memcpy(&x.masks[size_t(row * c.cells)], c.mask_of(row), size_t(c.cells) * 2);
-        see(c, row, &x.visible[size_t(row * n)]);
-    }
+    for (int64_t row = p.ith; row < c.rows; row += p.nth) see(c, row, &x.visible[size_t(row * n)]);
     calls.barrier(p.threadpool);
     if (p.ith == 0) {
         divide(c, x);
@@ -236,6 +241,8 @@ void give(const Call &c, int64_t row, int64_t head, int start, const float *sums
 
 // Many tiles: each head of one is a piece of work.
 void by_tiles(const Path &path, const ComputeParams &p, const Call &c, const Cache &x, float *buffer) {
+    if (p.ith == 0) calls.chunk_set(p.threadpool, p.nth);
+    calls.barrier(p.threadpool);
     const int most = c.tile_rows * c.group;
     const int64_t stride = c.stride();
     float *queries = buffer, *scores = queries + most * c.key_width, *out = scores + most * stride;
@@ -360,9 +367,8 @@ size_t attention_work(int threads, const Tensor *op) {
 
 void attention(const Path &path, const ComputeParams &p, Tensor *op) {
     const Call c(op);
-    Cache &x = cache_of(root_of(c.k));
+    Cache &x = cache_of(root_of(c.kept));
     const bool few = few_rows(c);
-    if (p.ith == 0) calls.chunk_set(p.threadpool, p.nth);
     look(path, p, c, x, few);
     auto *buffer = reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(p.wdata) + 63) / 64 * 64);
     // A row gets the same bits from both.
@@ -386,11 +392,11 @@ void note_written(const Tensor *op) {
         if (ids->type == ggml::I64) { memcpy(&written[size_t(i)], at, 8); written[size_t(i)] += base; }
     }
     if (int64_t(x.stamps.size()) != rows) { x.stamps.assign(size_t(rows), 0); x.last.clear(); }
+    x.follow(root->data);
     if (written == x.last) return;  // of another layer, or once more: nothing has changed its place
     for (int64_t cell : written)
         if (cell >= 0 && cell < rows) x.stamps[size_t(cell)] = ++x.clock;
     x.last.swap(written);
-    x.changes++;
 }
 
 }  // namespace paceline

@@ -25,6 +25,40 @@ template <class S, class T> struct Layout {
 // The low bits of a code stand in the first plane that there is, the high ones in the second.
 template <class T> constexpr int high_bit() { return T::planes & NIBBLES ? 4 : 2; }
 
+// 32 codes of a row into the planes of a tile: four neighbouring bytes in each vector.
+template <class S, class T> inline void pack_part(uint8_t *to, const uint8_t *q) {
+    using Y = Layout<S, T>;
+    constexpr int V = 4 * S::L;
+    uint8_t bytes[32];
+    const auto put = [&](int vectors) {
+        for (int g = 0; g < vectors; g++, to += V) memcpy(to, bytes + 4 * g, 4);
+    };
+    if (Y::whole) { memcpy(bytes, q, 32); put(8); }
+    if (Y::nibbles) {
+        for (int i = 0; i < 16; i++) bytes[i] = uint8_t((q[i] & 15) | q[i + 16] << 4);
+        put(4);
+    }
+    if (Y::crumbs) {
+        constexpr int low = Y::nibbles ? 4 : 0;
+        uint64_t eight, all = 0;
+        for (int e = 0; e < 4; e++) {
+            memcpy(&eight, q + 8 * e, 8);
+            all |= (eight >> low & 0x0303030303030303u) << (2 * e);
+        }
+        memcpy(bytes, &all, 8);
+        put(2);
+    }
+    if (Y::bits) {
+        uint32_t four, all = 0;
+        for (int g = 0; g < 8; g++) {
+            memcpy(&four, q + 4 * g, 4);
+            all |= (four >> high_bit<T>() & 0x01010101u) << g;
+        }
+        memcpy(bytes, &all, 4);
+        put(1);
+    }
+}
+
 template <class S, class T> void pack(uint8_t *out, const uint8_t *const *rows, int64_t blocks) {
     using Y = Layout<S, T>;
     constexpr int L = S::L;
@@ -41,20 +75,7 @@ template <class S, class T> void pack(uint8_t *out, const uint8_t *const *rows, 
                 out[Y::scales + j * L + r] = uint8_t(c.s[j]);
                 if (T::offset == SUBTRACTED) out[Y::mins + j * L + r] = c.t[j];
             }
-            for (int i = 0; i < T::block; i++) {
-                uint8_t *plane = out + Y::codes + i / 32 * Y::part;
-                const int g = i % 32 / 4, at = 4 * r + i % 4;
-                const uint8_t q = c.q[i];
-                if (Y::whole) plane[4 * L * g + at] = q;
-                if (Y::nibbles) plane[4 * L * (g % 4) + at] |= uint8_t((q & 15) << (g / 4 * 4));
-                plane += Y::nibbles;
-                if (Y::crumbs) {
-                    const int two = Y::nibbles ? q >> 4 : q & 3;
-                    plane[4 * L * (g % 2) + at] |= uint8_t(two << (g / 2 * 2));
-                }
-                plane += Y::crumbs;
-                if (Y::bits) plane[at] |= uint8_t((q >> high_bit<T>() & 1) << g);
-            }
+            for (int j = 0; j < Y::parts; j++) pack_part<S, T>(out + Y::codes + j * Y::part + 4 * r, c.q + 32 * j);
         }
     }
 }
@@ -215,11 +236,14 @@ void product(const uint8_t *tile, const void *const *columns, int64_t blocks, fl
 // product need not wait for the one before.
 template <class S, class W> void pack_floats(uint8_t *out, const uint8_t *const *rows, int64_t n) {
     constexpr int R = S::L * S::WIDE;
-    for (int64_t k = 0; k < n; k++)
-        for (int r = 0; r < R; r++, out += W::bytes) {
-            if (rows[r]) memcpy(out, rows[r] + k * W::bytes, W::bytes);
-            else memset(out, 0, W::bytes);
-        }
+    constexpr int64_t NEAR = 64;  // columns, which rows write to in turns
+    for (int64_t k = 0; k < n; k += NEAR)
+        for (int r = 0; r < R; r++)
+            for (int64_t i = k; i < n && i < k + NEAR; i++) {
+                uint8_t *to = out + (i * R + r) * W::bytes;
+                if (rows[r]) memcpy(to, rows[r] + i * W::bytes, W::bytes);
+                else memset(to, 0, W::bytes);
+            }
 }
 
 template <class S, class W> inline typename S::F weights(const uint8_t *p) {

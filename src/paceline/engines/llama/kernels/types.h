@@ -28,6 +28,15 @@ inline uint32_t u32(const uint8_t *p) { uint32_t x; memcpy(&x, p, 4); return x; 
 inline void nibbles(const uint8_t *p, uint8_t *q) {
     for (int i = 0; i < 16; i++) { q[i] = p[i] & 15; q[i + 16] = p[i] >> 4; }
 }
+inline void fifth_bits(uint32_t bits, uint8_t *q) {
+    for (int i = 0; i < 4; i++) {  // eight bits to the fifth ones of eight bytes
+        uint64_t eight, x = (bits >> (8 * i) & 255) * 0x0101010101010101u & 0x8040201008040201u;
+        x = ((x + 0x00406070787C7E7Fu) & 0x8080808080808080u) >> 3;
+        memcpy(&eight, q + 8 * i, 8);
+        eight |= x;
+        memcpy(q + 8 * i, &eight, 8);
+    }
+}
 
 // The usual: 32 weights with one scale.
 struct Plain {
@@ -50,7 +59,7 @@ struct Q5_0 : Plain {
     static constexpr int type = 6, bytes = 22, planes = NIBBLES | BITS, top = 31, bias = 16;
     static void read(const uint8_t *p, Codes &o) {
         o.d = u16(p); nibbles(p + 6, o.q);
-        for (int i = 0; i < 32; i++) o.q[i] |= (u32(p + 2) >> i & 1) << 4;
+        fifth_bits(u32(p + 2), o.q);
     }
 };
 struct Q5_1 : Plain {
@@ -58,7 +67,7 @@ struct Q5_1 : Plain {
     static constexpr Offset offset = ADDED;
     static void read(const uint8_t *p, Codes &o) {
         o.d = u16(p); o.m = u16(p + 2); nibbles(p + 8, o.q);
-        for (int i = 0; i < 32; i++) o.q[i] |= (u32(p + 4) >> i & 1) << 4;
+        fifth_bits(u32(p + 4), o.q);
     }
 };
 struct Q8_0 : Plain {
@@ -92,7 +101,8 @@ struct Q2_K : Super {
     static void read(const uint8_t *p, Codes &o) {
         o.d = u16(p + 80); o.m = u16(p + 82);
         for (int j = 0; j < 16; j++) { o.s[j] = p[j] & 15; o.t[j] = p[j] >> 4; }
-        for (int i = 0; i < 256; i++) o.q[i] = p[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+        for (int n = 0; n < 8; n++)
+            for (int i = 0; i < 32; i++) o.q[32 * n + i] = p[16 + n / 4 * 32 + i] >> (n % 4 * 2) & 3;
     }
 };
 struct Q3_K : Super {
@@ -103,8 +113,9 @@ struct Q3_K : Super {
         const uint8_t *s = p + 96;
         for (int j = 0; j < 16; j++)
             o.s[j] = int8_t(((j < 8 ? s[j] & 15 : s[j - 8] >> 4) | (s[8 + j % 4] >> (j / 4 * 2) & 3) << 4) - 32);
-        for (int i = 0; i < 256; i++)
-            o.q[i] = (p[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3) | (p[i % 32] >> (i / 32) & 1) << 2;
+        for (int n = 0; n < 8; n++)
+            for (int i = 0; i < 32; i++)
+                o.q[32 * n + i] = (p[32 + n / 4 * 32 + i] >> (n % 4 * 2) & 3) | (p[i] >> n & 1) << 2;
     }
 };
 inline void scales_6_bits(const uint8_t *z, Codes &o) {
@@ -119,7 +130,8 @@ struct Q4_K : Super {
     static constexpr Offset offset = SUBTRACTED;
     static void read(const uint8_t *p, Codes &o) {
         o.d = u16(p); o.m = u16(p + 2); scales_6_bits(p + 4, o);
-        for (int i = 0; i < 256; i++) o.q[i] = p[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15;
+        for (int n = 0; n < 8; n++)
+            for (int i = 0; i < 32; i++) o.q[32 * n + i] = p[16 + n / 2 * 32 + i] >> (n % 2 * 4) & 15;
     }
 };
 struct Q5_K : Super {
@@ -128,8 +140,9 @@ struct Q5_K : Super {
     static constexpr Offset offset = SUBTRACTED;
     static void read(const uint8_t *p, Codes &o) {
         o.d = u16(p); o.m = u16(p + 2); scales_6_bits(p + 4, o);
-        for (int i = 0; i < 256; i++)
-            o.q[i] = (p[48 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15) | (p[16 + i % 32] >> (i / 32) & 1) << 4;
+        for (int n = 0; n < 8; n++)
+            for (int i = 0; i < 32; i++)
+                o.q[32 * n + i] = (p[48 + n / 2 * 32 + i] >> (n % 2 * 4) & 15) | (p[16 + i] >> n & 1) << 4;
     }
 };
 struct Q6_K : Super {
@@ -137,9 +150,10 @@ struct Q6_K : Super {
     static constexpr Scales scales = PARTS_16;
     static void read(const uint8_t *p, Codes &o) {
         o.d = u16(p + 208); memcpy(o.s, p + 192, 16);
-        for (int i = 0; i < 256; i++) {
-            const int n = i / 128, l = i % 32, part = i % 128 / 32;
-            o.q[i] = (p[64 * n + part % 2 * 32 + l] >> (part / 2 * 4) & 15) | (p[128 + 32 * n + l] >> (2 * part) & 3) << 4;
+        for (int n = 0; n < 8; n++) {
+            const uint8_t *low = p + n / 4 * 64 + n % 2 * 32, *high = p + 128 + n / 4 * 32;
+            for (int i = 0; i < 32; i++)
+                o.q[32 * n + i] = (low[i] >> (n % 4 / 2 * 4) & 15) | (high[i] >> (n % 4 * 2) & 3) << 4;
         }
     }
 };

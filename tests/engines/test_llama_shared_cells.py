@@ -1,0 +1,118 @@
+"""Sessions of llama.cpp share one pool of cells: the same texts as alone, prefixes found wherever they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import paceline
+from paceline import zoo
+from paceline.core.ports import Want
+from paceline.core.tree import EMPTY, chain
+from paceline.engines.llama.session import LlamaSession
+from paceline.engines.llama.target import LlamaTarget
+from paceline.llm import LLM
+from paceline.zoo.quantize import quantize
+
+PROMPTS = [
+    "def add(a, b):\n",
+    "class Stack:\n    def push(self",
+    "import os\n",
+    '{"name": "',
+    "for i in range(10",
+]
+HEADER, LONG = list(range(50, 60)), list(range(100, 180))
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In F32, where what is decoded together rounds as it does alone, with llama.cpp's kernels too."""
+    out = tmp_path_factory.mktemp("shared") / "target-F32.gguf"
+    quantize(zoo.target_path(), out, "F32")
+    return out
+
+
+@pytest.fixture(scope="module")
+def llm(exact: Path) -> Iterator[LLM]:
+    with paceline.load(
+        exact, zoo.draft_path(), sessions=3, n_ctx=256, threads=1, policy="fixed", width=3, p_split=0.05
+    ) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def target(exact: Path) -> Iterator[LlamaTarget]:
+    opened = LlamaTarget(exact, n_ctx=256, sessions=3)
+    yield opened
+    opened.close()
+
+
+def read(target: LlamaTarget, tokens: list[int]) -> tuple[LlamaSession, int]:
+    """A session that has prefilled them, and how many of them were in the cache already."""
+    session = target.open()
+    session.extend(tokens)
+    cached = len(tokens) - 1 - session.unread
+    target.forward([(session, session.unread)], Want())
+    return session, cached
+
+
+def test_many_at_once_with_trees_say_what_each_says_alone(llm: LLM, exact: Path) -> None:
+    with paceline.load(exact, drafters="none", n_ctx=256, threads=1) as plain:
+        alone = [plain.generate(prompt, max_tokens=40).text for prompt in PROMPTS]
+    together = llm.generate(PROMPTS, max_tokens=40)
+    assert [one.text for one in together] == alone
+    assert sum(one.stats.accepted for one in together) > 0
+
+
+def test_a_text_that_goes_on_finds_its_beginning(llm: LLM) -> None:
+    llm.target.forget()
+    first = llm.generate(PROMPTS[1], max_tokens=30)
+    tokens = [*llm.tokens(PROMPTS[1]), *first.tokens]
+    with llm.stream(tokens, max_tokens=4) as stream:
+        next(stream)
+        assert stream._request.n_cached >= len(tokens) - 2
+
+
+def test_what_shares_a_header_takes_it_along_and_leaves_the_long_text_where_it_is(
+    target: LlamaTarget,
+) -> None:
+    long_text, cached = read(target, [*HEADER, *LONG, 1])
+    long_text.close()
+    assert cached == 0
+    short, cached = read(target, [*HEADER, 7, 8, 9, 1])
+    short.close()
+    assert cached == len(HEADER)
+    again, cached = read(target, [*HEADER, *LONG, 2, 3])
+    again.close()
+    assert cached == len(HEADER) + len(LONG)
+
+
+def test_a_prefix_is_shared_with_a_session_in_use_whatever_becomes_of_that(target: LlamaTarget) -> None:
+    first, _ = read(target, [*HEADER, *LONG, 1])
+    (out,) = target.forward([(first, EMPTY)], Want())
+    said = out.logits(0).copy()
+    target.forward([(first, chain([4, 5, 6], "test"))], Want())  # drafted cells are not part of it
+    second, cached = read(target, [*HEADER, *LONG, 1])
+    assert cached == len(HEADER) + len(LONG)
+    first.keep((0,), 9)
+    first.close()
+    target.forget()
+    third, cached = read(target, [*HEADER, 3, 4])
+    assert cached == len(HEADER)
+    (out,) = target.forward([(second, EMPTY)], Want())
+    assert (out.logits(0) == said).all()
+    third.close()
+    second.close()
+
+
+def test_cells_are_enough_for_all_sessions_at_their_longest(exact: Path) -> None:
+    target = LlamaTarget(exact, n_ctx=64, sessions=3)
+    try:
+        sessions = [read(target, [*HEADER, *range(100 + at, 153 + at)])[0] for at in range(3)]
+        target.forward([(session, EMPTY) for session in sessions], Want())
+        for session in sessions:
+            session.close()
+    finally:
+        target.close()
