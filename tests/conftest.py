@@ -15,14 +15,15 @@ from gguf_files import write_llama
 from paceline import zoo
 from paceline.core.errors import KernelError
 from paceline.engines.engine import KernelStatus
+from paceline.engines.llama import kernels
 from paceline.engines.llama.kernels.build import library, recipe_for
 from paceline.lab import provenance  # noqa: F401  # first: it tells the machine's own cores, patched or not
 from paceline.machine.costs import Effort
 from paceline.zoo.inflate import write_plain
 from paceline.zoo.layout import layout_of
 
-# Where a test asks llama.cpp for several threads, they wait for each other without spinning: on a busy machine a
-# pass of a tiny model would take a hundred times as long. OpenMP reads it when it is loaded.
+# llama.cpp's threads wait for each other without spinning: on a busy machine, spinning makes a pass of a tiny
+# model take ten times as long. OpenMP reads it when it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 settings.register_profile("paceline", deadline=None)  # a busy machine is no fault
@@ -53,11 +54,12 @@ def one_thread_a_worker() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_kernels() -> None:
-    """Kernels are in the user's cache before a test starts: no program that a test starts compiles any."""
+    """Kernels are in the user's cache before a test starts: no program that a test starts compiles any. They
+    are entered before any test loads a model without them: llama.cpp asks once what there is."""
     with pytest.MonkeyPatch.context() as patch, suppress(KernelError):
         patch.delenv("PACELINE_HOME", raising=False)
         with library(recipe_for()):
-            pass
+            kernels.enter()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A thousand requests on one model, up to eight in a pass: each gets the text that it gets alone and plainly."""
+"""A thousand requests on one model, up to eight in a pass: each gets its text, as alone and plainly."""
 
 from __future__ import annotations
 
@@ -63,10 +63,9 @@ def asks() -> list[Ask]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def entered() -> Iterator[None]:
+def entered() -> None:
     if not kernels.enter().path:
         pytest.skip(kernels.enter().reason)
-    yield
 
 
 def plain_texts(models: Path, todo: list[Ask]) -> list[list[int]]:

@@ -1,9 +1,10 @@
 """What every engine must do. Runs over the toy, over llama.cpp with a tiny random model, and over both as
 they are seen in another vocabulary.
 
-The toy is exact, and so are kernels of our own. llama.cpp computes several rows with other kernels than one, so
-its logits move in the last bits with the shape of the batch (cache and attention are F32 here: F16 rounds such bits up to visible ones).
-A cell that is left over, missing or misplaced moves them a thousand times further, as the last test shows.
+The toy is exact, and so are kernels of our own. llama.cpp computes several rows with other kernels than one,
+so its logits move in the last bits with the shape of the batch (cache and attention are F32 here: F16 rounds
+such bits up to visible ones). A cell that is left over, missing or misplaced moves them a thousand times
+further, as the last test shows.
 """
 
 from __future__ import annotations

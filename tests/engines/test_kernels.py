@@ -127,7 +127,7 @@ def test_a_model_switches_them_before_it_is_loaded_and_before_each_pass(
 ) -> None:
     path = models / "target.gguf"
     with paceline.load(path, drafters="none", n_ctx=64) as llm:
-        assert told == [True, True]  # for its context, too
+        assert told == [True, True, True]  # for its context, too, and the pass that shows who computes
         assert llm.target.settings["kernels"] is True
         assert llm.target.identity()["kernels"] == "avx9"
         llm.generate([1, 2, 3], max_tokens=2)
@@ -160,7 +160,7 @@ def test_a_model_that_fills_the_memory_is_run_without_and_told(
             assert target.identity()["kernels"] == ("avx9" if uses else "")
         said = capsys.readouterr().err
         assert ("runs with llama.cpp's kernels" in said) is not uses
-    assert told == [True, True, False, False]
+    assert told == [True, True, True, False, False]
 
 
 @pytest.mark.parametrize("said", ["on", "", "avx2"])
@@ -207,6 +207,19 @@ def test_the_real_library_enters_by_the_best_path_of_this_processor() -> None:
             [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False
         )
         assert done.stdout == f"{path}\n"
+
+
+@has_compiler
+def test_after_a_model_was_loaded_without_them_they_do_not_enter(models: Path) -> None:
+    """ggml lists where weights may lie once, at the first load."""
+    code = (
+        "import sys; from pathlib import Path; from paceline.engines.llama import LlamaTarget, kernels; "
+        "LlamaTarget(Path(sys.argv[1]), n_ctx=64, kernels=False).close(); status = kernels.enter(); "
+        "target = LlamaTarget(Path(sys.argv[1]), n_ctx=64); print(status.path, status.reason, target.caps.exact)"
+    )
+    program = [sys.executable, "-c", code, str(models / "target.gguf")]
+    done = subprocess.run(program, capture_output=True, text=True, env=environment(), check=False)
+    assert done.stdout == " a model was loaded without them before False\n", done.stderr
 
 
 @has_compiler

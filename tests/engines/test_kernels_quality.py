@@ -1,4 +1,4 @@
-"""What kernels of our own make of quantised weights is no worse than what llama.cpp's kernels make of them."""
+"""Kernels of our own are as close to what quantised weights stand for as llama.cpp's kernels are."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ const char *find_calls(void *library) {
         find(c.cpu_buffer_type, "ggml_backend_cpu_buffer_type") &&
         find(c.alloc_buffer, "ggml_backend_buft_alloc_buffer") && find(c.is_host, "ggml_backend_buft_is_host") &&
         find(c.cpu_reg, "ggml_backend_cpu_reg") && find(c.reg_device, "ggml_backend_reg_dev_get") &&
+        find(c.proc_address, "ggml_backend_reg_get_proc_address") &&
         find(c.barrier, "ggml_barrier") && find(c.chunk_set, "ggml_threadpool_chunk_set") &&
         find(c.chunk_add, "ggml_threadpool_chunk_add") && find(c.type_traits, "ggml_get_type_traits") &&
         find(c.init, "ggml_init") && find(c.free_context, "ggml_free") &&

@@ -207,6 +207,17 @@ bool known_product() {
     return right;
 }
 
+// Whether weights are offered to the type: ggml makes its list of such once, when the first model is loaded.
+bool is_offered() {
+    using Types = BufferType **(*)(ggml::Device *);
+    void *reg = calls.cpu_reg();
+    const auto offered = reinterpret_cast<Types>(calls.proc_address(reg, "ggml_backend_dev_get_extra_bufts"));
+    if (!offered) return false;
+    BufferType **types = offered(calls.reg_device(reg, 0));
+    while (types && *types && *types != buffer_type()) types++;
+    return types && *types;
+}
+
 const char *try_enter(const char *name, void *library) {
     const auto found = paths();
     if (found.empty()) return "there are no kernels for this processor";
@@ -221,10 +232,12 @@ const char *try_enter(const char *name, void *library) {
     used = true;
     auto &types = calls.extra_buffer_types();
     types.insert(types.begin(), buffer_type());
-    if (known_product()) return "";
-    used = false;
-    types.erase(types.begin());
-    return "a known product came out wrong";
+    const char *refused = !is_offered() ? "a model was loaded without them before" : known_product() ? "" : "a known product came out wrong";
+    if (*refused) {
+        used = false;
+        types.erase(types.begin());
+    }
+    return refused;
 }
 
 }  // namespace

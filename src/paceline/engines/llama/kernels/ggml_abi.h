@@ -122,6 +122,7 @@ struct Calls {
     bool (*is_host)(BufferType *);
     void *(*cpu_reg)();
     Device *(*reg_device)(void *, size_t);
+    void *(*proc_address)(void *, const char *);
     void (*barrier)(ThreadPool *);
     void (*chunk_set)(ThreadPool *, int);
     int (*chunk_add)(ThreadPool *, int);
