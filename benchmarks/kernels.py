@@ -89,7 +89,7 @@ def measure(path: Path, depths: Sequence[int], threads: int) -> tuple[Reading, R
     with ExitStack() as stack:
         both = []
         for kernels in (True, False):
-            target = LlamaTarget(path, n_ctx=max(depths) + 64, threads=threads, kernels=kernels)
+            target = LlamaTarget(path, n_ctx=max(*depths, PROMPT) + 64, threads=threads, kernels=kernels)
             both.append(Reading(stack.enter_context(closing(target))))
         ours, theirs = both
         for _ in range(3):

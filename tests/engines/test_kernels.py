@@ -215,7 +215,8 @@ def test_after_a_model_was_loaded_without_them_they_do_not_enter(models: Path) -
     code = (
         "import sys; from pathlib import Path; from paceline.engines.llama import LlamaTarget, kernels; "
         "LlamaTarget(Path(sys.argv[1]), n_ctx=64, kernels=False).close(); status = kernels.enter(); "
-        "target = LlamaTarget(Path(sys.argv[1]), n_ctx=64); print(status.path, status.reason, target.caps.exact)"
+        "target = LlamaTarget(Path(sys.argv[1]), n_ctx=64); "
+        "print(status.path, status.reason, target.caps.exact)"
     )
     program = [sys.executable, "-c", code, str(models / "target.gguf")]
     done = subprocess.run(program, capture_output=True, text=True, env=environment(), check=False)

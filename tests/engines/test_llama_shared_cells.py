@@ -1,4 +1,4 @@
-"""Sessions of llama.cpp share one pool of cells: the same texts as alone, prefixes found wherever they lie."""
+"""Sessions of llama.cpp share one pool of cells: texts are those of each alone; prefixes are found."""
 
 from __future__ import annotations
 
