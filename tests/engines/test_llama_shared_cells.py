@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import paceline
+from architectures import write_gemma2
 from paceline import zoo
 from paceline.core.ports import Want
 from paceline.core.tree import EMPTY, chain
@@ -116,3 +117,56 @@ def test_cells_are_enough_for_all_sessions_at_their_longest(exact: Path) -> None
             session.close()
     finally:
         target.close()
+
+
+def fresh_row(path: Path, tokens: list[int]) -> list[float]:
+    target = LlamaTarget(path, n_ctx=256, threads=1)
+    try:
+        session, _ = read(target, tokens)
+        (out,) = target.forward([(session, EMPTY)], Want())
+        return list(out.logits(0))
+    finally:
+        target.close()
+
+
+def test_a_prefix_is_taken_whole_so_that_its_cells_are_in_the_order_of_the_text(exact: Path) -> None:
+    """Two that begin alike are computed together; a third one begins as both do, and goes on as the first."""
+    target = LlamaTarget(exact, n_ctx=256, sessions=3)
+    try:
+        first, second = target.open(), target.open()
+        first.extend([*HEADER, *LONG, 1])
+        second.extend([*HEADER, 7, 8, 1])
+        target.forward([(first, first.unread), (second, second.unread)], Want())
+        second.close()
+        third, cached = read(target, [*HEADER, *LONG, 5, 6])
+        assert cached == len(HEADER) + len(LONG)
+        (out,) = target.forward([(third, EMPTY)], Want())
+        row = list(out.logits(0))
+        first.close()
+        third.close()
+    finally:
+        target.close()
+    if target.caps.equal_rows:
+        assert row == fresh_row(exact, [*HEADER, *LONG, 5, 6])
+
+
+def test_cells_that_a_window_left_behind_and_others_took_are_computed_again(tmp_path: Path) -> None:
+    path = write_gemma2(tmp_path / "windowed.gguf")
+    target = LlamaTarget(path, n_ctx=64, sessions=2)
+    try:
+        begin = [3 + at % 90 for at in range(60)]
+        first, _ = read(target, begin)
+        second, _ = read(target, [5, 6, 7])
+        second.close()
+        for at in range(6):  # as many cells as there are, several times over
+            other, _ = read(target, [9 + at, *(4 + (at + i) % 80 for i in range(58))])
+            other.close()
+        first.close()
+        again, cached = read(target, [*begin[:30], 8])
+        assert cached in (0, 30)
+        (out,) = target.forward([(again, EMPTY)], Want())
+        row = list(out.logits(0))
+        again.close()
+    finally:
+        target.close()
+    assert row == pytest.approx(fresh_row(path, [*begin[:30], 8]), abs=1e-3)

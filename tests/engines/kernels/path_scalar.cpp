@@ -46,6 +46,7 @@ struct Scalar {
     static F round(F a) { return each([&](int i) { return nearbyintf(a.x[i]); }); }
     static F power_of_two(F n) { return each([&](int i) { return ldexpf(1.0f, int(n.x[i])); }); }
     static F without_below(F a, float limit, F b) { return each([&](int i) { return a.x[i] <= limit ? 0.0f : b.x[i]; }); }
+    static F hidden_below(F a, float limit, F b) { return each([&](int i) { return a.x[i] <= limit ? -INFINITY : b.x[i]; }); }
     static float largest(F a) { float m = a.x[0]; for (int i = 1; i < L; i++) m = m > a.x[i] ? m : a.x[i]; return m; }
     static float total(F a) { float t = 0; for (int i = 0; i < L; i++) t += a.x[i]; return t; }
     static int64_t whole_sum(F a) { int64_t t = 0; for (int i = 0; i < L; i++) t += int32_t(nearbyintf(a.x[i])); return t; }
@@ -95,6 +96,6 @@ struct Scalar {
 
 }  // namespace
 
-const Path scalar_path = path<Scalar>("scalar");
+constexpr Path scalar_path = path<Scalar>("scalar");
 
 }  // namespace paceline

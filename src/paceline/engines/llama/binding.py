@@ -189,6 +189,12 @@ def _reason(path: Path) -> str:
     return f"{path}: llama.cpp cannot load it: {first}"
 
 
+def is_windowed(model: Any) -> bool:
+    """Whether some layers look at a window of the text only. (Of one kind llama.cpp does not say so.)"""
+    windowed = llama_cpp().llama_model_n_swa(model) > 0
+    return windowed or metadata(model, "general.architecture") == "deepseek4"
+
+
 def metadata(model: Any, key: str) -> str | None:
     cpp = llama_cpp()
     size = cpp.llama_model_meta_val_str(model, key.encode(), None, 0)
@@ -222,7 +228,7 @@ def make_context(
     params.n_outputs_max = rows
     params.n_threads = params.n_threads_batch = threads
     params.kv_unified = True  # branches share the trunk's cells, and sessions a prefix
-    params.swa_full = True  # a windowed cache that has dropped cells cannot be rolled back
+    params.swa_full = True  # cells outside the window stay until another sequence needs room
     params.no_perf = True
     params.type_k = params.type_v = CACHE_TYPES[cache_type]
     params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)

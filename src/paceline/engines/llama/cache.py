@@ -32,12 +32,21 @@ class Slot:
 
 class Cache:
     """sessions: the number of trunks, which share one pool of cells. require: raises where the model is
-    closed. shares: a prefix that any trunk holds may be another's too: `seq_cp` copies no data."""
+    closed. shares: a prefix that any trunk holds may be another's too: `seq_cp` copies no data. windowed:
+    cells that a sequence's window has left behind may be another's by now, which llama.cpp does not say."""
 
     def __init__(
-        self, path: Path, sessions: int, n_ctx: int, require: Callable[[], None], *, shares: bool = True
+        self,
+        path: Path,
+        sessions: int,
+        n_ctx: int,
+        require: Callable[[], None],
+        *,
+        shares: bool = True,
+        windowed: bool = False,
     ) -> None:
-        self._path, self._sessions, self._require, self._shares = path, sessions, require, shares
+        self._path, self._sessions, self._require = path, sessions, require
+        self._shares, self._windowed = shares, windowed
         self.n_ctx = n_ctx  # of a session
         self._cpp = llama_cpp()
         self.reset(None)
@@ -68,9 +77,9 @@ class Cache:
         donor = max(self.slots, key=lambda slot: held[slot.sequence])
         own, more = held[best.sequence], held[donor.sequence]
         if self._shares and more > own:
-            self.trim(best, own)
-            self.share(donor.sequence, best.sequence, more, start=own)
-            best.cached += tokens[own:more]
+            self.trim(best, 0)  # all of one trunk, so that its cells were written in the order of the text
+            self.share(donor.sequence, best.sequence, more)
+            best.cached += tokens[:more]
         else:
             self.trim(best, len(best.cached))
         return best
@@ -108,12 +117,17 @@ class Cache:
         if self._memory is not None and not self._cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
             raise ContractError(f"{self._path}: this model's state cannot be rolled back to position {start}")
 
+    def _begins_at(self, slot: Slot) -> int:
+        """The first position whose cells are there in all layers."""
+        return int(self._cpp.llama_memory_seq_pos_min(self._memory, slot.sequence))
+
     def trim(self, slot: Slot, keep: int) -> int:
         """Keep at most the first `keep` positions of a trunk; returns how many it could keep. At no moment
         does the trunk claim more than its cells hold."""
         self._require()
         del slot.cached[keep:]
-        if not self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1):
+        cut = self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1)
+        if not cut or (slot.cached and self._windowed and self._begins_at(slot) != 0):
             slot.cached.clear()
             self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
         slot.prompt = slot.prompt if slot.prompt <= len(slot.cached) else 0

@@ -78,7 +78,10 @@ class LlamaTarget:
         self.exact_rows = exact_rows
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
         self._owns_model = weights is None
-        self.kernels = kernels and (weights is not None or own_kernels.usable(gate.sizes(path), path))
+        laid_out = (
+            kernels and own_kernels.usable(gate.sizes(path), path) if weights is None else weights.kernels
+        )
+        self.kernels: bool = kernels and laid_out
         own_kernels.use(self.kernels)
         self._model: Any = (
             binding.load_model(path, gpu_layers=gpu_layers, mmap=mmap) if weights is None else weights._model
@@ -97,7 +100,8 @@ class LlamaTarget:
                 sessions,
                 per_session,
                 self._require_open,
-                shares=not stateful and not exact_rows,
+                shares=not stateful and not exact_rows and not binding.is_windowed(self._model),
+                windowed=binding.is_windowed(self._model),
             )
             self._make_context(sessions)
             self.vocab = read_vocab(self._model, self._require_open)
@@ -336,6 +340,18 @@ class LlamaTarget:
         if n:
             slot.prompt = end if is_whole else 0
 
+    def _try_pass(self) -> None:
+        """A pass that leaves nothing behind."""
+        told, self.on_pass = self.on_pass, None
+        session = self.open()
+        try:
+            session.extend([0] * min(2, self.caps.n_ctx))
+            self.forward([(session, EMPTY)], Want())
+        finally:
+            session.close()
+            self.forget()
+            self.on_pass = told
+
     def _check_equal_rows(self) -> None:
         """Rows are equal where the kernels compute all that a pass computes from several rows at once, as a
         pass over this model shows."""
@@ -343,13 +359,7 @@ class LlamaTarget:
         elsewhere = self.gpu_layers > 0 or self.flash_attention is False
         if not self.kernels or elsewhere or self.caps.rollback != "free":
             return
-        own_kernels.watch()
-        session = self.open()
-        session.extend([0] * min(2, self.caps.n_ctx))
-        self.forward([(session, EMPTY)], Want())
-        session.close()
-        self.forget()
-        equal = not own_kernels.foreign()
+        equal = own_kernels.leaves_nothing_to_ggml(self._try_pass)
         self.caps = replace(self.caps, exact=equal, equal_rows=equal)
 
     def _check_exact(self) -> None:

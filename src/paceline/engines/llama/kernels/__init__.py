@@ -8,12 +8,13 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.core.errors import KernelError, MissingExtraError
 from paceline.engines.engine import KernelStatus
 from paceline.engines.llama.kernels import build
+from paceline.machine.hardware.bandwidth import free_memory
 
 # Weights are laid out anew in memory of their own, where a mapped file could leave it under pressure: models
 # that take more of the available memory than this are run without.
@@ -21,7 +22,7 @@ MEMORY_SHARE = 0.8
 
 _library: ctypes.CDLL | None = None
 _status: KernelStatus | None = None
-_entering = threading.Lock()
+_entering, _watching = threading.Lock(), threading.Lock()
 
 
 def enter(path: str = "") -> KernelStatus:
@@ -76,11 +77,9 @@ def _text(said: bytes) -> str:
 def usable(sizes: Sequence[int], name: object) -> bool:
     """Whether a model can be loaded with the kernels: they are entered, and there is room for its weights.
     sizes: bytes of its files. Where only the room is missing, a line on stderr says so."""
-    import psutil
-
     if not enter().path:
         return False
-    size, free = sum(sizes), int(psutil.virtual_memory().available)
+    size, free = sum(sizes), free_memory()
     if size <= MEMORY_SHARE * free:
         return True
     build.to_stderr(
@@ -91,7 +90,7 @@ def usable(sizes: Sequence[int], name: object) -> bool:
 
 
 def use(on: bool) -> None:
-    """Whether loads and passes from now on use the kernels, in the whole process."""
+    """Whether loads and passes of this thread use the kernels from now on."""
     if _library is not None:
         _library.paceline_kernels_use(int(on))
 
@@ -102,11 +101,25 @@ def paths() -> tuple[str, ...]:
 
 
 def watch() -> None:
-    """Begin to note which operations ggml computes itself."""
+    """Begin to note which operations ggml computes itself, in the whole process."""
     if _library is not None:
         _library.paceline_kernels_watch()
 
 
 def foreign() -> tuple[str, ...]:
-    """Operations since `watch` whose rows may depend on what else is in a pass."""
+    """Operations since `watch` whose rows may depend on what else is in a pass; what was noted is over."""
     return () if _library is None else tuple(_text(_library.paceline_kernels_foreign()).split())
+
+
+def leaves_nothing_to_ggml(compute: Callable[[], None]) -> bool:
+    """Whether the kernels compute all that the passes of `compute` compute from several rows at once. Passes
+    of other threads meanwhile may make it say no."""
+    if not enter().path:
+        return False
+    with _watching:
+        watch()
+        try:
+            compute()
+        finally:
+            left = foreign()
+    return not left

@@ -129,7 +129,10 @@ float softmax(float *x, const float *mask, int64_t n, float cap, float slope, co
             for (int j = 0; j < L; j++) all[j] = cap * tanhf(all[j]);
             s = S::load(all);
         }
-        if (mask) s = S::fma(S::splat(slope), S::load(mask + i), s);
+        if (mask) {  // what is hidden says nothing, a score that is not a number neither
+            const auto m = S::load(mask + i);
+            s = S::hidden_below(m, HIDDEN, S::fma(S::splat(slope), m, s));
+        }
         S::store(x + i, s);
         if (i + L > n) {  // what stands beyond the last one says nothing
             for (int64_t j = n; j < i + L; j++) x[j] = -INFINITY;
@@ -214,7 +217,7 @@ template <class S> void halves_to_floats(const uint16_t *in, float *out, int64_t
 }
 
 // The table of a path.
-template <class S, class T> Kind kind() {
+template <class S, class T> constexpr Kind kind() {
     return {T::type, true, T::block, size_t(T::bytes), S::L, size_t(Layout<S, T>::bytes), MOST,
             {nullptr, product<S, T, 1>, product<S, T, 2>, product<S, T, 3>, product<S, T, 4>, product<S, T, 5>,
              product<S, T, 6>, product<S, T, 7>, product<S, T, 8>},
@@ -226,7 +229,7 @@ template <class S, class W, int N> constexpr Product floats_of() {
     else return nullptr;
 }
 
-template <class S, class W> Kind kind_of_floats() {
+template <class S, class W> constexpr Kind kind_of_floats() {
     constexpr int rows = S::L * S::WIDE;
     return {W::type, false, 1, size_t(W::bytes), rows, size_t(W::bytes) * rows, S::FLOAT_COLUMNS,
             {nullptr, floats_of<S, W, 1>(), floats_of<S, W, 2>(), floats_of<S, W, 3>(), floats_of<S, W, 4>(),
@@ -234,12 +237,14 @@ template <class S, class W> Kind kind_of_floats() {
             pack_floats<S, W>};
 }
 
-template <class S> Path path(const char *name) {
-    static const Kind kinds[] = {
-        kind<S, Q4_0>(), kind<S, Q4_1>(), kind<S, Q5_0>(), kind<S, Q5_1>(), kind<S, Q8_0>(), kind<S, IQ4_NL>(),
-        kind<S, MXFP4>(), kind<S, Q2_K>(), kind<S, Q3_K>(), kind<S, Q4_K>(), kind<S, Q5_K>(), kind<S, Q6_K>(),
-        kind<S, IQ4_XS>(), kind_of_floats<S, F32>(), kind_of_floats<S, F16>(), kind_of_floats<S, BF16>()};
-    return {name, kinds, int(sizeof kinds / sizeof *kinds), quantise<S>, scores<S>, softmax<S>, values<S>,
+// Constants: a processor that lacks the instruction set must not run any of it, at the start neither.
+template <class S> constexpr Kind KINDS[] = {
+    kind<S, Q4_0>(), kind<S, Q4_1>(), kind<S, Q5_0>(), kind<S, Q5_1>(), kind<S, Q8_0>(), kind<S, IQ4_NL>(),
+    kind<S, MXFP4>(), kind<S, Q2_K>(), kind<S, Q3_K>(), kind<S, Q4_K>(), kind<S, Q5_K>(), kind<S, Q6_K>(),
+    kind<S, IQ4_XS>(), kind_of_floats<S, F32>(), kind_of_floats<S, F16>(), kind_of_floats<S, BF16>()};
+
+template <class S> constexpr Path path(const char *name) {
+    return {name, KINDS<S>, int(sizeof KINDS<S> / sizeof *KINDS<S>), quantise<S>, scores<S>, softmax<S>, values<S>,
             halves_to_floats<S>};
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -33,7 +34,10 @@ using ggml::Tensor;
 namespace {
 
 const Path *active;
-std::atomic<bool> used{false}, watched{false};
+std::atomic<bool> entered{false}, watched{false};
+// Of the thread that loads a model or calls for a pass: loading asks supports_op in it, and planning a pass work_size.
+thread_local bool wanted = true;
+bool used() { return entered && wanted; }
 std::mutex lock;
 std::string foreign;  // names of operations, each once
 
@@ -41,23 +45,46 @@ BufferType *buffer_type();
 
 bool is_ours(const Tensor *t) { return t && t->buffer && t->buffer->buft == buffer_type(); }
 
+const Kind &kind_in(const Tensor *op) {
+    if (const Kind *kind = kind_of(*active, op->src[0])) return *kind;
+    fprintf(stderr, "paceline's kernels: %s is used in a shape that it was not laid out for; use --kernels off\n", op->src[0]->name);
+    abort();
+}
+
 struct Products : ggml::TensorTraits {
     bool work_size(int, const Tensor *op, size_t &size) override {
-        size = mul_mat_work(*kind_of(*active, op->src[0]), op);
+        size = mul_mat_work(kind_in(op), op);
         return true;
     }
     bool compute_forward(ComputeParams *p, Tensor *op) override {
-        mul_mat(*active, *kind_of(*active, op->src[0]), *p, op);
+        mul_mat(*active, kind_in(op), *p, op);
         return true;
     }
 } products;
 
+// Whether an operation was planned to be ours: there is room for its work then, and all threads agree.
+bool is_planned(const Tensor *op) { return op->padding[0] == 'P'; }
+void plan(const Tensor *op, bool ours) { const_cast<Tensor *>(op)->padding[0] = ours ? 'P' : 0; }
+
+void note_foreign(const Tensor *op) {
+    if (std::find(std::begin(ggml::ROW_BY_ROW), std::end(ggml::ROW_BY_ROW), op->op) != std::end(ggml::ROW_BY_ROW)) return;
+    const std::lock_guard<std::mutex> held(lock);
+    const std::string name = calls.op_name(op->op);
+    if ((" " + foreign + " ").find(" " + name + " ") == std::string::npos) foreign += (foreign.empty() ? "" : " ") + name;
+}
+
 struct Attention : ggml::TensorTraits {
     bool work_size(int threads, const Tensor *op, size_t &size) override {
+        plan(op, used());
+        if (!used()) return false;
         size = attention_work(threads, op);
         return true;
     }
     bool compute_forward(ComputeParams *p, Tensor *op) override {
+        if (!is_planned(op)) {
+            if (watched) note_foreign(op);
+            return false;
+        }
         attention(*active, *p, op);
         return true;
     }
@@ -71,25 +98,19 @@ struct Writes : ggml::TensorTraits {  // only looked at: ggml does it
     }
 } writes;
 
-void note_foreign(const Tensor *op) {
-    if (std::find(std::begin(ggml::ROW_BY_ROW), std::end(ggml::ROW_BY_ROW), op->op) != std::end(ggml::ROW_BY_ROW)) return;
-    const std::lock_guard<std::mutex> held(lock);
-    const std::string name = calls.op_name(op->op);
-    if ((" " + foreign + " ").find(" " + name + " ") == std::string::npos) foreign += (foreign.empty() ? "" : " ") + name;
-}
-
 struct Extra : ggml::ExtraBufferType {
     bool supports_op(ggml::Device *, const Tensor *op) override {
         const bool product = op->op == ggml::MUL_MAT || op->op == ggml::MUL_MAT_ID;
         const Tensor *w = op->src[0], *x = op->src[1];
-        return used && product && is_ours(w) && !is_ours(x) && !is_ours(op->src[2]) && kind_of(*active, w) &&
+        // Weights that were laid out have no other way.
+        return (used() || (w->buffer && w->buffer->size > 0)) && product && is_ours(w) && !is_ours(x) && !is_ours(op->src[2]) && kind_of(*active, w) &&
                x->type == ggml::F32 && (!x->buffer || calls.is_host(x->buffer->buft)) &&
-               (op->op == ggml::MUL_MAT_ID || x->ne[2] % w->ne[2] == 0);
+               (op->op == ggml::MUL_MAT_ID || (x->ne[2] % w->ne[2] == 0 && x->ne[3] % w->ne[3] == 0));
     }
     ggml::TensorTraits *get_tensor_traits(const Tensor *op) override {
         if ((op->op == ggml::MUL_MAT || op->op == ggml::MUL_MAT_ID) && is_ours(op->src[0])) return &products;
-        if (used && op->op == ggml::FLASH_ATTN_EXT && has_attention(op)) return &attention_traits;
-        if (used && op->op == ggml::SET_ROWS) return &writes;
+        if (op->op == ggml::FLASH_ATTN_EXT && entered && has_attention(op)) return &attention_traits;
+        if (op->op == ggml::SET_ROWS && entered) return &writes;
         if (watched) note_foreign(op);
         return nullptr;
     }
@@ -228,16 +249,23 @@ const char *try_enter(const char *name, void *library) {
     if (const char *missing = find_calls(library); *missing) return missing;
     if (strcmp(calls.version(), ggml::VERSION)) return "llama.cpp is another version than the kernels were written for";
     if (calls.tensor_overhead() != sizeof(Tensor) + ggml::OBJECT_SIZE) return "llama.cpp's tensors have another size here";
+    const struct { int op; const char *name; } known[] = {
+        {ggml::MUL_MAT, "MUL_MAT"}, {ggml::MUL_MAT_ID, "MUL_MAT_ID"}, {ggml::SET_ROWS, "SET_ROWS"}, {ggml::CPY, "CPY"},
+        {ggml::FLASH_ATTN_EXT, "FLASH_ATTN_EXT"}, {ggml::LAST_ROW_BY_ROW, "GLU"}};
+    for (const auto &one : known)
+        if (strcmp(calls.op_name(one.op), one.name)) return "llama.cpp's operations have other numbers here";
     active = chosen;
-    used = true;
+    entered = true;
     auto &types = calls.extra_buffer_types();
     types.insert(types.begin(), buffer_type());
-    const char *refused = !is_offered() ? "a model was loaded without them before" : known_product() ? "" : "a known product came out wrong";
-    if (*refused) {
-        used = false;
+    if (!is_offered()) {
+        entered = false;
         types.erase(types.begin());
+        return "a model was loaded without them before";
     }
-    return refused;
+    if (known_product()) return "";
+    entered = false;  // the type stays: ggml knows it, and it takes no weights
+    return "a known product came out wrong";
 }
 
 }  // namespace
@@ -264,7 +292,7 @@ API const char *paceline_kernels_paths() {
     return names.c_str();
 }
 
-API void paceline_kernels_use(int on) { paceline::used = on != 0 && paceline::active; }
+API void paceline_kernels_use(int on) { paceline::wanted = on != 0; }
 
 API void paceline_kernels_watch() {
     const std::lock_guard<std::mutex> held(paceline::lock);
@@ -280,8 +308,10 @@ API const char *paceline_kernels_foreign() {
     return said.c_str();
 }
 
-// A program that preloads this library asks for it by an environment variable: a path, or "auto".
-__attribute__((constructor)) static void preload() {
+// A program of llama.cpp that preloads this library begins here, and asks for the kernels by an environment variable: a
+// path, or "auto".
+API void llama_backend_init() {
+    if (auto begin = reinterpret_cast<void (*)()>(dlsym(RTLD_NEXT, "llama_backend_init"))) begin();
     const char *asked = getenv("PACELINE_PRELOADED_KERNELS");
     if (!asked || !*asked || !strcmp(asked, "off")) return;
     const char *refused = paceline_kernels_enter(strcmp(asked, "auto") ? asked : "", RTLD_DEFAULT);

@@ -23,6 +23,7 @@ constexpr int64_t FEW_ROWS = 16;     // whose heads and cells are divided among 
 constexpr int64_t CHUNK = 256;       // cells whose scores are one piece of work
 constexpr int64_t MOST_ROWS = 1 << 24;  // of a cache
 constexpr int WIDEST_HEAD = 1024;
+constexpr int64_t SCORES = 1 << 21;  // floats, at most, unless a single row has more
 
 namespace {
 
@@ -40,7 +41,8 @@ struct Call {
         : op(o), q(o->src[0]), k(o->src[1]), v(o->src[2]), mask(o->src[3]), sinks(o->src[4]),
           kept(k->op == ggml::CPY && k->src[0] ? k->src[0] : k), tokens(q->ne[1]),
           heads(q->ne[2]), kv_heads(k->ne[2]), cells(k->ne[1]), streams(q->ne[3]), rows(tokens * streams),
-          group(int(heads / kv_heads)), tile_rows(std::max(1, std::min(TILE_ROWS, TILE_QUERIES / group))),
+          group(int(heads / kv_heads)),
+          tile_rows(int(std::max<int64_t>(1, std::min<int64_t>({TILE_ROWS, TILE_QUERIES / group, SCORES / (group * stride())})))),
           key_width(int(padded(k->ne[0], ROUND_K))), value_width(int(padded(v->ne[0], SLICE))) {
         float params[3];
         memcpy(params, o->op_params, sizeof params);
@@ -71,23 +73,9 @@ struct Cache {
     std::vector<int64_t> stamps, last;  // of each cell; the cells of the last write
     int64_t clock = 0;
 
-    // A pass writes the tensors of all layers in one order: one that is not the next begins another pass.
-    std::vector<const void *> order;
-    size_t next = 0;
-    int64_t pass = 0;  // 0: nothing was written yet
-
-    void follow(const void *tensor) {
-        if (next > 0 && next < order.size() && order[next] == tensor) { next++; return; }
-        pass++;
-        const bool known = std::find(order.begin(), order.end(), tensor) != order.end();
-        if (known && order[0] == tensor) { next = 1; return; }
-        if (known || next < order.size()) order.clear();  // not the order that was learned
-        order.push_back(tensor);
-        next = order.size();
-    }
-
     // What the lists below were made of.
-    int64_t of_pass = 0, tokens = 0, streams = 0, cells = 0, first_cell = 0;
+    bool known = false;  // in this pass: planning it makes all unknown
+    int64_t tokens = 0, streams = 0, cells = 0, first_cell = 0;
     int tile_rows = 0;
     const void *mask = nullptr;
 
@@ -182,19 +170,24 @@ bool bias(const Path &path, const Call &c, int64_t row, const std::vector<int32_
     return any;
 }
 
+// Whether all layers are given the same mask: it, or what it is a copy of, is no result of a layer's own.
+bool is_given(const Tensor *mask) {
+    return !mask || mask->op == ggml::NONE || (mask->op == ggml::CPY && mask->src[0] && mask->src[0]->op == ggml::NONE);
+}
+
 // Make what this pass sees known, once for all of its layers.
 void look(const Path &path, const ComputeParams &p, const Call &c, Cache &x, bool few) {
     const Tensor *root = root_of(c.kept);
     const int64_t first_cell = (static_cast<const char *>(c.kept->data) - static_cast<const char *>(root->data)) / int64_t(c.kept->nb[1]);
     const int64_t n = words(c.cells);
     const void *mask = c.mask ? c.mask->data : nullptr;
-    if (x.pass && x.of_pass == x.pass && x.mask == mask && x.tokens == c.tokens && x.streams == c.streams &&
+    if (x.known && x.mask == mask && is_given(c.mask) && x.tokens == c.tokens && x.streams == c.streams &&
         x.cells == c.cells && x.first_cell == first_cell && x.tile_rows == c.tile_rows)
         return;
     calls.barrier(p.threadpool);  // all threads have seen that it is another one
     if (p.ith == 0) {
         x.visible.resize(size_t(c.rows * n));
-        x.of_pass = x.pass, x.mask = mask, x.tokens = c.tokens, x.streams = c.streams, x.cells = c.cells;
+        x.known = true, x.mask = mask, x.tokens = c.tokens, x.streams = c.streams, x.cells = c.cells;
         x.first_cell = first_cell, x.tile_rows = c.tile_rows;
     }
     calls.barrier(p.threadpool);
@@ -333,7 +326,7 @@ void by_cells(const Path &path, const ComputeParams &p, const Call &c, const Cac
     }
 }
 
-bool few_rows(const Call &c) { return c.rows <= FEW_ROWS; }
+bool few_rows(const Call &c) { return c.rows <= FEW_ROWS && c.rows * c.heads * c.stride() <= 2 * SCORES; }
 
 int64_t floats_of_tile(const Call &c) {
     const int64_t most = int64_t(c.tile_rows) * c.group;
@@ -360,6 +353,7 @@ bool has_attention(const Tensor *op) {
 
 size_t attention_work(int threads, const Tensor *op) {
     const Call c(op);
+    cache_of(root_of(c.kept)).known = false;
     const int64_t tiles = floats_of_tile(c) * threads;
     const int64_t few = c.rows * c.heads * (c.key_width + c.stride() + c.value_width + 1);
     return size_t(few_rows(c) ? std::max(tiles, few) : tiles) * 4 + 64;
@@ -378,7 +372,7 @@ void attention(const Path &path, const ComputeParams &p, Tensor *op) {
 
 void note_written(const Tensor *op) {
     const Tensor *root = root_of(op), *ids = op->src[1];
-    if (root->ne[0] <= 1 || op->nb[1] == 0 || (ids->type != ggml::I64 && ids->type != ggml::I32)) return;
+    if (op->ne[0] <= 1 || op->nb[1] == 0 || (ids->type != ggml::I64 && ids->type != ggml::I32)) return;
     const int64_t rows = root->ne[1] * root->ne[2] * root->ne[3];
     if (rows > MOST_ROWS || ids->ne[1] != 1 || ids->ne[2] != 1) return;
     Cache &x = cache_of(root);
@@ -392,7 +386,6 @@ void note_written(const Tensor *op) {
         if (ids->type == ggml::I64) { memcpy(&written[size_t(i)], at, 8); written[size_t(i)] += base; }
     }
     if (int64_t(x.stamps.size()) != rows) { x.stamps.assign(size_t(rows), 0); x.last.clear(); }
-    x.follow(root->data);
     if (written == x.last) return;  // of another layer, or once more: nothing has changed its place
     for (int64_t cell : written)
         if (cell >= 0 && cell < rows) x.stamps[size_t(cell)] = ++x.clock;

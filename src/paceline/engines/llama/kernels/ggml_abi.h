@@ -11,7 +11,7 @@ namespace paceline::ggml {
 constexpr const char *VERSION = "0.25.3";
 constexpr size_t OBJECT_SIZE = 32;  // that ggml puts before a tensor
 
-enum Op : int { MUL_MAT = 29, MUL_MAT_ID = 30, CPY = 34, SET_ROWS = 42, FLASH_ATTN_EXT = 74 };
+enum Op : int { NONE = 0, MUL_MAT = 29, MUL_MAT_ID = 30, CPY = 34, SET_ROWS = 42, FLASH_ATTN_EXT = 74, LAST_ROW_BY_ROW = 100 };
 // Operations that compute each row from that row alone, in ggml as it is: element by element, norms, softmax, rope,
 // copies, sorting.
 constexpr int ROW_BY_ROW[] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 15, 17, 18, 20, 22, 24, 25, 27,

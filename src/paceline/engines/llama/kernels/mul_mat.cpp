@@ -17,11 +17,13 @@ constexpr size_t NEAR = 48 << 10;  // bytes of tiles that stay in a cache while 
 constexpr int PARTS = 4;           // pieces of work a thread, at least, so that none waits long for another
 
 const Kind *kind_of(const Path &path, const Tensor *w) {
-    if (w->ne[3] != 1 || w->ne[0] <= 0 || w->ne[1] <= 0 || w->ne[2] <= 0) return nullptr;
+    if (w->ne[0] <= 0 || w->ne[1] <= 0 || w->ne[2] <= 0 || w->ne[3] <= 0) return nullptr;
     for (int i = 0; i < path.n_kinds; i++)
         if (path.kinds[i].type == w->type && w->ne[0] % path.kinds[i].block == 0) return &path.kinds[i];
     return nullptr;
 }
+
+static int64_t planes_of(const Tensor *w) { return w->ne[2] * w->ne[3]; }
 
 static int64_t tiles_of(const Kind &kind, const Tensor *w) { return (w->ne[1] + kind.rows - 1) / kind.rows; }
 
@@ -31,13 +33,13 @@ size_t laid_out_size(const Kind &kind, const Tensor *w) {
     size_t size;
     if (__builtin_mul_overflow(size_t(w->ne[0] / kind.block), kind.tile_bytes, &size) ||
         __builtin_mul_overflow(size, size_t(tiles_of(kind, w)), &size) ||
-        __builtin_mul_overflow(size, size_t(w->ne[2]), &size))
+        __builtin_mul_overflow(size, size_t(w->ne[2]), &size) || __builtin_mul_overflow(size, size_t(w->ne[3]), &size))
         return SIZE_MAX / 2;  // which nobody can allocate
     return size;
 }
 
 void lay_out(const Kind &kind, Tensor *w, const void *data) {
-    const int64_t blocks = w->ne[0] / kind.block, tiles = tiles_of(kind, w), all = tiles * w->ne[2];
+    const int64_t blocks = w->ne[0] / kind.block, tiles = tiles_of(kind, w), all = tiles * planes_of(w);
     const size_t row = size_t(blocks) * kind.block_bytes, tile = tile_size(kind, w);
     const auto *from = static_cast<const uint8_t *>(data);
     auto *to = static_cast<uint8_t *>(w->data);
@@ -155,15 +157,15 @@ size_t mul_mat_work(const Kind &kind, const Tensor *op) {
 
 static void dense(const Kind &kind, const ComputeParams &p, Tensor *op, const char *columns) {
     const Tensor *w = op->src[0], *x = op->src[1];
-    const int64_t planes = x->ne[2] * x->ne[3], shared = w->ne[2] == 1 ? planes : 1;  // planes that share weights
+    const int64_t planes = x->ne[2] * x->ne[3], shared = planes_of(w) == 1 ? planes : 1;  // planes that share weights
     const int64_t groups = planes / shared, n = x->ne[1] * shared;
     const int64_t tiles = tiles_of(kind, w), chunk = tiles_at_once(kind, w, groups, p.nth);
     const int64_t pieces = (tiles + chunk - 1) / chunk;
     const auto *data = static_cast<const char *>(w->data);
-    const int64_t repeat = x->ne[2] / w->ne[2];
+    const int64_t repeat_2 = x->ne[2] / w->ne[2], repeat_3 = x->ne[3] / w->ne[3];
     for (int64_t i = p.ith; i < groups * pieces; i = calls.chunk_add(p.threadpool, 1)) {
         const int64_t group = i / pieces, from = i % pieces * chunk, to = std::min(tiles, from + chunk);
-        const int64_t plane = shared == 1 ? group % x->ne[2] / repeat : 0;
+        const int64_t plane = shared == 1 ? group / x->ne[2] / repeat_3 * w->ne[2] + group % x->ne[2] / repeat_2 : 0;
         const auto at = [&](int64_t c) { return group * n + c; };
         tiles_by_columns(
             kind, w, data + size_t(plane * tiles) * tile_size(kind, w), from, to, n,

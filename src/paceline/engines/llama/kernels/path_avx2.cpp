@@ -1,5 +1,5 @@
 #include "simd_avx2.h"
 
 namespace paceline {
-const Path avx2_path = path<Avx2>("avx2");
+constexpr Path avx2_path = path<Avx2>("avx2");
 }

@@ -40,6 +40,9 @@ struct Avx512 {
     static F without_below(F a, float limit, F b) {
         return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, splat(limit), _CMP_NLE_UQ), b);
     }
+    static F hidden_below(F a, float limit, F b) {
+        return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(a, splat(limit), _CMP_LE_OQ), splat(-INFINITY));
+    }
     static float largest(F a) { return _mm512_reduce_max_ps(a); }
     static float total(F a) { return _mm512_reduce_add_ps(a); }
     static int64_t whole_sum(F a) {
@@ -113,6 +116,6 @@ struct Avx512 {
 
 }  // namespace
 
-const Path avx512_path = path<Avx512>("avx512-vnni");
+constexpr Path avx512_path = path<Avx512>("avx512-vnni");
 
 }  // namespace paceline

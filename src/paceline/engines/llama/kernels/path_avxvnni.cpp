@@ -23,6 +23,6 @@ struct AvxVnni : Avx2 {
 
 }  // namespace
 
-const Path avxvnni_path = path<AvxVnni>("avx-vnni");
+constexpr Path avxvnni_path = path<AvxVnni>("avx-vnni");
 
 }  // namespace paceline

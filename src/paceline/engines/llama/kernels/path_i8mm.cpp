@@ -23,6 +23,6 @@ struct I8mm : Neon {
 
 }  // namespace
 
-const Path i8mm_path = path<I8mm>("i8mm");
+constexpr Path i8mm_path = path<I8mm>("i8mm");
 
 }  // namespace paceline

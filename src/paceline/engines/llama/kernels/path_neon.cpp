@@ -1,5 +1,5 @@
 #include "simd_neon.h"
 
 namespace paceline {
-const Path neon_path = path<Neon>("neon");
+constexpr Path neon_path = path<Neon>("neon");
 }

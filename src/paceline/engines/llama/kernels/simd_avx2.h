@@ -40,6 +40,9 @@ struct Avx2 {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
     }
     static F without_below(F a, float limit, F b) { return _mm256_andnot_ps(_mm256_cmp_ps(a, splat(limit), _CMP_LE_OQ), b); }
+    static F hidden_below(F a, float limit, F b) {
+        return _mm256_blendv_ps(b, splat(-INFINITY), _mm256_cmp_ps(a, splat(limit), _CMP_LE_OQ));
+    }
     static float largest(F a) {
         __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
         m = _mm_max_ps(m, _mm_movehl_ps(m, m));

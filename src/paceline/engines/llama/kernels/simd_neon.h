@@ -50,6 +50,7 @@ struct Neon {
     static F without_below(F a, float limit, F b) {
         return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(b), vcleq_f32(a, splat(limit))));
     }
+    static F hidden_below(F a, float limit, F b) { return vbslq_f32(vcleq_f32(a, splat(limit)), splat(-INFINITY), b); }
     static float largest(F a) { return vmaxvq_f32(a); }
     static float total(F a) { return vaddvq_f32(a); }
     static int64_t whole_sum(F a) { return vaddlvq_s32(vcvtnq_s32_f32(a)); }
