@@ -184,7 +184,7 @@ def test_rows_that_differ_are_noticed_when_the_model_is_loaded(
 
     monkeypatch.setattr(LlamaTarget, "_decode_filled", filled_no_more)
     with pytest.raises(ModelError, match="depends on the rows beside it"):
-        LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS)
+        LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
 
 
 def test_the_filler_leaves_no_cell_behind(tiny: LlamaTarget) -> None:

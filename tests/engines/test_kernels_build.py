@@ -268,6 +268,7 @@ with library(Recipe(Path({str(sources)!r}), ({str(tmp_path / "slow")!r},), "x86_
     assert b"this once" in said
     assert list(cache.iterdir()) == []
     numbers = [int(number) for number in ids.read_text().split()]
+    until = time.monotonic() + 10
     while any(map(is_running, numbers)) and time.monotonic() < until:
         time.sleep(0.02)
     assert not any(map(is_running, numbers))
