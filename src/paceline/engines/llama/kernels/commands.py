@@ -34,15 +34,19 @@ def run_all(commands: Sequence[Sequence[str]], work: Path) -> list[Result]:
     """Run the commands, as many at a time as there are processors; their temporary files go to `work`. On
     any exception, Ctrl-C included, those that are running are killed. Raises KernelError where a program
     cannot be started or takes too long."""
+    import psutil
+
     at_once, until = os.cpu_count() or 1, time.monotonic() + LIMIT
     waiting = list(enumerate(commands))
     running: dict[int, subprocess.Popen[bytes]] = {}
     codes: dict[int, int] = {}
 
     def stop() -> None:
-        for process in running.values():
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)  # what a compiler has started, too
+        # By what they were started with: one that an interrupt kept from being noted here is ended, too.
+        for child in psutil.Process().children():
+            with suppress(psutil.Error, OSError):
+                if child.environ().get("TMPDIR") == str(work):
+                    os.killpg(child.pid, signal.SIGKILL)  # what a compiler has started, too
 
     with undone(stop):
         try:
