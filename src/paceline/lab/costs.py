@@ -16,12 +16,12 @@ from paceline.llm import LLM
 from paceline.machine.costs import Effort, Kept, keep, recall
 from paceline.machine.hardware.bandwidth import free_memory
 from paceline.machine.home import Warn
+from paceline.report.costs import WITHOUT as WITHOUT
 
 FORMAT = 1
 # A draft model's passes are cheap, and hardly any has more rows than a target's step emits tokens.
 DRAFT_SHARE, DRAFT_ROWS = 0.25, 16
 
-WITHOUT = "without kernels"  # a stage, and the key of what it finds
 MEMORY_SHARE = 0.5  # of the free memory, that a second copy of the model may take
 
 Tick = Callable[[str, float], None]

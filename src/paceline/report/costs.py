@@ -20,7 +20,7 @@ ALIKE = 0.03  # of what a pass costs: less is no difference
 DEAR = 2.0  # times what a row costs on the whole curve
 UNSTEADY = 1.5  # the upper quartile of one pass's times over the lower
 NEVER = "never"
-WITHOUT = "without kernels"  # what lab/costs.py calls it
+WITHOUT = "without kernels"  # a key of the record, and the stage that finds it
 
 
 def write(record: Record, file: IO[str]) -> None:

@@ -92,6 +92,7 @@ class LlamaTarget:
                 self._cpp.llama_model_is_recurrent(self._model)
                 or self._cpp.llama_model_is_hybrid(self._model)
             )
+            windowed = binding.is_windowed(self._model)
             trained = int(self._cpp.llama_model_n_ctx_train(self._model))
             per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
             self._cells = per_session * sessions + exact_rows  # what fills a pass needs cells too
@@ -100,8 +101,8 @@ class LlamaTarget:
                 sessions,
                 per_session,
                 self._require_open,
-                shares=not stateful and not exact_rows and not binding.is_windowed(self._model),
-                windowed=binding.is_windowed(self._model),
+                shares=not stateful and not exact_rows and not windowed,
+                windowed=windowed,
             )
             self._make_context(sessions)
             self.vocab = read_vocab(self._model, self._require_open)

@@ -102,8 +102,9 @@ struct Extra : ggml::ExtraBufferType {
     bool supports_op(ggml::Device *, const Tensor *op) override {
         const bool product = op->op == ggml::MUL_MAT || op->op == ggml::MUL_MAT_ID;
         const Tensor *w = op->src[0], *x = op->src[1];
-        // Weights that were laid out have no other way.
-        return (used() || (w->buffer && w->buffer->size > 0)) && product && is_ours(w) && !is_ours(x) && !is_ours(op->src[2]) && kind_of(*active, w) &&
+        if (!product || !is_ours(w)) return false;
+        const bool laid_out = w->buffer->size > 0;  // it has no other way then
+        return (used() || laid_out) && !is_ours(x) && !is_ours(op->src[2]) && kind_of(*active, w) &&
                x->type == ggml::F32 && (!x->buffer || calls.is_host(x->buffer->buft)) &&
                (op->op == ggml::MUL_MAT_ID || (x->ne[2] % w->ne[2] == 0 && x->ne[3] % w->ne[3] == 0));
     }

@@ -182,7 +182,7 @@ void look(const Path &path, const ComputeParams &p, const Call &c, Cache &x, boo
     const int64_t n = words(c.cells);
     const void *mask = c.mask ? c.mask->data : nullptr;
     if (x.known && x.mask == mask && is_given(c.mask) && x.tokens == c.tokens && x.streams == c.streams &&
-        x.cells == c.cells && x.first_cell == first_cell && x.tile_rows == c.tile_rows)
+        x.cells == c.cells && x.first_cell == first_cell && x.tile_rows == c.tile_rows && (!few || !x.lists.empty()))
         return;
     calls.barrier(p.threadpool);  // all threads have seen that it is another one
     if (p.ith == 0) {
