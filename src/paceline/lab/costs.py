@@ -61,7 +61,7 @@ def examine(llm: LLM, effort: Effort, warn: Warn, tick: Tick, *, again: bool = F
     without = None
     if compares(llm.target):
         assert isinstance(llm.target, OwnKernels)
-        asked = replace(for_a_draft(effort), depths=effort.depths[:1])
+        asked = replace(for_a_draft(effort), seconds=effort.seconds, depths=effort.depths[:1])
         with closing(llm.target.without_kernels()) as other:
             without = _examine(other, "target", asked, warn, partial(tick, WITHOUT), again)[0].cost
     made = provenance(llm, asdict(effort) | {"again": again})

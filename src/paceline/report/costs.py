@@ -37,10 +37,10 @@ def write(record: Record, file: IO[str]) -> None:
 def blocks(record: Record) -> list[Block]:
     draft = None if record["draft"] is None else Cost.read(record["draft"])
     out = []
-    without = curves(record[WITHOUT]) if record.get(WITHOUT) else {}
+    others = list(curves(record[WITHOUT]).values())[:1] if record.get(WITHOUT) else []
     for depth, curve in curves(record["target"]).items():
         token = None if draft is None else draft.seconds(1, depth)
-        out.append(table(curve, depth, token, dict(without.get(depth, ()))))
+        out.append(table(curve, depth, token, dict(others.pop()) if others else {}))
     if draft is not None:
         out += [short_table(curve, depth) for depth, curve in curves(record["draft"]).items()]
     return out
@@ -59,6 +59,8 @@ def notes(record: Record) -> list[str]:
             "with draft: the same, with the draft model's own time: a token takes "
             f"{ms(token, token)} ms, {token / plain:.0%} of a row of the target"
         )
+    if record.get(WITHOUT):
+        out.append(f"without kernels: with llama.cpp's, after {record[WITHOUT]['depths'][0]:,} tokens")
     for role, noise in record["noise"].items():
         if noise > UNSTEADY:
             apart = f"lie {noise:.1f}x apart" if math.isfinite(noise) else "are too few to compare"
