@@ -37,12 +37,6 @@ def test_what_is_left_open_is_filled_in_with_what_there_is() -> None:
     assert choose("a.gguf", b, None) == (a, b, ("auto",))
 
 
-def test_passes_of_one_shape_leave_no_rate_to_choose_by() -> None:
-    assert choose("a.gguf", None, None, exact_greedy=True)[2] == ("lookup",)
-    assert choose("a.gguf", "b.gguf", None, exact_greedy=True)[2] == ("lookup", "model")
-    assert choose("a.gguf", "b.gguf", ["suffix"], exact_greedy=True)[2] == ("suffix",)
-
-
 def test_a_recurrent_model_decodes_plainly_and_cannot_draft(models: Path, tmp_path: Path) -> None:
     """A real one: the first rejected token would have to be taken back out of its state."""
     mamba = write_mamba(tmp_path / "mamba.gguf")
@@ -118,7 +112,6 @@ def test_the_policy_is_the_one_that_was_named() -> None:
         ({"drafters": "model"}, "needs a draft model"),
         ({"cross_vocab": "tli"}, "cross_vocab tli translates for a draft model: give one"),
         ({"policy": "best"}, "unknown policy 'best': choose from fixed, p_min, rate"),
-        ({"exact_greedy": True, "policy": "rate"}, "needs drafts that are chains"),
         ({"drafters": "lookup,guess"}, "unknown drafter 'guess'"),
         ({"drafters": ()}, "no drafter named"),
         ({"draft": "x.gguf", "drafters": "lookup"}, "does not name 'model'"),

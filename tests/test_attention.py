@@ -232,7 +232,8 @@ def test_a_choice_that_cannot_be_kept_is_used_and_told(
 
 
 @pytest.mark.parametrize(
-    "given", [{"n_ctx": 128}, {"cache_type": "bf16"}, {"flash_attention": True}, {"exact_rows": 4}]
+    "given",
+    [{"n_ctx": 128}, {"cache_type": "bf16"}, {"flash_attention": True}, {"exact_rows": 4, "kernels": False}],
 )
 def test_where_it_is_no_matter_of_speed_nothing_is_tried(
     given: dict[str, Any], models: Path, home: Path, monkeypatch: pytest.MonkeyPatch

@@ -98,7 +98,7 @@ def test_a_model_has_costs_of_its_own_as_a_draft(target: LlamaTarget, home: Path
 
 
 def test_other_settings_have_other_costs(models: Path, target: LlamaTarget) -> None:
-    other = LlamaTarget(models / "target.gguf", n_ctx=256, exact_rows=4)
+    other = LlamaTarget(models / "target.gguf", n_ctx=256, exact_rows=4, kernels=False)
     assert key_of(other, "target") != key_of(target, "target")
     other.close()
 

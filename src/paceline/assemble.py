@@ -25,6 +25,11 @@ from paceline.machine.remembered import Remembered, project_of
 from paceline.makers import Corpora, PathLike, check_needs, make_drafter, make_policy, viewed
 from paceline.naming import file_of
 
+NOT_A_CHAIN = (
+    "exact greedy output without kernels of our own needs drafts that are chains: use width 1, and not "
+    "lookahead"
+)
+
 
 def load(
     target: PathLike | None = None,
@@ -65,8 +70,9 @@ def load(
     float32, bfloat16, float16 or auto, as the weights are stored, or int8 or int4, packed from 16 bits
     (another model then); transformers' name of an implementation, or auto.
     compile: its passes of few rows by torch.compile, which takes a minute or two for the first time.
-    exact_greedy: plain and drafted passes have one shape, n_draft + 1 rows, so that greedy output is plain
-    output to the last bit; plain decoding then costs what a drafted pass does.
+    exact_greedy: greedy output is plain output to the last bit. With kernels of our own it is anyhow, and
+    nothing changes; else plain and drafted passes have one shape, n_draft + 1 rows, so that plain decoding
+    costs what a drafted pass does, and drafts are chains.
     corpora: names or folders of what `paceline corpus build` made, or files of n-gram caches in llama.cpp's
     format, for the drafters datastore and ngram.
     remember: keep what is generated on disk for this project (a folder; True: the one we are in), and let
@@ -83,8 +89,11 @@ def load(
     threads = None if threads is None else typed.whole("threads", threads)
     available = Corpora.find(corpora).available  # what is wrong with a name is said before a model is loaded
     left_open = drafters is None
-    target, draft, names = choose(target, draft, drafters, exact_greedy)
-    drafting = checked(Drafting, {"drafters": names, **settings})
+    target, draft, names = choose(target, draft, drafters)
+    drafting = one_shape = checked(Drafting, {"drafters": names, **settings})
+    if exact_greedy and left_open:  # passes of one shape all cost alike: there is no rate to choose by
+        chains = ("lookup", "model")[: 1 + (draft is not None)]
+        one_shape = checked(Drafting, {"drafters": chains, **settings})
     check_needs(drafting, [*available, *([] if draft is None else [DRAFT])])
     check_uses(drafting, available, draft is not None, bool(remember))
     if n_ctx < 0:
@@ -96,8 +105,6 @@ def load(
             "for a GPU llama-cpp-python has to be compiled for it"
         )
         gpu_layers = 0
-    if exact_greedy and drafting.budget.width > 1:
-        raise UsageError("exact greedy output needs drafts that are chains: use width 1, and not lookahead")
     engine_settings: dict[str, Any] = {
         "threads": choose_threads(threads),
         "gpu_layers": gpu_layers,
@@ -111,9 +118,14 @@ def load(
         "sessions": sessions,
     }
     with contextlib.ExitStack() as undo:
-        rows = 1 + drafting.n_draft if exact_greedy else 0
+        rows = 1 + one_shape.n_draft if exact_greedy else 0
         engine = open_engine(Path(target), n_ctx=n_ctx, exact_rows=rows, **engine_settings)
         undo.callback(engine.close)
+        if engine.settings.get("exact_rows"):
+            drafting = one_shape
+            check_uses(drafting, available, draft is not None, bool(remember))
+            if drafting.budget.width > 1:
+                raise UsageError(NOT_A_CHAIN)
         settle(engine)
         if engine.caps.rollback == "none" and left_open:
             draft, drafting = None, Drafting(drafters=("none",))
@@ -194,7 +206,6 @@ def choose(
     target: PathLike | None,
     draft: PathLike | None,
     drafters: Sequence[str] | None,
-    exact_greedy: bool = False,
 ) -> tuple[PathLike, PathLike | None, tuple[str, ...]]:
     """Fill in what was left open: the embedded models, and the drafters. Names become files."""
     target, draft = (None if one is None else file_of(one) for one in (target, draft))
@@ -202,7 +213,4 @@ def choose(
         target = zoo.target_path()
         if draft is None and (drafters is None or users(drafters, DRAFT)):
             draft = zoo.draft_path()
-    if drafters is None:
-        # Passes of one shape all cost alike: there is no rate to choose by.
-        drafters = ("lookup", "model")[: 1 + (draft is not None)] if exact_greedy else ("auto",)
-    return target, draft, tuple(drafters)
+    return target, draft, tuple(("auto",) if drafters is None else drafters)

@@ -166,7 +166,10 @@ def test_prompts_that_cannot_be_used_are_refused(
         ("--draft none", "--draft none: nothing to certify"),
         ("--typical 0.9", "it needs a temperature above 0"),
         ("--logit-bias 1000=1", "logit bias for token 1000: the model's tokens are 0 to 257"),
-        ("--exact-greedy --width 2", "exact greedy output needs drafts that are chains: use width 1"),
+        (
+            "--exact-greedy --kernels off --width 2",
+            "exact greedy output without kernels of our own needs drafts that are chains: use width 1",
+        ),
         ("ab", "unexpected extra argument"),
     ],
 )
@@ -231,7 +234,7 @@ def test_a_draft_of_another_vocabulary_is_certified(
 
 
 def test_exact_greedy_leaves_greedy_output_no_noise_at_all(capsys: Capture, pair: tuple[str, ...]) -> None:
-    record = certify(capsys, *pair, "--exact-greedy", "--json").json
+    record = certify(capsys, *pair, "--exact-greedy", "--kernels", "off", "--json").json
     assert {one["verdict"] for one in record["greedy"]} == {"identical"}
     assert record["logprobs"]["worst"] == 0.0
     assert (record["certified"], record["defects"]) == (True, [])

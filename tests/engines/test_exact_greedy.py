@@ -16,6 +16,7 @@ from paceline.core.errors import ModelError, UsageError
 from paceline.core.ports import Want
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.engines.llama import LlamaTarget
+from paceline.engines.llama.kernels import enter
 from paceline.engines.noise import teacher_forced
 from paceline.zoo.inflate import write_plain
 from paceline.zoo.layout import layout_of
@@ -52,14 +53,14 @@ def weights(unrounded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exact(request: pytest.FixtureRequest, weights: Path) -> Iterator[LlamaTarget]:
     kind, flash = request.param
     path = weights / f"{kind}.gguf"
-    target = LlamaTarget(path, n_ctx=256, threads=1, exact_rows=ROWS, flash_attention=flash)
+    target = LlamaTarget(path, n_ctx=256, threads=1, exact_rows=ROWS, flash_attention=flash, kernels=False)
     yield target
     target.close()
 
 
 @pytest.fixture
 def tiny(models: Path) -> Iterator[LlamaTarget]:
-    target = LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS)
+    target = LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
     yield target
     target.close()
 
@@ -137,7 +138,7 @@ def test_cells_that_an_answer_left_are_not_taken_for_a_prompts(tiny: LlamaTarget
 @pytest.mark.parametrize("drafters", ["lookup", "lookup,model"])
 def test_drafted_greedy_output_is_plain_output(weights: Path, kind: str, drafters: str) -> None:
     draft = zoo.draft_path() if "model" in drafters else None
-    way: dict[str, Any] = {"exact_greedy": True, "p_min": 0.1, "n_draft": 5}
+    way: dict[str, Any] = {"exact_greedy": True, "p_min": 0.1, "n_draft": 5, "kernels": "off"}
     with paceline.load(weights / f"{kind}.gguf", draft, drafters, n_ctx=256, threads=1, **way) as llm:
         assert (llm.target.exact_rows, llm.target.caps.branch) == (6, 1)  # type: ignore[attr-defined]
         accepted = 0
@@ -151,9 +152,28 @@ def test_drafted_greedy_output_is_plain_output(weights: Path, kind: str, drafter
         assert accepted > 0
 
 
+def test_with_kernels_of_our_own_no_pass_is_filled_and_drafts_are_as_ever(models: Path) -> None:
+    if not enter().path:
+        pytest.skip(enter().reason)
+    for drafters, named in ((None, ("auto",)), ("lookup", ("lookup",))):
+        way: dict[str, Any] = {"drafters": drafters, "width": 3, "threads": 1, "n_ctx": 128}
+        with paceline.load(models / "target.gguf", exact_greedy=True, **way) as llm:
+            assert (llm.target.settings["exact_rows"], llm.target.caps.exact) == (0, True)
+            assert (llm.drafting.drafters, llm.drafting.budget.width) == (named, 3)
+
+
+def test_left_open_what_drafts_for_passes_of_one_shape_is_chains(models: Path) -> None:
+    for draft, named in ((None, ("lookup",)), (models / "draft.gguf", ("lookup", "model"))):
+        with paceline.load(models / "target.gguf", draft, exact_greedy=True, kernels="off", n_ctx=64) as llm:
+            assert (llm.drafting.drafters, llm.drafting.budget.width) == (named, 1)
+            assert llm.target.settings["exact_rows"] == 1 + llm.drafting.n_draft == 8
+
+
 def test_trees_are_refused(models: Path) -> None:
-    with pytest.raises(UsageError, match="needs drafts that are chains: use width 1"):
-        paceline.load(models / "target.gguf", exact_greedy=True, width=2, threads=1)
+    with pytest.raises(
+        UsageError, match="without kernels of our own needs drafts that are chains: use width 1"
+    ):
+        paceline.load(models / "target.gguf", exact_greedy=True, width=2, threads=1, kernels="off")
 
 
 def test_a_mixture_of_experts_is_refused_and_its_memory_freed(
@@ -171,7 +191,7 @@ def test_a_mixture_of_experts_is_refused_and_its_memory_freed(
 
     monkeypatch.setattr(LlamaTarget, "close", noting)
     with pytest.raises(ModelError, match=r"moe\.gguf: .* leave --exact-greedy out"):
-        paceline.load(path, threads=1, n_ctx=64, exact_greedy=True)
+        paceline.load(path, threads=1, n_ctx=64, exact_greedy=True, kernels="off")
     assert closed
     assert closed[0]._model is None
 
@@ -223,7 +243,7 @@ def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
 
 @pytest.mark.parametrize("n_ctx", [1, 2, 11, 63, 64, 256, 512])
 def test_a_context_can_be_filled_to_its_end_and_the_filler_still_fits(models: Path, n_ctx: int) -> None:
-    target = LlamaTarget(models / "target.gguf", n_ctx=n_ctx, threads=1, exact_rows=ROWS)
+    target = LlamaTarget(models / "target.gguf", n_ctx=n_ctx, threads=1, exact_rows=ROWS, kernels=False)
     session = target.open()
     session.extend([token % 256 for token in range(n_ctx)])
     assert np.isfinite(rows(target, session)[0]).all()
@@ -233,7 +253,13 @@ def test_a_context_can_be_filled_to_its_end_and_the_filler_still_fits(models: Pa
 
 def test_more_rows_than_the_shape_has_are_not_proposed(models: Path) -> None:
     with paceline.load(
-        models / "target.gguf", models / "draft.gguf", threads=1, exact_greedy=True, n_draft=3, p_min=0.0
+        models / "target.gguf",
+        models / "draft.gguf",
+        threads=1,
+        exact_greedy=True,
+        n_draft=3,
+        p_min=0.0,
+        kernels="off",
     ) as llm:
         assert llm.target.caps.rows == 4
         done = llm.generate("ab ab ab", max_tokens=20, ignore_eos=True)
@@ -246,7 +272,7 @@ def test_branches_are_refused_by_the_drafts_budget(tiny: LlamaTarget) -> None:
 
 
 def test_closing_twice_is_harmless_and_a_closed_model_says_so(models: Path) -> None:
-    target = LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS)
+    target = LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
     session = target.open()
     session.extend([1, 2, 3])
     rows(target, session)

@@ -52,6 +52,8 @@ def moved(passed: bool = True) -> Record:
         "limit": 0.0456,
         "noise": 0.0228,
         "spread": 3.0,
+        "rows": 1600,
+        "beside": True,
     }
 
 
@@ -128,8 +130,8 @@ def test_what_is_certified_is_told_line_by_line() -> None:
         "greedy    8 prompts, 16,384 tokens (12,000 of 14,400 drafts kept): 8 identical",
         "sampled   16,000 runs (9,000 of 40,000 drafts kept): p 0.012 (limit 4e-05); "
         "a bias of 7.9% would show: passed",
-        "state     16 walks: off by 0.012 (limit 0.046): passed",
-        "draft     16 walks of the draft's own cache: off by 0.012 (limit 0.046): passed",
+        "state     16 walks beside another session, 1,600 rows: off by 0.012 (limit 0.046): passed",
+        "draft     16 walks of the draft's own cache, 1,600 rows: off by 0.012 (limit 0.046): passed",
         "logprobs  900 tokens: off by 0.012 (limit 0.046): passed",
         "CERTIFIED: drafted output is plain output",
     ]

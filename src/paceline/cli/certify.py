@@ -88,10 +88,12 @@ def certify(
 
     if sampling != Sampling():
         named["sampling"] = sampling
+    # One is walked beside another. Passes of one shape are those of one.
+    sessions = 1 if drafting["exact_greedy"] else 2
     plan = Plan(n=n_predict, contexts=contexts, runs=samples, sequences=sequences, seed=seed, **named)
     with (
         Interrupts() as interrupts,
-        load(**models, drafters=draft, corpora=tuple(corpus or ()), **drafting) as llm,
+        load(**models, drafters=draft, corpora=tuple(corpus or ()), sessions=sessions, **drafting) as llm,
     ):
         if llm.drafting.plain:
             raise UsageError(

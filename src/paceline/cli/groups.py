@@ -178,7 +178,7 @@ def drafting(
         flag(
             "--exact-greedy",
             panel=DRAFTING,
-            help="Passes of one shape: greedy output is plain output to the last bit, at a price.",
+            help="Greedy output is plain output to the last bit, at a price where there are no kernels.",
         ),
     ] = False,
     verify: Annotated[

@@ -94,8 +94,9 @@ def sampled(it: Mapping[str, Any]) -> str:
 
 
 def state(name: str, it: Mapping[str, Any]) -> str:
-    what = "walks" if name == "state" else "walks of the draft's own cache"
-    return f"{name:9} {it['sequences']} {what}: {off(it)}"
+    beside = " beside another session" if it["beside"] else ""
+    what = f"walks{beside}" if name == "state" else "walks of the draft's own cache"
+    return f"{name:9} {it['sequences']} {what}, {it['rows']:,} rows: {off(it)}"
 
 
 def logprobs(it: Mapping[str, Any]) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.core.ports import Budget, Target
-from paceline.core.tree import ROOT
+from paceline.core.ports import Budget, Target, Want
+from paceline.core.tree import EMPTY, ROOT
+from paceline.engines.llama import LlamaTarget
+from paceline.engines.llama.session import LlamaSession
+from paceline.engines.noise import batch_noise
 from paceline.engines.toy import ToySession, ToyTarget
 from paceline.lab.certify.state import State, among_decoys, check_state
 
@@ -58,6 +65,70 @@ def test_cells_that_are_left_over_or_misplaced_are_caught(mistake: str) -> None:
     assert not check(target, Budget(4, 12, width=3)).passed
 
 
+@pytest.fixture
+def beside(models: Path) -> Iterator[LlamaTarget]:
+    """With room for two sessions."""
+    with closing(LlamaTarget(models / "target.gguf", n_ctx=128, sessions=2)) as target:
+        yield target
+
+
+def noisy(target: LlamaTarget) -> State:
+    texts = [[token % target.vocab.size for token in text] for text in TEXTS]
+    noise = max(batch_noise(target, text, 8) for text in texts)
+    budget = Budget(4, 12, width=3)
+    return check_state(target, texts, budget, noise, sequences=8, seed=1, tick=lambda: None)
+
+
+def test_two_sessions_walk_side_by_side_where_there_is_room(beside: LlamaTarget, models: Path) -> None:
+    state = noisy(beside)
+    assert (state.passed, state.beside) == (True, True)
+    with closing(LlamaTarget(models / "target.gguf", n_ctx=128)) as alone:
+        assert not noisy(alone).beside
+
+
+def test_where_rows_are_equal_all_are_compared_to_the_last_bit(beside: LlamaTarget) -> None:
+    state = noisy(beside)
+    assert state.rows > (100 if beside.caps.equal_rows else 15)
+    assert not beside.caps.equal_rows or (state.worst, state.limit) == (0.0, 0.0)
+
+
+def test_rows_swapped_between_sessions_are_caught(
+    beside: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = LlamaTarget.forward
+
+    def swapped(target: LlamaTarget, batch: Any, want: Want) -> Any:
+        alike = [tree for _, tree in batch] == [EMPTY, EMPTY]  # others have rows of other numbers
+        return [*forward(target, batch, want)][:: -1 if alike else 1]
+
+    monkeypatch.setattr(LlamaTarget, "forward", swapped)
+    assert not noisy(beside).passed
+
+
+def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
+    beside: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last branch, while the trunk has the cells of the first."""
+    close = LlamaSession.close
+
+    def claims(session: LlamaSession) -> None:
+        tree, slot, root = session._tree, session._slot, session.tokens[-1:]
+        leaf = len(tree) - 1
+        if slot is None or not session._rooted or leaf < 0 or session._sequence[leaf] == slot.sequence:
+            return close(session)
+        said = []
+        while leaf != ROOT:
+            said.append(tree.tokens[leaf])
+            leaf = tree.parents[leaf]
+        session._cache.free_branches(slot)
+        slot.cached += [*root, *said[::-1]]
+        session._forget()
+        return close(session)
+
+    monkeypatch.setattr(LlamaSession, "close", claims)
+    assert not noisy(beside).passed
+
+
 def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_much_of_its_spread() -> None:
     assert State(1, 1, worst=0.2, noise=0.1, spread=2.0).passed
     assert not State(1, 1, worst=0.21, noise=0.1, spread=2.0).passed
@@ -66,10 +137,10 @@ def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_much_of_its_
 
 
 def test_each_walk_is_held_to_its_own_rows_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    moved = iter([1.7, 1.2] + [0.0] * 10)  # of rows with spreads of 3 and 1
-    rows = iter([np.array([[-3.0, 3.0]]), np.array([[-1.0, 1.0]])] + [np.array([[-1.0, 1.0]])] * 10)
+    moved = chain([1.7, 1.2], repeat(0.0))  # of rows with spreads of 3 and 1
+    rows = chain([np.array([[-3.0, 3.0]])], repeat(np.array([[-1.0, 1.0]])))
     monkeypatch.setattr("paceline.lab.certify.state.apart", lambda a, b: next(moved))
-    monkeypatch.setattr("paceline.lab.certify.state.afresh", lambda target, tokens: next(rows))
+    monkeypatch.setattr("paceline.lab.certify.state.afresh", lambda target, tokens, right: next(rows))
     state = check_state(
         ToyTarget(), [[1, 2, 3, 4]], Budget(2, 2), 1.0, sequences=12, seed=0, tick=lambda: None
     )
@@ -82,7 +153,7 @@ def test_without_any_noise_the_last_bits_may_still_differ_and_no_more() -> None:
 
 
 def test_a_row_that_is_not_a_number_never_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = iter([0.0, float("nan"), 0.0] + [0.0] * 9)
+    values = chain([0.0, float("nan")], repeat(0.0))
     monkeypatch.setattr("paceline.lab.certify.state.apart", lambda a, b: next(values))
     assert not check(ToyTarget(), Budget(2, 2)).passed
 

@@ -17,17 +17,17 @@ from paceline.core.answers import Answers
 from paceline.core.errors import ContractError, ModelError, UsageError
 from paceline.core.ports import NOTHING, Caps, Features, Session, Want
 from paceline.core.sampling import top_k
-from paceline.core.tree import EMPTY, DraftTree
+from paceline.core.tree import DraftTree
 from paceline.engines.alike import trie_of
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.llama import binding, gate
 from paceline.engines.llama import kernels as own_kernels
 from paceline.engines.llama.batch import Batch
 from paceline.engines.llama.cache import MAX_BRANCHES, Cache, Slot
+from paceline.engines.llama.exactness import require_exact, rows_are_equal
 from paceline.engines.llama.identity import SETTINGS, identity
 from paceline.engines.llama.session import LlamaSession
 from paceline.engines.llama.text import LlamaText, read_vocab
-from paceline.engines.noise import teacher_forced
 from paceline.system.forks import Process
 
 DEFAULT_CONTEXT = 4096
@@ -44,8 +44,8 @@ _OUT_OF_CELLS = 1  # llama_decode's code for "no KV slot"
 class LlamaTarget:
     """Loads `path`. n_ctx: positions a session may fill (0: what the model was trained for, at most 4,096).
     sessions: how many may be open at once. threads: physical cores are best (assemble.py counts them).
-    exact_rows: every pass is filled up to so many rows, so that plain and drafted decoding run the same
-    kernels and give the same numbers to the last bit (0: as many rows as there are tokens).
+    exact_rows: where rows depend on the passes they are in, every pass is filled up to so many, so that plain
+    and drafted decoding run the same kernels and give the same numbers to the last bit (0: as they come).
     mmap: weights are mapped from the file; else they are read into memory of this process's own. weights: a
     target of the same file whose weights to use, which stays open for longer. kernels: compute with
     kernels of our own, where there are any and memory allows.
@@ -75,7 +75,6 @@ class LlamaTarget:
         self._process = Process()
         self.path = path
         self.threads = threads
-        self.exact_rows = exact_rows
         self.gpu_layers, self.flash_attention, self.cache_type = gpu_layers, flash_attention, cache_type
         self._owns_model = weights is None
         laid_out = (
@@ -87,29 +86,41 @@ class LlamaTarget:
             binding.load_model(path, gpu_layers=gpu_layers, mmap=mmap) if weights is None else weights._model
         )
         self._context: Any = None
+        self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
+        self.on_pass: Callable[[int, int, float], None] | None = None
         try:
-            stateful = bool(
-                self._cpp.llama_model_is_recurrent(self._model)
-                or self._cpp.llama_model_is_hybrid(self._model)
-            )
-            windowed = binding.is_windowed(self._model)
-            trained = int(self._cpp.llama_model_n_ctx_train(self._model))
-            per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
-            self._cells = per_session * sessions + exact_rows  # what fills a pass needs cells too
-            self.cache = Cache(
-                path,
-                sessions,
-                per_session,
-                self._require_open,
-                shares=not stateful and not exact_rows and not windowed,
-                windowed=windowed,
-            )
-            self._make_context(sessions)
+            self._set_up(n_ctx, sessions, 0)
             self.vocab = read_vocab(self._model, self._require_open)
             self._text = LlamaText(self._model)
+            self._batch = Batch(N_BATCH)
+            self._claim_equal_rows()
+            if exact_rows and not self.caps.exact:
+                self._set_up(n_ctx, sessions, exact_rows)
+                require_exact(self)
         except BaseException:
             self.close()
             raise
+
+    def _set_up(self, n_ctx: int, sessions: int, exact_rows: int) -> None:
+        """A new cache and context."""
+        stateful = bool(
+            self._cpp.llama_model_is_recurrent(self._model) or self._cpp.llama_model_is_hybrid(self._model)
+        )
+        windowed = binding.is_windowed(self._model)
+        trained = int(self._cpp.llama_model_n_ctx_train(self._model))
+        per_session = n_ctx or min(trained, DEFAULT_CONTEXT)
+        self.exact_rows = exact_rows
+        self._free_context()
+        self._cells = per_session * sessions + exact_rows  # what fills a pass needs cells too
+        self.cache = Cache(
+            self.path,
+            sessions,
+            per_session,
+            self._require_open,
+            shares=not stateful and not exact_rows and not windowed,
+            windowed=windowed,
+        )
+        self._make_context(sessions)
         self.caps = Caps(
             # A first child needs no branch. Cells of a branch lie in another order than plain decoding's.
             branch=1 if stateful or exact_rows > 0 else 1 + MAX_BRANCHES // sessions,
@@ -120,17 +131,6 @@ class LlamaTarget:
             n_ctx=per_session,
             exact=exact_rows > 0 and sessions == 1,  # sessions share passes, which then vary in shape
         )
-        self._batch = Batch(N_BATCH)
-        self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
-        self.on_pass: Callable[[int, int, float], None] | None = None
-        try:
-            if exact_rows:
-                self._check_exact()
-            else:
-                self._check_equal_rows()
-        except BaseException:
-            self.close()
-            raise
 
     def _make_context(self, sessions: int) -> None:
         own_kernels.use(self.kernels)  # which operations a context has room for depends on it
@@ -217,7 +217,7 @@ class LlamaTarget:
             self._make_context(self.caps.sessions)
             raise
         if not self.exact_rows:
-            self._check_equal_rows()
+            self._claim_equal_rows()
 
     def sibling(self, *, n_ctx: int, flash_attention: bool | None) -> LlamaTarget:
         """The same weights with a cache of its own. To be closed before this one. Raises ModelError."""
@@ -341,45 +341,9 @@ class LlamaTarget:
         if n:
             slot.prompt = end if is_whole else 0
 
-    def _try_pass(self) -> None:
-        """A pass that leaves nothing behind."""
-        told, self.on_pass = self.on_pass, None
-        session = self.open()
-        try:
-            session.extend([0] * min(2, self.caps.n_ctx))
-            self.forward([(session, EMPTY)], Want())
-        finally:
-            session.close()
-            self.forget()
-            self.on_pass = told
-
-    def _check_equal_rows(self) -> None:
-        """Rows are equal where the kernels compute all that a pass computes from several rows at once, as a
-        pass over this model shows."""
-        self.caps = replace(self.caps, exact=False, equal_rows=False)
-        elsewhere = self.gpu_layers > 0 or self.flash_attention is False
-        if not self.kernels or elsewhere or self.caps.rollback != "free":
-            return
-        equal = own_kernels.leaves_nothing_to_ggml(self._try_pass)
+    def _claim_equal_rows(self) -> None:
+        equal = rows_are_equal(self)
         self.caps = replace(self.caps, exact=equal, equal_rows=equal)
-
-    def _check_exact(self) -> None:
-        """Every pass has the same shape now, and llama.cpp chooses kernels by shape; what is left to see is
-        that a row says the same wherever in the pass it stands, and whatever stands beside it."""
-        arch = binding.metadata(self._model, "general.architecture")
-        length = max(2, min(64, self.caps.n_ctx))
-        text = np.random.default_rng(0).integers(self.vocab.size, size=length).tolist()
-        start = max(1, length // 4)
-        n = self.exact_rows
-        same = binding.metadata(self._model, f"{arch}.expert_count") in (None, "0") and all(
-            np.array_equal(teacher_forced(self, text, start, n), teacher_forced(self, text, start, fewer))
-            for fewer in (1, n // 2 + 1)
-        )
-        if not same:
-            raise ModelError(
-                f"{self.path}: what a row says depends on the rows beside it (as in a mixture of experts), "
-                "so exact greedy output cannot be had for this model; leave --exact-greedy out"
-            )
 
     def _decode_filled(self) -> None:
         """The planned pass, filled up to `exact_rows` by a sequence that is dropped at once."""

@@ -186,7 +186,9 @@ def state_check(
     llm: LLM, model: Any, texts: Sequence[list[int]], plan: Plan, tick: Callable[[], None]
 ) -> State:
     budget = llm.drafting.budget
-    noise = max(batch_noise(model, text, rows_of(model, budget)) for text in texts[:NOISY])
+    noise = 0.0
+    if not model.caps.equal_rows:
+        noise = max(batch_noise(model, text, rows_of(model, budget)) for text in texts[:NOISY])
     return check_state(model, texts, budget, noise, sequences=plan.sequences, seed=plan.seed, tick=tick)
 
 

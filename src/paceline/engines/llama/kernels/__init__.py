@@ -9,11 +9,12 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from paceline.core.errors import KernelError, MissingExtraError
 from paceline.engines.engine import KernelStatus
-from paceline.engines.llama.kernels import build
+from paceline.engines.llama.kernels import amx, build
 from paceline.machine.hardware.bandwidth import free_memory
 
 # Weights are laid out anew in memory of their own, where a mapped file could leave it under pressure: models
@@ -46,12 +47,20 @@ def _entered(path: str) -> KernelStatus:
         llama = binding.llama_cpp()._lib
         with build.library(build.recipe_for()) as file:
             library = _loaded(file)
+            if reason := _text(library.paceline_kernels_enter(path.encode(), llama._handle)):
+                return KernelStatus(reason=reason)
+            left = amx.left_to_amx(partial(_seconds, library), file)
     except (KernelError, MissingExtraError) as error:
         return KernelStatus(reason=str(error))
-    if reason := _text(library.paceline_kernels_enter(path.encode(), llama._handle)):
-        return KernelStatus(reason=reason)
+    for name in left:
+        library.paceline_kernels_leave(amx.TYPES[name])
     _library = library
-    return KernelStatus(_text(library.paceline_kernels_path()))
+    active = _text(library.paceline_kernels_path())
+    return KernelStatus(f"{active} ({', '.join(left)} by AMX)" if left else active)
+
+
+def _seconds(library: ctypes.CDLL, number: int, rows: int, buffer: str) -> float:
+    return float(library.paceline_kernels_seconds(number, rows, buffer.encode()))
 
 
 def _loaded(file: Path) -> ctypes.CDLL:
@@ -61,8 +70,11 @@ def _loaded(file: Path) -> ctypes.CDLL:
         for name in ("enter", "path", "paths", "foreign"):
             getattr(library, f"paceline_kernels_{name}").restype = ctypes.c_char_p
         library.paceline_kernels_enter.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-        library.paceline_kernels_use.argtypes = [ctypes.c_int]
-        library.paceline_kernels_use.restype = library.paceline_kernels_watch.restype = None
+        library.paceline_kernels_seconds.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_char_p]
+        library.paceline_kernels_seconds.restype = ctypes.c_double
+        library.paceline_kernels_leave.argtypes = library.paceline_kernels_use.argtypes = [ctypes.c_int]
+        for name in ("use", "leave", "watch"):
+            getattr(library, f"paceline_kernels_{name}").restype = None
     except (OSError, AttributeError) as error:
         reason = f"the library cannot be loaded ({error})"
         build.reject(file, reason)

@@ -54,6 +54,7 @@ OPTIONAL: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 COMPILERS = ("c++", "g++", "clang++")
 KEPT = 4  # libraries in a folder: other versions of Paceline or llama.cpp may be in use beside this one
+AMX_SUFFIX = ".amx.json"  # of what amx.py found of a library
 FAILED = ".failed"  # the suffix of a note that tells why a build failed
 FAILED_FOR = 24 * 3600  # seconds, for which a build that failed is not tried again
 NO_COMPILER = (
@@ -210,7 +211,12 @@ def _tidy(folder: Path) -> None:
     """Remove the libraries that were not used for longest, and old notes of failures."""
     libraries = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
     notes = [note for note in folder.glob(f"*{FAILED}") if not _failure(note)]
-    for path in [*libraries[KEPT:], *notes]:
+    found = [
+        path
+        for path in folder.glob(f"*{AMX_SUFFIX}")
+        if path.with_name(path.name.removesuffix(AMX_SUFFIX) + ".so") not in libraries[:KEPT]
+    ]
+    for path in [*libraries[KEPT:], *notes, *found]:
         path.unlink(missing_ok=True)
 
 

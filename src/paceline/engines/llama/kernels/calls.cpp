@@ -29,6 +29,7 @@ const char *find_calls(void *library) {
         find(c.new_graph, "ggml_new_graph") && find(c.expand, "ggml_build_forward_expand") &&
         find(c.alloc_tensors, "ggml_backend_alloc_ctx_tensors_from_buft") &&
         find(c.tensor_set, "ggml_backend_tensor_set") && find(c.tensor_get, "ggml_backend_tensor_get") &&
+        find(c.nbytes, "ggml_nbytes") && find(c.set_threads, "ggml_backend_cpu_set_n_threads") &&
         find(c.free_buffer, "ggml_backend_buffer_free") && find(c.cpu_init, "ggml_backend_cpu_init") &&
         find(c.compute, "ggml_backend_graph_compute") && find(c.free_backend, "ggml_backend_free");
     return all ? "" : "llama.cpp's libraries do not show the functions that kernels enter by";

@@ -21,6 +21,7 @@
 #endif
 
 #include "calls.h"
+#include "ggml_product.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -40,6 +41,7 @@ thread_local bool wanted = true;
 bool used() { return entered && wanted; }
 std::mutex lock;
 std::string foreign;  // names of operations, each once
+std::atomic<uint64_t> left_to_ggml{0};  // types of weights, a bit each
 
 BufferType *buffer_type();
 
@@ -104,7 +106,8 @@ struct Extra : ggml::ExtraBufferType {
         const Tensor *w = op->src[0], *x = op->src[1];
         if (!product || !is_ours(w)) return false;
         const bool laid_out = w->buffer->size > 0;  // it has no other way then
-        return (used() || laid_out) && !is_ours(x) && !is_ours(op->src[2]) && kind_of(*active, w) &&
+        const bool left = unsigned(w->type) < 64 && left_to_ggml >> unsigned(w->type) & 1;
+        return ((used() && !left) || laid_out) && !is_ours(x) && !is_ours(op->src[2]) && kind_of(*active, w) &&
                x->type == ggml::F32 && (!x->buffer || calls.is_host(x->buffer->buft)) &&
                (op->op == ggml::MUL_MAT_ID || (x->ne[2] % w->ne[2] == 0 && x->ne[3] % w->ne[3] == 0));
     }
@@ -197,45 +200,25 @@ std::vector<const Path *> paths() {
 // A product whose result is known, through ggml: whole numbers, which every order of sums gives.
 bool known_product() {
     constexpr int K = 64, ROWS = 21, COLUMNS = 3;
-    ggml::Context *weights = calls.init({calls.tensor_overhead() * 2, nullptr, true});
-    ggml::Context *rest = calls.init({calls.tensor_overhead() * 8 + (1 << 20), nullptr, true});
-    Tensor *w = calls.new_tensor_2d(weights, ggml::F32, K, ROWS), *x = calls.new_tensor_2d(rest, ggml::F32, K, COLUMNS);
-    Tensor *y = calls.mul_mat(rest, w, x);
-    ggml::Graph *graph = calls.new_graph(rest);
-    calls.expand(graph, y);
-    Buffer *of_weights = calls.alloc_tensors(weights, buffer_type()), *of_rest = calls.alloc_tensors(rest, calls.cpu_buffer_type());
-    std::vector<float> a(K * ROWS), b(K * COLUMNS), c(ROWS * COLUMNS, -1.0f);
-    for (size_t i = 0; i < a.size(); i++) a[i] = float(int(i * 7 % 13) - 6);
-    for (size_t i = 0; i < b.size(); i++) b[i] = float(int(i * 5 % 11) - 5);
-    bool right = of_weights && of_rest;
-    if (right) {
-        calls.tensor_set(w, a.data(), 0, a.size() * 4);
-        calls.tensor_set(x, b.data(), 0, b.size() * 4);
-        ggml::Backend *backend = calls.cpu_init();
-        right = backend && calls.compute(backend, graph) == 0;
-        if (backend) calls.free_backend(backend);
-        calls.tensor_get(y, c.data(), 0, c.size() * 4);
-    }
-    for (int i = 0; i < COLUMNS && right; i++)
+    std::vector<float> w(K * ROWS), x(K * COLUMNS), y(ROWS * COLUMNS, -1.0f);
+    for (size_t i = 0; i < w.size(); i++) w[i] = float(int(i * 7 % 13) - 6);
+    for (size_t i = 0; i < x.size(); i++) x[i] = float(int(i * 5 % 11) - 5);
+    GgmlProduct product(ggml::F32, K, ROWS, COLUMNS, buffer_type());
+    if (!product.is_possible() || !product.compute(w.data(), x.data())) return false;
+    product.read(y.data());
+    bool right = true;
+    for (int i = 0; i < COLUMNS; i++)
         for (int r = 0; r < ROWS; r++) {
             float sum = 0;
-            for (int k = 0; k < K; k++) sum += a[size_t(r * K + k)] * b[size_t(i * K + k)];
-            right = right && sum == c[size_t(i * ROWS + r)];
+            for (int k = 0; k < K; k++) sum += w[size_t(r * K + k)] * x[size_t(i * K + k)];
+            right = right && sum == y[size_t(i * ROWS + r)];
         }
-    if (of_weights) calls.free_buffer(of_weights);
-    if (of_rest) calls.free_buffer(of_rest);
-    calls.free_context(weights);
-    calls.free_context(rest);
     return right;
 }
 
 // Whether weights are offered to the type: ggml makes its list of such once, when the first model is loaded.
 bool is_offered() {
-    using Types = BufferType **(*)(ggml::Device *);
-    void *reg = calls.cpu_reg();
-    const auto offered = reinterpret_cast<Types>(calls.proc_address(reg, "ggml_backend_dev_get_extra_bufts"));
-    if (!offered) return false;
-    BufferType **types = offered(calls.reg_device(reg, 0));
+    BufferType **types = offered_types();
     while (types && *types && *types != buffer_type()) types++;
     return types && *types;
 }
@@ -294,6 +277,18 @@ API const char *paceline_kernels_paths() {
 }
 
 API void paceline_kernels_use(int on) { paceline::wanted = on != 0; }
+
+// Seconds of a product with `columns` rows of activations, the weights in the type of buffer that ggml calls so; ""
+// for the kernels' own. Negative where there is none, or it takes no such weights.
+API double paceline_kernels_seconds(int type, int columns, const char *buffer) {
+    if (!*buffer) return paceline::product_seconds(type, columns, paceline::buffer_type());
+    for (auto **types = paceline::offered_types(); types && *types; types++)
+        if (!strcmp((*types)->iface.get_name(*types), buffer)) return paceline::product_seconds(type, columns, *types);
+    return -1;
+}
+
+// Weights of the type stay with ggml, in models that are loaded from now on.
+API void paceline_kernels_leave(int type) { paceline::left_to_ggml |= uint64_t(1) << type; }
 
 API void paceline_kernels_watch() {
     const std::lock_guard<std::mutex> held(paceline::lock);

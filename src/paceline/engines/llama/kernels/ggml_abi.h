@@ -127,7 +127,7 @@ struct Calls {
     void (*chunk_set)(ThreadPool *, int);
     int (*chunk_add)(ThreadPool *, int);
     const TypeTraits *(*type_traits)(int);
-    // For the known product.
+    // For products of its own (ggml_product.cpp).
     Context *(*init)(InitParams);
     void (*free_context)(Context *);
     Tensor *(*new_tensor_2d)(Context *, int, int64_t, int64_t);
@@ -138,7 +138,9 @@ struct Calls {
     void (*tensor_set)(Tensor *, const void *, size_t, size_t);
     void (*tensor_get)(const Tensor *, void *, size_t, size_t);
     void (*free_buffer)(Buffer *);
+    size_t (*nbytes)(const Tensor *);
     Backend *(*cpu_init)();
+    void (*set_threads)(Backend *, int);
     int (*compute)(Backend *, Graph *);
     void (*free_backend)(Backend *);
 };
