@@ -1,14 +1,16 @@
 """The rule on recorded answers, by given cost curves: how near it comes to the best, without a large model.
 
     python benchmarks/rate.py [--curves CURVES.json] [--items 8] [-n 128] [--methods auto,...]
+    python benchmarks/rate.py --of smollm2 --workloads real-code,real-edit
 
-The embedded target answers five workloads once (inflated targets say the same); then replays predict, for
-each cost curve, the speed of `auto`, of every fixed setting (one drafter, a fixed length, a fixed p_min), and
-what a clairvoyant would reach with the same proposals. The embedded draft model really runs. Nothing depends
-on the clock: the same command prints the same figures. "again" is `auto` on the same texts once more, with
-all that it has learned of guesses, while drafters have forgotten the texts: more than a better beginning can
-bring. The curves are those of targets of 1B on two AVX-512 cores, as measured, unless a file of {name:
-{rows: seconds}} is given. `benchmarks/never_slower.py` measures the same with real passes.
+The embedded target (or another of the zoo's) answers five workloads once (inflated targets say the same);
+then replays predict, for each cost curve, the speed of `auto`, of every fixed setting (one drafter, a fixed
+length, a fixed p_min), and what a clairvoyant would reach with the same proposals. The draft model really
+runs. Nothing depends on the clock: the same command prints the same figures. "again" is `auto` on the same
+texts once more, with all that it has learned of guesses, while drafters have forgotten the texts: more than a
+better beginning can bring. The curves are those of targets of 1B on two AVX-512 cores, as measured with
+llama.cpp's kernels, and one with kernels of our own on two AVX2 cores, unless a file of {name: {rows:
+seconds}} is given. `benchmarks/never_slower.py` measures the same with real passes.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ from never_slower import (
     SURE,
     WORKLOADS,
     calibrated,
+    drafts_of,
     record_plainly,
     replayed,
     said,
     speed,
+    workload_of,
 )
 
 from paceline import zoo
@@ -59,31 +63,34 @@ CURVES: dict[str, dict[int, float]] = {
         1: 0.045, 2: 0.0536, 3: 0.0594, 4: 0.0644, 5: 0.0657, 6: 0.0675, 7: 0.0707, 8: 0.0711, 9: 0.0765,
         12: 0.0855, 16: 0.1035, 32: 0.162,
     },
+    "ours": {
+        1: 0.0432, 2: 0.0437, 3: 0.0485, 4: 0.0567, 5: 0.0662, 6: 0.0748, 7: 0.0773, 8: 0.0887, 9: 0.1155,
+        10: 0.1169, 12: 0.1414, 16: 0.1947, 17: 0.214, 24: 0.26, 32: 0.36,
+    },
 }  # fmt: skip
 # Between passes of such a target, where they take half as long again as one after the other.
 DRAFT = {1: 0.00085, 2: 0.0012, 4: 0.00145, 8: 0.002}
+SMOLLM2_DRAFT = {1: 0.0013, 2: 0.0018, 4: 0.0019, 8: 0.0024}
 STEP = 0.0003
 
 
-def costs(curve: dict[int, float]) -> Costs:
-    return Costs(Cost({256: curve}), Cost({256: DRAFT}), STEP)
-
-
-def draft_model() -> Any:
-    """To be closed by who replays with it."""
-    return load(zoo.draft_path(), drafters="none").target
+def costs(curve: dict[int, float], draft: Path) -> Costs:
+    passes = DRAFT if draft == zoo.draft_path() else SMOLLM2_DRAFT
+    return Costs(Cost({256: curve}), Cost({256: passes}), STEP)
 
 
 def predicted(
-    recorded: Sequence[Trace], methods: str, llm: LLM, curve: dict[int, float], bound: bool
+    recorded: Sequence[Trace], methods: str, llm: LLM, draft: Path, curve: dict[int, float], bound: bool
 ) -> list[Result]:
-    """By replay, with the embedded draft."""
-    return replayed(recorded, methods, llm.target, draft_model(), costs(curve), bound=bound)
+    """By replay, with the draft."""
+    model = load(draft, drafters="none").target  # who replays with it closes it
+    return replayed(recorded, methods, llm.target, model, costs(curve, draft), bound=bound)
 
 
-def again(recorded: Sequence[Trace], llm: LLM, curve: dict[int, float]) -> float:
+def again(recorded: Sequence[Trace], llm: LLM, draft: Path, curve: dict[int, float]) -> float:
     """Tokens a second of `auto` with experience of these very texts."""
-    means = Means(llm.target.vocab, llm.target.text, draft=draft_model(), costs=costs(curve))
+    model = load(draft, drafters="none").target
+    means = Means(llm.target.vocab, llm.target.text, draft=model, costs=costs(curve, draft))
     recordings = [request.recording for trace in recorded for request in trace.requests]
     lane = Lane(methods_of(AUTO, {}, draft=True, costs=True)[-1], recordings, means)
     try:
@@ -105,6 +112,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--of", default="target", help="which of the zoo's models")
+    parser.add_argument("--longest", type=int, default=0, help="tokens of a prompt, about")
     parser.add_argument("--curves", type=Path)
     parser.add_argument("--methods", default="auto", help="of which the first is compared")
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
@@ -120,20 +129,21 @@ def main() -> None:
     print(
         "curve workload  over plain  best fixed                       over it  again   bound  ECE (by chance)"
     )
-    with tempfile.TemporaryDirectory() as folder, load(drafters="none") as llm:
+    with tempfile.TemporaryDirectory() as folder, load(zoo.path(arguments.of), drafters="none") as llm:
+        draft = drafts_of(arguments)
         for workload in arguments.workloads.split(","):
-            suite, temperature = WORKLOADS[workload]
+            suite, temperature = workload_of(workload)
             file = Path(folder) / f"{workload}.jsonl"
             record_plainly(llm, Recorder(file, print), suite, Sampling(temperature=temperature), arguments)
             recorded = [traces.read(file, traces.lines(file), llm.target.text)]
             for name, curve in curves.items():
                 both = [
-                    predicted(recorded, methods, llm, curve, bound)
+                    predicted(recorded, methods, llm, draft, curve, bound)
                     for methods, bound in ((grid, False), (arguments.methods, True))
                 ]
                 plain = next(speed(one) for one in both[0] if one.method == "plain")
                 best = max(both[0], key=speed)
-                twice = again(recorded, llm, curve) / speed(best)
+                twice = again(recorded, llm, draft, curve) / speed(best)
                 for one in both[1]:
                     if one.method == "plain":
                         continue

@@ -59,11 +59,28 @@ template <class S, class T> inline void pack_part(uint8_t *to, const uint8_t *q)
     }
 }
 
+// The same of a block whose codes are stored as they stand in a tile.
+template <class S, class T> inline void copy_part(uint8_t *to, const uint8_t *block) {
+    constexpr int V = 4 * S::L;
+    for (int g = 0; g < 4; g++, to += V) memcpy(to, block + T::nibbles_at + 4 * g, 4);
+    if constexpr (T::fifths_at != 0) {  // bit 4g + e becomes bit g of byte e
+        const uint32_t bits = u32(block + T::fifths_at);
+        uint32_t bytes = 0;
+        for (int e = 0; e < 4; e++) {
+            uint32_t x = bits >> e & 0x11111111u;
+            x = (x | x >> 3) & 0x03030303u;
+            x = (x | x >> 6) & 0x000f000fu;
+            bytes |= ((x | x >> 12) & 255u) << (8 * e);
+        }
+        memcpy(to, &bytes, 4);
+    }
+}
+
 template <class S, class T> void pack(uint8_t *out, const uint8_t *const *rows, int64_t blocks) {
     using Y = Layout<S, T>;
     constexpr int L = S::L;
     for (int64_t b = 0; b < blocks; b++, out += Y::bytes) {
-        memset(out, 0, Y::bytes);
+        if (!rows[L - 1]) memset(out, 0, Y::bytes);
         for (int r = 0; r < L; r++) {
             if (!rows[r]) continue;
             Codes c;
@@ -75,7 +92,9 @@ template <class S, class T> void pack(uint8_t *out, const uint8_t *const *rows, 
                 out[Y::scales + j * L + r] = uint8_t(c.s[j]);
                 if (T::offset == SUBTRACTED) out[Y::mins + j * L + r] = c.t[j];
             }
-            for (int j = 0; j < Y::parts; j++) pack_part<S, T>(out + Y::codes + j * Y::part + 4 * r, c.q + 32 * j);
+            if constexpr (T::nibbles_at != 0) copy_part<S, T>(out + Y::codes + 4 * r, rows[r] + b * T::bytes);
+            else
+                for (int j = 0; j < Y::parts; j++) pack_part<S, T>(out + Y::codes + j * Y::part + 4 * r, c.q + 32 * j);
         }
     }
 }

@@ -1,8 +1,9 @@
 // One struct a type: how ggml stores a block of one row. Everything else about a type follows from its constants.
 //
 // read() spells a block out: codes q, scale d (and offset m) as F16 bits, and in blocks of 256 the scales s and
-// offsets t of their parts, of 32 weights or of 16. A weight is d * s * (q - bias), or table[q] for q - bias, plus
-// m (Q4_1, Q5_1) or minus m * t (the K types).
+// offsets t of their parts, of 32 weights or of 16. Where nibbles_at is not 0, codes go into a tile as they are stored:
+// nibbles_at and fifths_at say where they are, and read() leaves them out. A weight is d * s * (q - bias), or table[q]
+// for q - bias, plus m (Q4_1, Q5_1) or minus m * t (the K types).
 // Layouts: ggml-common.h of llama.cpp.
 #pragma once
 #include <cstring>
@@ -28,47 +29,34 @@ inline uint32_t u32(const uint8_t *p) { uint32_t x; memcpy(&x, p, 4); return x; 
 inline void nibbles(const uint8_t *p, uint8_t *q) {
     for (int i = 0; i < 16; i++) { q[i] = p[i] & 15; q[i + 16] = p[i] >> 4; }
 }
-inline void fifth_bits(uint32_t bits, uint8_t *q) {
-    for (int i = 0; i < 4; i++) {  // eight bits to the fifth ones of eight bytes
-        uint64_t eight, x = (bits >> (8 * i) & 255) * 0x0101010101010101u & 0x8040201008040201u;
-        x = ((x + 0x00406070787C7E7Fu) & 0x8080808080808080u) >> 3;
-        memcpy(&eight, q + 8 * i, 8);
-        eight |= x;
-        memcpy(q + 8 * i, &eight, 8);
-    }
-}
 
 // The usual: 32 weights with one scale.
 struct Plain {
-    static constexpr int block = 32, bias = 0;
+    static constexpr int block = 32, bias = 0, nibbles_at = 0, fifths_at = 0;
     static constexpr Scales scales = ONE;
     static constexpr Offset offset = NONE;
     static constexpr Codebook codebook = LINEAR;
 };
 
 struct Q4_0 : Plain {
-    static constexpr int type = 2, bytes = 18, planes = NIBBLES, top = 15, bias = 8;
-    static void read(const uint8_t *p, Codes &o) { o.d = u16(p); nibbles(p + 2, o.q); }
+    static constexpr int type = 2, bytes = 18, planes = NIBBLES, top = 15, bias = 8, nibbles_at = 2;
+    static void read(const uint8_t *p, Codes &o) { o.d = u16(p); }
 };
 struct Q4_1 : Plain {
-    static constexpr int type = 3, bytes = 20, planes = NIBBLES, top = 15;
+    static constexpr int type = 3, bytes = 20, planes = NIBBLES, top = 15, nibbles_at = 4;
     static constexpr Offset offset = ADDED;
-    static void read(const uint8_t *p, Codes &o) { o.d = u16(p); o.m = u16(p + 2); nibbles(p + 4, o.q); }
+    static void read(const uint8_t *p, Codes &o) { o.d = u16(p); o.m = u16(p + 2); }
 };
 struct Q5_0 : Plain {
     static constexpr int type = 6, bytes = 22, planes = NIBBLES | BITS, top = 31, bias = 16;
-    static void read(const uint8_t *p, Codes &o) {
-        o.d = u16(p); nibbles(p + 6, o.q);
-        fifth_bits(u32(p + 2), o.q);
-    }
+    static constexpr int nibbles_at = 6, fifths_at = 2;
+    static void read(const uint8_t *p, Codes &o) { o.d = u16(p); }
 };
 struct Q5_1 : Plain {
     static constexpr int type = 7, bytes = 24, planes = NIBBLES | BITS, top = 31;
+    static constexpr int nibbles_at = 8, fifths_at = 4;
     static constexpr Offset offset = ADDED;
-    static void read(const uint8_t *p, Codes &o) {
-        o.d = u16(p); o.m = u16(p + 2); nibbles(p + 8, o.q);
-        fifth_bits(u32(p + 4), o.q);
-    }
+    static void read(const uint8_t *p, Codes &o) { o.d = u16(p); o.m = u16(p + 2); }
 };
 struct Q8_0 : Plain {
     static constexpr int type = 8, bytes = 34, planes = BYTES, top = 127;
@@ -76,20 +64,20 @@ struct Q8_0 : Plain {
     static void read(const uint8_t *p, Codes &o) { o.d = u16(p); memcpy(o.q, p + 2, 32); }
 };
 struct IQ4_NL : Plain {
-    static constexpr int type = 20, bytes = 18, planes = NIBBLES, top = 127;
+    static constexpr int type = 20, bytes = 18, planes = NIBBLES, top = 127, nibbles_at = 2;
     static constexpr Codebook codebook = TABLE;
-    static void read(const uint8_t *p, Codes &o) { o.d = u16(p); nibbles(p + 2, o.q); }
+    static void read(const uint8_t *p, Codes &o) { o.d = u16(p); }
 };
 struct MXFP4 : Plain {  // 4-bit floats times two, shifted by 12 to be positive
-    static constexpr int type = 39, bytes = 17, planes = NIBBLES, top = 24, bias = 12;
+    static constexpr int type = 39, bytes = 17, planes = NIBBLES, top = 24, bias = 12, nibbles_at = 1;
     static constexpr Scales scales = EXPONENT;
     static constexpr Codebook codebook = SHIFTED_TABLE;
-    static void read(const uint8_t *p, Codes &o) { o.d = p[0]; nibbles(p + 1, o.q); }
+    static void read(const uint8_t *p, Codes &o) { o.d = p[0]; }
 };
 
 // Blocks of 256 with scales of their parts.
 struct Super {
-    static constexpr int block = 256, bias = 0;
+    static constexpr int block = 256, bias = 0, nibbles_at = 0, fifths_at = 0;
     static constexpr Offset offset = NONE;
     static constexpr Codebook codebook = LINEAR;
 };
