@@ -25,6 +25,7 @@ import numpy as np
 from rate import CURVES
 from rate import costs as costs_of_1b
 
+from paceline import zoo
 from paceline.cli import replay_input
 from paceline.cli.interrupts import Interrupts
 from paceline.core.cost import Costs
@@ -202,7 +203,7 @@ def run(given: argparse.Namespace, interrupts: Interrupts, stack: ExitStack) -> 
         text = stack.enter_context(closing(replay_input.opened(given.tokenizer)))
     costs: Costs | None
     if given.cost_curve in CURVES:
-        costs = costs_of_1b(CURVES[given.cost_curve])
+        costs = costs_of_1b(CURVES[given.cost_curve], zoo.draft_path())
     else:
         curve = None if given.cost_curve is None else Path(given.cost_curve)
         costs = replay_input.costs_of(curve, given.tokenizer, given.model_draft, given.threads)

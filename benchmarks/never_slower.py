@@ -3,6 +3,7 @@
     python benchmarks/never_slower.py [--size 1B] [--types Q4_0,Q8_0,BF16] [--items 6] [--rounds 2] [-n 96]
         [-fa off]
     python benchmarks/never_slower.py --of smollm2 --size shipped --workloads real-code,real-edit@0.7
+    python benchmarks/never_slower.py --of smollm2 --types Q4_0 --workloads real-chat,real-agent --first -n 64
 
 For each quantisation of the embedded target (or of another of the zoo's), inflated, and for each workload:
   1  plain answers are recorded, and what passes cost is measured
@@ -13,6 +14,7 @@ For each quantisation of the embedded target (or of another of the zoo's), infla
      target says is the record's
   4  the same replay, with the costs as use has refreshed them and at the pace that the machine had meanwhile,
      predicts the speed of `auto`
+--first: answers of processes that have learned nothing, and the draft model's reading of the prompt counts.
 Ratios are of measured speeds within one run; the bound's share is the predicted one. Targets: 0.98 of plain,
 1.05 of the best fixed setting in hindsight, 0.75 of the bound, a prediction within 10%, a calibration error
 of 0.05 after 500 tokens. Run it on an idle machine.
@@ -131,6 +133,7 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
             recordings,
             temperature,
             settings(arguments),
+            arguments.first,
         ) as sides:
             sides.run(arguments.rounds)
             in_use = sides.costs()
@@ -263,6 +266,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("-n", "--n-predict", type=int, default=96)
+    parser.add_argument("--first", action="store_true", help="each answer is the first one of its process")
     parser.add_argument("-t", "--threads", type=int)
     parser.add_argument("-fa", "--flash-attn", choices=FLASH_ATTENTION, default="auto", help="of the target")
     parser.add_argument("--models", help="a folder for the inflated models, to be kept")

@@ -67,6 +67,8 @@ class Side:
     def forget(self) -> None:
         if isinstance(self.drafter, Learner):
             self.drafter.forget()
+        if self.draft is not None:
+            self.draft.forget()
         self.policy.forget()
 
     def close(self) -> None:
@@ -74,12 +76,15 @@ class Side:
 
 
 class Run:
-    """One answer of one side. Its prompt has been read, by the draft model too: the time is decoding's."""
+    """One answer of one side. Its prompt has been read, by the draft model too: the time is decoding's.
+    first: of a process that has answered nothing yet; the draft model has its prompt to read."""
 
-    def __init__(self, side: Side, recording: Recording, temperature: float) -> None:
+    def __init__(self, side: Side, recording: Recording, temperature: float, first: bool) -> None:
         self.tokens, self.seconds = 0, 0.0
         self._length, self._recording = len(recording.tokens), recording
-        if side.draft is not None:
+        if first:
+            side.forget()
+        elif side.draft is not None:
             session = side.draft.open()
             session.extend(recording.prompt)
             side.draft.forward([(session, session.unread)], Want())
@@ -121,7 +126,7 @@ class Run:
 
 class SideBySide:
     """given: what `assemble.load` takes besides the models. rounds: how often all is answered; what was
-    learned is forgotten before each."""
+    learned is forgotten before each. first: before each answer, too."""
 
     def __init__(
         self,
@@ -131,8 +136,9 @@ class SideBySide:
         recordings: Sequence[Recording],
         temperature: float,
         given: Mapping[str, Any],
+        first: bool = False,
     ) -> None:
-        self._recordings, self._temperature = recordings, temperature
+        self._recordings, self._temperature, self._first = recordings, temperature, first
         self.speeds: dict[str, list[list[Speed]]] = {}  # by method, recording and round
         self._rows: list[float] = []  # seconds of a pass over one row, by turn
         self._stack = ExitStack()
@@ -159,7 +165,7 @@ class SideBySide:
         with ExitStack() as stack:
             runs: list[tuple[str, Run]] = []
             for side in self._sides:
-                run = Run(side, recording, self._temperature)
+                run = Run(side, recording, self._temperature, self._first)
                 stack.callback(run.close)
                 runs.append((side.name, run))
             for place in range(TURN, len(recording.tokens) + TURN, TURN):

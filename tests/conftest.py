@@ -52,6 +52,14 @@ def one_thread_a_worker() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def however_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What passes cost is believed, and kept, whatever else the machine does meanwhile."""
+    for limit in ("costing.NOISY", "attention.NOISY", "core.plausible.SINGLES", "core.plausible.STEEP"):
+        monkeypatch.setattr(f"paceline.{limit}", float("inf"))
+    monkeypatch.setattr("paceline.costing.never_pays", lambda cost: False)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compiled_kernels() -> None:
     """Kernels are in the user's cache before a test starts: no program that a test starts compiles any. They

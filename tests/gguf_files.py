@@ -62,7 +62,8 @@ def write_llama(
     if experts:
         metadata = {f"{arch}.expert_count": experts, f"{arch}.expert_used_count": 1} | (metadata or {})
     for key, value in (metadata or {}).items():
-        {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)](key, value)
+        {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string,
+         float: writer.add_float32}[type(value)](key, value)  # fmt: skip
     add_bytes(writer, tokens, len(added_tokens), len(control_tokens))
     if chat_template is not None:
         writer.add_chat_template(chat_template)
@@ -156,3 +157,23 @@ def add_bytes(writer: GGUFWriter, tokens: list[str], added: int = 0, controls: i
     writer.add_bos_token_id(256)
     writer.add_eos_token_id(256)
     writer.add_add_bos_token(False)
+
+
+def write_parts(folder: Path, count: int = 3, name: str = "big") -> list[Path]:
+    """A model in parts, as llama.cpp splits it: the first one has all that is said of the model."""
+    paths = [folder / f"{name}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
+    for i, path in enumerate(paths):
+        writer = GGUFWriter(path, "llama")
+        if i == 0:
+            writer.add_name("Llama 3.2 3B")
+            writer.add_block_count(5)
+        writer.add_uint16("split.no", i)
+        writer.add_uint16("split.count", count)
+        writer.add_int32("split.tensors.count", 2 * count)
+        for j in range(2):
+            writer.add_tensor(f"blk.{i}.{j}", np.ones((4, 8), np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return paths

@@ -76,6 +76,70 @@ RECURRENT: dict[str, dict[str, Any]] = {
         "eos_token_id": 1,
         "pad_token_id": 1,
     },
+    "mamba2": {
+        "vocab_size": V,
+        "hidden_size": 32,
+        "state_size": 8,
+        "num_heads": 8,
+        "head_dim": 8,
+        "n_groups": 1,
+        "num_hidden_layers": 2,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 1,
+    },
+}
+NUMBERS: dict[str, Any] = {"vocab_size": V, "bos_token_id": 0, "eos_token_id": 1}
+# Families that can do less than they seem to, or cannot be decoded, and those with layers of their own.
+ODD: dict[str, dict[str, Any]] = {
+    "gpt_neo": {
+        **NUMBERS,
+        "hidden_size": 32,
+        "num_layers": 4,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 2]],
+        "max_position_embeddings": 256,
+        "window_size": 24,
+        "intermediate_size": 48,
+    },
+    "recurrent_gemma": {
+        **NUMBERS,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "attention_window_size": 64,
+        "pad_token_id": 1,
+    },
+    "rwkv": {**NUMBERS, "hidden_size": 32, "num_hidden_layers": 2, "context_length": 128},
+    "openai-gpt": {**NUMBERS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
+    "roberta": {**LIKE_LLAMA, "is_decoder": True},
+    "minimax": {
+        **LIKE_LLAMA,
+        **HEAD,
+        "num_hidden_layers": 2,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+    "falcon": {
+        **NUMBERS,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "alibi": False,
+    },
+    "mpt": {**NUMBERS, "d_model": 32, "n_layers": 3, "n_heads": 4, "max_seq_len": 256},
+    "opt": {
+        **NUMBERS,
+        "hidden_size": 32,
+        "word_embed_proj_dim": 32,
+        "ffn_dim": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 256,
+        "pad_token_id": 1,
+    },
 }
 
 
@@ -84,7 +148,7 @@ def model_of(kind: str, seed: int = 0, **changes: Any) -> Any:
     import torch
     import transformers
 
-    config = transformers.AutoConfig.for_model(kind, **{**(ARCHITECTURES | RECURRENT)[kind], **changes})
+    config = transformers.AutoConfig.for_model(kind, **{**(ARCHITECTURES | RECURRENT | ODD)[kind], **changes})
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():

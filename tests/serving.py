@@ -120,13 +120,15 @@ def serving(
     names: Sequence[str] = ("small",),
     patience: float = LONG,
     most: int = listen.MOST,
+    proxies: Sequence[str] = (),
     **service: Any,
 ) -> Iterator[Served]:
-    """patience: of connections, in seconds. most: of them at once."""
+    """patience: of connections, in seconds. most: of them at once. proxies: which may have any number of
+    them."""
     listening = listen.bind("127.0.0.1", 0)
     served = Service(llm, limits, **service)
     made = app.create(served, names, rules or Rules(hosts=("127.0.0.1",)))
-    server = uvicorn.Server(listen.configured(made, 5.0, patience, most))
+    server = uvicorn.Server(listen.configured(made, 5.0, patience, most, proxies))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     try:
         thread.start()

@@ -15,7 +15,7 @@ from paceline.core.decode import Request, decode, start
 from paceline.core.policy import Policy
 from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.rate import Rate
-from paceline.core.record import Step
+from paceline.core.record import Stats, Step
 from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.drafters.compose import Portfolio
 from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording, numbered
@@ -182,6 +182,7 @@ class Asking:
     def __init__(self) -> None:
         self.session = SimpleNamespace(tokens=[0])
         self.n_draft = 8
+        self.stats = Stats()
 
 
 def asking(n: int) -> list[Any]:
@@ -189,5 +190,7 @@ def asking(n: int) -> list[Any]:
 
 
 def decider(curve: Mapping[int, float], **most: Any) -> Rate:
-    """By the rate, at a standstill."""
-    return Rate(Costs(Cost({SHALLOW: curve})), clock=lambda: 0.0, **most)
+    """By the rate, at a standstill, in a process that has seen long drafts accepted."""
+    rate = Rate(Costs(Cost({SHALLOW: curve})), clock=lambda: 0.0, **most)
+    rate._earned = 1 << 10
+    return rate

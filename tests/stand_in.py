@@ -24,6 +24,7 @@ LIVE: dict[str, Any] = {
     "queue": 64,
     "tokens_per_second": 31.2,
     "plain_tokens_per_second": 22.0,
+    "plain_tokens_per_second_each": 22.0,
     "acceptance": [0.81, 0.66, 0.52, 0.4],
     "drafted": {"lookup": 1230, "suffix": 410, "draft": 96},
     "accepted": {"lookup": 880, "suffix": 205, "draft": 71},
@@ -73,13 +74,14 @@ class Answer:
 @dataclass
 class StandIn:
     """answers: to the next chat requests, in order. key: that requests have to bring, if any. live: what the
-    live view is told. asked: the bodies of the chat requests. left: is set when a reader went away in the
-    middle of an answer. pause: seconds between two chunks."""
+    live view is told. sampling: what it suggests. asked: the bodies of the chat requests. left: is set when
+    a reader went away in the middle of an answer. pause: seconds between two chunks."""
 
     answers: list[Answer | Refusal] = field(default_factory=list)
     key: str = ""
     live: dict[str, Any] = field(default_factory=lambda: dict(LIVE))
     models: Sequence[str] = ("smollm2",)
+    sampling: dict[str, float] = field(default_factory=dict)
     pause: float = 0.0
     asked: list[dict[str, Any]] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
@@ -131,7 +133,8 @@ def handler_of(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
             if not self.allowed():
                 return self.refuse(refusal(401, "Invalid API key"))
             if self.path == "/v1/models":
-                data = [{"id": name, "object": "model", "root": f"/{name}.gguf"} for name in stand_in.models]
+                about = {"object": "model", "meta": {"sampling": stand_in.sampling}}
+                data = [{"id": name, "root": f"/{name}.gguf", **about} for name in stand_in.models]
                 return self.reply(200, json.dumps({"object": "list", "data": data}).encode(), {})
             if self.path == "/live":
                 return self.streamed(self.tell_live)

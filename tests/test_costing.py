@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from paceline import costing
+from paceline.core import plausible
 from paceline.core.cost import Cost, Costs
 from paceline.core.ports import Want
 from paceline.core.tree import chain
-from paceline.costing import beside, costs_of, key_of, refresh, save
+from paceline.costing import beside, costs_of, doubt, key_of, never_pays, refresh, save
 from paceline.engines import openers
 from paceline.engines.engine import KernelStatus
 from paceline.engines.llama import LlamaTarget
@@ -23,11 +25,10 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None) -> Path:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
     few = {"target": Effort(0.2, (16,), (1, 2, 4)), "draft": Effort(0.1, (16,), (1, 2))}
     monkeypatch.setattr(costing, "QUICK", few)
-    monkeypatch.setattr(costing, "NOISY", float("inf"))  # whatever else the machine does
     return tmp_path / "home"
 
 
@@ -176,6 +177,102 @@ def test_costs_of_a_machine_that_is_too_busy_are_used_but_not_kept(
     monkeypatch.setattr(costing, "NOISY", 0.0)
     assert costs_of(target).target.rows == (1, 2, 4)
     assert not (home / "costs").exists()
+
+
+def believing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that no machine can have."""
+    monkeypatch.setattr(plausible, "SINGLES", 3.0)
+    monkeypatch.setattr(plausible, "STEEP", 3.0)
+
+
+BAD = Cost({16: {1: 0.99e-3, 2: 0.3, 4: 1.8e-3}}, samples={16: {1: 20, 2: 3, 4: 5}})
+GOOD = Cost({16: {1: 1e-3, 2: 1.2e-3, 4: 1.4e-3}})
+
+
+def measuring(monkeypatch: pytest.MonkeyPatch, *found: Cost) -> list[float]:
+    """What is found, one time after the other; returns the seconds that each took."""
+    left, spent = list(found), list[float]()
+
+    def measure(target: Any, *, seconds: float, **how: Any) -> Cost:
+        spent.append(seconds)
+        return left.pop(0)
+
+    monkeypatch.setattr(costing, "measure", measure)
+    return spent
+
+
+def test_a_curve_that_no_machine_has_is_used_but_not_kept(
+    target: LlamaTarget, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    believing(monkeypatch)
+    spent = measuring(monkeypatch, BAD, GOOD)
+    costs = costs_of(target)
+    assert costs.target.seconds(2, 16) < 2.2e-3  # hardly more than one by one
+    assert not (home / "costs").exists()
+    save(target, None, costs)
+    assert not (home / "costs").exists()
+    assert costs_of(target).target.table == GOOD.table
+    assert costs_of(target).target.table == GOOD.table
+    assert len(spent) == 2
+
+
+def test_a_curve_that_no_machine_has_is_not_believed_where_it_was_kept(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(target, None, Costs(BAD))
+    believing(monkeypatch)
+    measuring(monkeypatch, GOOD)
+    said: list[str] = []
+    assert costs_of(target, warn=said.append).target.table == GOOD.table
+    assert len(said) == 1
+    assert "2 rows take 303 times what one row does); they are measured again" in said[0]
+
+
+def test_one_row_that_is_faster_than_its_weights_can_be_read_is_not_believed(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is known how fast memory is read, which is not measured for that."""
+    quick = Cost({16: {1: 0.4e-4, 2: 1e-4}})
+    assert costing.fastest(target, quick) == 0.0
+    size = target.memory
+    monkeypatch.setattr("paceline.machine.hardware.bandwidth.known", lambda threads: size * 1e3)
+    monkeypatch.setattr("paceline.machine.hardware.bandwidth.last_level", lambda files: 0)
+    assert costing.fastest(target, quick) == pytest.approx(1e-3 / costing.FROM_MEMORY)
+    assert doubt(GOOD, target) == ""
+    assert "to read the weights at least 0.2 ms" in doubt(quick, target)
+    monkeypatch.setattr("paceline.machine.hardware.bandwidth.last_level", lambda files: 1 << 30)
+    assert costing.fastest(target, quick) == pytest.approx(1e-3 / costing.FROM_CACHE)
+    experts = SimpleNamespace(experts=8)
+    monkeypatch.setattr("paceline.machine.models.header.read", lambda path, tokens: experts)
+    assert costing.fastest(target, quick) == 0.0  # a token needs some of them
+
+
+def test_what_a_slow_run_has_taught_is_not_kept(target: LlamaTarget) -> None:
+    save(target, None, Costs(GOOD))
+    save(target, None, Costs(Cost.flat(1.0), usual=False))
+    assert costs_of(target).target.table == GOOD.table
+
+
+def test_where_no_draft_ever_pays_it_is_measured_once_more_and_longer(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costing, "never_pays", never_pays)
+    dear = Cost({16: {1: 1e-3, 2: 2e-3, 4: 4e-3}})
+    spent = measuring(monkeypatch, dear, dear)
+    for _ in range(3):
+        assert never_pays(costs_of(target).target)
+    assert spent == pytest.approx([0.2, 0.4])
+
+
+def test_a_second_measurement_replaces_the_first_unless_the_machine_was_busy(
+    target: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costing, "never_pays", never_pays)
+    monkeypatch.setattr(costing, "NOISY", 2.0)
+    dear = Cost({16: {1: 1e-3, 2: 2e-3, 4: 4e-3}})
+    measuring(monkeypatch, dear, Cost(GOOD.table, noise=37.0), GOOD)
+    for found in (dear, dear, GOOD, GOOD):
+        assert costs_of(target).target.table == found.table
 
 
 def test_a_disk_that_refuses_is_said_once_and_costs_are_there(

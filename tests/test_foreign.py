@@ -128,7 +128,7 @@ def test_vocabularies_with_nothing_in_common_are_refused_for_tli_only(
 ) -> None:
     monkeypatch.setattr("paceline.vocab.intersection.Intersection.__len__", lambda _: 0)
     pair = (models / "target.gguf", models / "draft.gguf", "model")
-    with pytest.raises(VocabError, match="no token in common with the target's: use --cross-vocab slem"):
+    with pytest.raises(VocabError, match="no token in common with the target's: use cross_vocab slem"):
         paceline.load(*pair, threads=1, cross_vocab="tli")
     with paceline.load(*pair, threads=1, cross_vocab="slem") as llm:
         assert llm.generate([1, 2], max_tokens=4, ignore_eos=True).n_tokens == 4

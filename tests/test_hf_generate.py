@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from hf_models import DEVICE, model_of
+from hf_models import DEVICE, model_of, tokenizer_of
 from paceline import hf_generate
 from paceline.core.errors import UsageError
 from paceline.generating import KEPT
@@ -103,6 +103,22 @@ def test_sampling_follows_torchs_seed_and_the_filters(model: Any) -> None:
         logits = model(ids(text)).logits[0]
     for at in range(len(PROMPT), len(text)):
         assert text[at] in logits[at - 1].topk(3).indices.tolist()
+
+
+def test_stop_strings_end_a_text_where_they_end_generates(model: Any) -> None:
+    tokenizer, given = tokenizer_of(), USUAL | {"eos_token_id": None}
+    text = model.generate(ids(PROMPT), **given)[0, len(PROMPT) :].tolist()
+    stops = [tokenizer.decode(text[6:8]), "never said"]
+    expected = model.generate(ids(PROMPT), stop_strings=stops, tokenizer=tokenizer, **given)
+    drafted = model.generate(
+        ids(PROMPT), custom_generate=hf_generate, stop_strings=stops, stop_tokenizer=tokenizer, **given
+    )
+    assert drafted.tolist() == expected.tolist()
+    assert len(PROMPT) < drafted.shape[1] <= len(PROMPT) + 8
+    with pytest.raises(UsageError, match="give it as stop_tokenizer"):
+        model.generate(
+            ids(PROMPT), custom_generate=hf_generate, stop_strings="a", tokenizer=tokenizer, **given
+        )
 
 
 def test_a_streamer_is_told_everything_once(model: Any) -> None:

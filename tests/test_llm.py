@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import paceline
 from paceline.asked import Asked, SamplingSettings
-from paceline.core.errors import ModelError, UsageError
+from paceline.core.errors import BatchError, ModelError, UsageError
 from paceline.core.ports import Want
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
@@ -150,6 +151,31 @@ def test_a_list_of_prompts_is_a_batch_and_each_is_what_it_is_alone(models: Path,
         assert llm.generate([[1, 2]], max_tokens=2, ignore_eos=True)[0].n_tokens == 2
 
 
+def test_a_prompt_that_fails_costs_the_others_of_its_batch_nothing(models: Path) -> None:
+    with paceline.load(models / "target.gguf", drafters="none", sessions=2, threads=1, n_ctx=32) as llm:
+        asked: dict[str, Any] = {"max_tokens": 4, "ignore_eos": True}
+        alone = [llm.generate(one, **asked).tokens for one in ("a", "c", "d")]
+        with pytest.raises(BatchError) as caught:
+            llm.generate(["a", "b" * 40, "c", "", "d"], **asked)
+        error = caught.value
+        assert [one and one.tokens for one in error.results] == [alone[0], None, alone[1], None, alone[2]]
+        assert list(error.errors) == [1, 3]
+        assert error.__cause__ is error.errors[1]
+        assert str(error).startswith("prompt [1]: the prompt has 40 tokens, the context 32: ")
+        assert str(error).endswith(" (and 1 more failed, see .errors); .results has the 3 other answers")
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+        with pytest.raises(UsageError, match="the prompt has 40 tokens"):  # there is no answer to lose
+            llm.generate(["b" * 40, "b" * 41], **asked)
+
+
+def test_an_empty_list_is_a_batch_and_an_empty_prompt_an_error(models: Path) -> None:
+    with paceline.load(models / "target.gguf", drafters="none", threads=1) as llm:
+        assert llm.generate([]) == []
+        for empty in ("", ()):
+            with pytest.raises(UsageError, match="the prompt is empty"):
+                llm.generate(empty)
+
+
 def test_in_a_batch_the_error_of_one_is_raised_when_the_others_are_done(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,8 +195,10 @@ def test_in_a_batch_the_error_of_one_is_raised_when_the_others_are_done(
     with paceline.load(models / "target.gguf", models / "draft.gguf", sessions=3, threads=1) as llm:
         learned: list[int] = []
         monkeypatch.setattr("paceline.stream.Stream._take", counted(Stream._take, learned))
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(BatchError, match=r"prompt \[1\]: in the grammar") as caught:
             llm.generate(["a", "b", "c"], max_tokens=6, regex="[a-z]{9}")
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert [one and one.n_tokens for one in caught.value.results] == [6, None, 6]
         assert sum(learned) == 12  # all of the other two
         assert all(slot.is_free for slot in llm.target.cache.slots)  # type: ignore[attr-defined]
 
@@ -282,11 +310,14 @@ def test_a_prompt_that_is_neither_text_nor_tokens_is_refused(
         ("a\ud800", r"the prompt is not UTF-8 text \(character 1\)"),
         (
             [{"role": "user", "content": "\udcff"}],
-            r"message 1: its content is not UTF-8 text \(character 0\)",
+            r"messages\[0\]: its content is not UTF-8 text \(character 0\)",
         ),
-        ([{"role": "user", "content": "a"}, {"role": "user"}], "message 2: its content None: must be text"),
-        ([{"role": 1, "content": "a"}], "message 1: its role 1: must be text"),
-        (["a"], "message 1 'a': must be a mapping with role and content"),
+        (
+            [{"role": "user", "content": "a"}, {"role": "user"}],
+            r"messages\[1\]: its content None: must be text",
+        ),
+        ([{"role": 1, "content": "a"}], r"messages\[0\]: its role 1: must be text"),
+        (["a"], r"messages\[0\] 'a': must be a mapping with role and content"),
         ({"role": "user", "content": "a"}, "the chat .*: must be text, or a list of messages"),
         (5, "the chat 5: must be text, or a list of messages"),
     ],

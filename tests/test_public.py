@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_public_names_are_exactly_these() -> None:
     assert sorted(paceline.__all__) == [
+        "BatchError",
         "DraftTree",
         "Generation",
         "LLM",

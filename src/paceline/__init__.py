@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from paceline.assemble import load as load
+    from paceline.core.errors import BatchError as BatchError
     from paceline.core.errors import PacelineError as PacelineError
     from paceline.core.sampling import Sampling as Sampling
     from paceline.core.tree import DraftTree as DraftTree
@@ -31,6 +32,7 @@ _HOMES = {
     "Sampling": "paceline.core.sampling",
     "DraftTree": "paceline.core.tree",
     "ToyTarget": "paceline.engines.toy",
+    "BatchError": "paceline.core.errors",
     "PacelineError": "paceline.core.errors",
     "hf_generate": "paceline.generating",
 }

@@ -11,7 +11,7 @@ from paceline import zoo
 from paceline.attention import settle
 from paceline.core import typed
 from paceline.core.drafters import DRAFT, DRAFTERS, users
-from paceline.core.errors import UsageError
+from paceline.core.errors import RememberedError, UsageError
 from paceline.core.ports import Drafter, Learner
 from paceline.core.settings import Drafting, checked
 from paceline.core.vocab import Vocab
@@ -76,7 +76,8 @@ def load(
     corpora: names or folders of what `paceline corpus build` made, or files of n-gram caches in llama.cpp's
     format, for the drafters datastore and ngram.
     remember: keep what is generated on disk for this project (a folder; True: the one we are in), and let
-    the drafters that learn draft from what was kept before.
+    the drafters that learn draft from what was kept before; where the disk refuses, stderr is told and
+    nothing is kept.
     sessions: requests that may be decoded at the same time; each has a context of its own.
     settings: the fields of Drafting (n_draft, width, p_min, ..., the draft's own temperature and top_k).
     Raises UsageError, VocabError, ModelError or MissingExtraError.
@@ -101,8 +102,8 @@ def load(
     check_transformers(Path(target), device, dtype, attention, "compile" if compile else "auto")
     if gpu_layers and not build_of(Path(target)).offload:
         to_stderr(
-            f"-ngl {gpu_layers}: the engine was built without a GPU, and all layers stay on the processor; "
-            "for a GPU llama-cpp-python has to be compiled for it"
+            f"gpu_layers (-ngl) {gpu_layers}: the engine was built without a GPU, and all layers stay on the "
+            "processor; for a GPU llama-cpp-python has to be compiled for it"
         )
         gpu_layers = 0
     engine_settings: dict[str, Any] = {
@@ -131,12 +132,13 @@ def load(
             draft, drafting = None, Drafting(drafters=("none",))
             if remember:
                 raise UsageError(
-                    f"{target}: nothing can be drafted for it, so nothing is remembered: leave out --remember"
+                    f"{target}: nothing can be drafted for it, so nothing is remembered: leave out "
+                    "remember (--remember)"
                 )
         if engine.caps.rollback == "none" and not drafting.plain:
             raise UsageError(
                 f"{target}: a recurrent model's state cannot be rolled back yet, so nothing can be drafted "
-                "for it; use --draft none"
+                "for it; use the drafter none (drafters, --draft)"
             )
         small = None
         if draft is not None:
@@ -167,8 +169,8 @@ def check_transformers(target: Path, *given: str) -> None:
     """Raises UsageError for settings of transformers' where the target is another engine's."""
     if set(given) != {"auto"} and not is_transformers(target):
         raise UsageError(
-            f"{target}: --device, --dtype, --attention and --compile are for transformers models; a GGUF "
-            "file has its types, and for it there are -ngl and -fa"
+            f"{target}: device, dtype, attention and compile (--device, ...) are for transformers models; a "
+            "GGUF file has its types, and for it there are gpu_layers (-ngl) and flash_attention (-fa)"
         )
 
 
@@ -176,28 +178,36 @@ def check_uses(drafting: Drafting, corpora: Sequence[str], draft: bool, remember
     """Raises UsageError for what is given and no drafter uses. corpora: what drafters can use of them."""
     names = ",".join(drafting.drafters)
     if draft and not users(drafting.drafters, DRAFT):
-        raise UsageError(f"a draft model is given, but --draft {names} does not name 'model'")
+        raise UsageError(f"a draft model is given, but the drafters (--draft) {names} have no 'model'")
     if drafting.temperature > 0 and not draft:
         raise UsageError(
-            f"a draft temperature of {drafting.temperature:g} is for a draft model's tokens: give one (-md), "
-            "or leave out --draft-temp"
+            f"a draft temperature of {drafting.temperature:g} is for a draft model's tokens: give one "
+            "(draft, -md), or leave it out (temperature, --draft-temp)"
         )
     if drafting.cross_vocab != "off" and not draft:
-        raise UsageError(f"cross_vocab {drafting.cross_vocab} translates for a draft model: give one (-md)")
+        raise UsageError(
+            f"cross_vocab {drafting.cross_vocab} translates for a draft model: give one (draft, -md)"
+        )
     if remember and not any(row.learns for row in drafting.rows):
         learners = ", ".join(row.name for row in DRAFTERS.values() if row.learns)
         raise UsageError(f"nothing learns from what is remembered: name one of {learners}")
     if corpora and not drafting.plain and not any(users(drafting.drafters, what) for what in corpora):
         of_use = " or ".join(name for what in corpora for name in users(DRAFTERS, what) if name != "auto")
-        raise UsageError(f"a corpus is given, but --draft {names} does not name {of_use}")
+        raise UsageError(f"a corpus is given, but the drafters (--draft) {names} have no {of_use}")
 
 
-def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> Remembered:
-    """The project's past outputs, which `drafter` has learned."""
+def recall(vocab: Vocab, drafter: Drafter, project: bool | PathLike) -> Remembered | None:
+    """The project's past outputs, which `drafter` has learned. Where their file cannot be used stderr is told
+    why, and it is None: an answer is worth more than its memory."""
     assert isinstance(drafter, Learner)  # load() has checked it
     folder = project_of(Path.cwd()) if isinstance(project, bool) else Path(project)
-    remembered = Remembered.open(vocab, folder, warn=to_stderr)
-    for tokens in remembered.outputs():
+    try:
+        remembered = Remembered.open(vocab, folder, warn=to_stderr)
+        outputs = remembered.outputs()
+    except RememberedError as error:
+        to_stderr(f"nothing is remembered: {error}")
+        return None
+    for tokens in outputs:
         drafter.learn(tokens)
     return remembered
 

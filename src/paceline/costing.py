@@ -6,14 +6,19 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from paceline.core.cost import Costs
+from paceline.core.account import SHOWN, reason
+from paceline.core.cost import Cost, Costs
+from paceline.core.errors import PacelineError
 from paceline.core.measuring import ROWS, measure
+from paceline.core.plausible import fault
 from paceline.engines.engine import Engine, Setup
-from paceline.engines.openers import with_kernels
+from paceline.engines.openers import place_of, with_kernels
 from paceline.machine.costs import NO_EFFORT, Effort, Kept, keep, recall
 
 Warn = Callable[[str], None]
@@ -24,6 +29,9 @@ QUICK = {
     "draft": Effort(0.7, (256,), (1, 2, 4, 8)),
 }
 NOISY = 2.0  # costs that were measured on a machine so busy are not kept
+# Times as fast as memory was measured to be read, which may have been in a bad minute too: out of memory, and
+# out of the processor's caches.
+FROM_MEMORY, FROM_CACHE = 5.0, 20.0
 DOING = "measuring what a pass costs here, this once"
 
 
@@ -63,21 +71,74 @@ def key_of(model: Setup, role: str) -> dict[str, Any]:
 def costs_of(
     target: Engine, draft: Engine | None = None, *, warn: Warn = to_stderr, quiet: bool = False
 ) -> Costs:
-    """The costs of both, measured in a few seconds where they are not known yet. Call it before the models
-    are used: it takes one session of each, and what closed sessions left in their caches is dropped.
+    """The costs of both, measured in a few seconds where they are not known yet; and once more, for twice as
+    long, where by what is known no draft pays. Call it before the models are used: it takes one session of
+    each, and what closed sessions left in their caches is dropped.
 
     quiet: say nothing on a terminal while measuring."""
     found: dict[str, Kept] = {}
     with progress(DOING, quiet) as tell:
         for role, model in roles(target, draft).items():
-            key = key_of(model, role)
-            kept = recall(key, warn)
-            if kept is None:
-                kept = measured(model, QUICK[role], partial(tell, role))
-                if kept.cost.noise < NOISY and not keep(key, kept, warn):
-                    warn = _silent  # once is enough
-            found[role] = kept
+            key, effort = key_of(model, role), QUICK[role]
+            kept = recall(key, warn, partial(fastest, model))
+            if kept is not None:
+                if role == "draft" or not never_pays(kept.cost) or kept.effort.seconds > effort.seconds:
+                    found[role] = kept
+                    continue
+                effort = replace(effort, seconds=2 * effort.seconds)
+            new = measured(model, effort, partial(tell, role))
+            sound = not doubt(new.cost, model)
+            if kept is not None:
+                new.step = kept.step
+            found[role] = new if kept is None or sound else kept
+            if sound and not keep(key, new, warn):
+                warn = _silent  # once is enough
     return as_costs(found)
+
+
+def doubt(cost: Cost, model: Engine) -> str:
+    """Why costs that were measured of a model are neither to be kept nor concluded from; "" where they are as
+    good as any."""
+    if cost.noise >= NOISY:
+        apart = f"lie {cost.noise:.1f}x apart" if isfinite(cost.noise) else "are too few to compare"
+        return f"times of one and the same pass {apart}"
+    return fault(cost.table, fastest(model, cost))
+
+
+def never_pays(cost: Cost) -> bool:
+    """Whether the rule would never draft, however often guesses are right. Of a model that takes a single row
+    alone it says nothing."""
+    return cost.most > 1 and all(reason(cost.curve(SHOWN, depth), None).never for depth in cost.depths)
+
+
+def fastest(model: Engine, cost: Cost) -> float:
+    """Seconds that a pass takes at least, in which a processor reads all weights; 0.0 where that is not
+    known, or no pass of `cost` took less. Nothing is measured for it: `paceline doctor` keeps how fast memory
+    is read."""
+    from paceline.machine.hardware import bandwidth
+    from paceline.machine.hardware.files import Files
+
+    size, given = model.memory, model.settings
+    on_processor = not given.get("gpu_layers") and given.get("device", "cpu") == "cpu"
+    if not size or not given.get("threads") or model.alters or not on_processor:
+        return 0.0
+    rate = bandwidth.known(given["threads"])
+    if rate is None:
+        return 0.0
+    cached = min(size, bandwidth.last_level(Files()))
+    least = (size - cached) / (FROM_MEMORY * rate) + cached / (FROM_CACHE * rate)
+    quickest = min(min(cells.values()) for cells in cost.table.values())
+    return 0.0 if quickest >= least or _reads_a_part(model.path) else least
+
+
+def _reads_a_part(path: Path) -> bool:
+    """Whether a token needs only some of the weights (those of its experts), or that cannot be read."""
+    from paceline.machine.models.header import read
+
+    try:
+        return read(place_of(path), tokens=False).experts > 0
+    except (PacelineError, OSError):
+        return True
 
 
 def refresh(costs: Costs, draft: Engine | None) -> None:
@@ -99,10 +160,11 @@ def as_costs(found: Mapping[str, Kept]) -> Costs:
 
 
 def save(target: Engine, draft: Engine | None, costs: Costs, *, warn: Warn = to_stderr) -> None:
-    """Keep what use has taught. A target of another process that did the same: the last one stays."""
+    """Keep what use has taught, but nothing of a run whose passes took far longer than usual. A target of
+    another process that did the same: the last one stays."""
     for role, model in roles(target, draft).items():
         cost = costs.target if role == "target" else costs.draft
-        if cost is None or cost.noise >= NOISY:
+        if cost is None or not costs.usual or doubt(cost, model):
             continue
         key = key_of(model, role)
         before = recall(key, _silent)

@@ -1,7 +1,8 @@
 """Paceline inside of transformers: `model.generate(**inputs, custom_generate=paceline.hf_generate)`.
 
 The model is one that the caller has loaded. Its own logits processors and stopping criteria decide, so that
-the text is the one that `generate` would have given; what drafts is ours.
+greedy text is the one that `generate` would have given, and sampled text has its distribution, with draws of
+our own; what drafts is ours.
 """
 
 from __future__ import annotations
@@ -48,19 +49,25 @@ def hf_generate(
     draft_model: Any = None,
     drafting: Mapping[str, Any] | None = None,
     stream_to: Any = None,
+    stop_strings: str | Sequence[str] | None = None,
+    stop_tokenizer: Any = None,
     **given: Any,
 ) -> Any:
     """For `generate(custom_generate=...)`: greedy decoding and sampling, of one text or several at once.
 
     drafters: names, as `paceline run --draft` has them. draft_model: another loaded model with the same
     vocabulary, or a part of this one ("view:exit=22", see engines/views.py). drafting: other settings of
-    drafters (core/settings.py). stream_to: a streamer; transformers does not pass its own `streamer` on. All
-    are given to `generate`. Returns what `generate` returns, without scores. Raises UsageError for beams,
-    several answers to one prompt, and what else only transformers' own loop does.
+    drafters (core/settings.py). stream_to: a streamer; transformers does not pass its own `streamer` on.
+    stop_strings: as `generate` has them; stop_tokenizer: the tokenizer that they need, since transformers
+    does not pass its own `tokenizer` on either. All are given to `generate`. Returns what `generate` returns,
+    without scores. Raises UsageError for beams, several answers to one prompt, and what else only
+    transformers' own loop does.
     """
     import torch
 
     check(generation_config)
+    if stop_strings is not None:
+        stopping_criteria = with_strings(stopping_criteria, stop_strings, stop_tokenizer)
     loaded = loaded_for(model, Drafting(drafters=tuple(drafters), **(drafting or {})), draft_model)
     engine: Any = loaded.engine
     target: Any = Processed(engine, logits_processor, input_ids.device) if logits_processor else engine
@@ -109,6 +116,16 @@ def check(config: Any) -> None:
     for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
         if getattr(config, name, None):
             raise UsageError(f"{name}: Paceline keeps tokens only; leave it out, or custom_generate")
+
+
+def with_strings(criteria: Any, strings: str | Sequence[str], tokenizer: Any) -> Any:
+    """The stopping criteria, and one for these texts. Raises UsageError without a tokenizer."""
+    from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
+
+    if tokenizer is None:
+        raise UsageError("stop_strings need a tokenizer: give it as stop_tokenizer, too (tokenizer is lost)")
+    texts = [strings] if isinstance(strings, str) else list(strings)
+    return StoppingCriteriaList([*(criteria or ()), StopStringCriteria(tokenizer, texts)])
 
 
 def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:

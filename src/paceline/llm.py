@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from paceline.asked import Asked, SamplingSettings
 from paceline.core import typed
-from paceline.core.errors import BusyError, UsageError
+from paceline.core.errors import BatchError, BusyError, UsageError
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import NO_BUDGET, Drafter
 from paceline.core.sampling import Sampling
@@ -18,7 +18,13 @@ from paceline.core.settings import Drafting, checked
 from paceline.drafters.none import NoDrafter
 from paceline.engines import tool_formats
 from paceline.engines.chat import control_text, encoded
-from paceline.engines.conversation import Prompt, conversation, declared, template_variables
+from paceline.engines.conversation import (
+    Prompt,
+    conversation,
+    declared,
+    template_variables,
+    texts_in,
+)
 from paceline.engines.engine import Engine
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.syntax import Schema, chosen
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
 
 
 PLAIN = Fixed(NO_BUDGET)
+SHORT = 1 << 16  # characters that are always looked at
 
 
 class LLM:
@@ -67,6 +74,7 @@ class LLM:
     def tokens(self, prompt: str | Sequence[int]) -> list[int]:
         """The prompt as tokens; what is no text is taken to be tokens already."""
         if isinstance(prompt, str):
+            self._require_room(prompt)
             return self.target.text.encode(typed.text("the prompt", prompt))
         if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
             raise typed.refusal("the prompt", prompt, "text, or a list of token ids")
@@ -77,6 +85,16 @@ class LLM:
         """Bytes that a text in the context may have: as if it were all of the longest token."""
         text, vocab = self.target.text, self.target.vocab
         return self.target.caps.n_ctx * max(len(text.piece(token)) for token in range(vocab.size))
+
+    def _require_room(self, said: Any) -> None:
+        """Raises UsageError for texts that cannot fit whatever their tokens are, before any is looked for:
+        that takes minutes where a file was named by mistake."""
+        n = sum(map(len, texts_in(said)))
+        if n > SHORT and n > self.most_text:
+            raise UsageError(
+                f"the prompt has {n:,} characters; the context of {self.target.caps.n_ctx:,} tokens has room "
+                f"for {self.most_text:,} at the very most: shorten it or ask for a larger context (n_ctx, -c)"
+            )
 
     def control_text(self, said: str) -> str:
         """The first of the model's control tokens that a text contains (<|im_end|>); "" where there is none.
@@ -111,6 +129,7 @@ class LLM:
         text, vocab = self.target.text, self.target.vocab
         messages, functions = conversation(prompt), declared(tools)
         variables = template_variables(chat_template_kwargs)
+        self._require_room([messages, functions, variables])
         if functions or any(one["role"] == "tool" or "tool_calls" in one for one in messages):
             messages, given = fitted(self.tool_support, messages, functions)
         else:
@@ -183,20 +202,24 @@ class LLM:
             ignore_eos=ignore_eos,
             sampling=settings,
             rule=self.drafting.verify,
-            grammar=None if syntax is None else TextGrammar(syntax, self.target.trie),
+            grammar=None if syntax is None else TextGrammar(self.target.trie.compiled(syntax)),
             logprobs=logprobs,
             spelled=spelled or {},
         )
 
     @overload
-    def generate(self, prompt: str | Sequence[int], **request: Unpack[Asked]) -> Generation: ...
-
-    @overload
     def generate(self, prompt: list[str] | list[list[int]], **request: Unpack[Asked]) -> list[Generation]: ...
 
+    @overload
+    def generate(self, prompt: str | Sequence[int], **request: Unpack[Asked]) -> Generation: ...
+
     def generate(self, prompt: Any, **request: Unpack[Asked]) -> Generation | list[Generation]:
-        """As `stream`, all at once. A list of prompts is a batch: they are decoded together, as many at a
-        time as there are `sessions`, each to what it would be alone; an error of one is raised at the end."""
+        """As `stream`, all at once. A list of prompts is a batch, the empty list too: they are decoded
+        together, as many at a time as there are `sessions`, each to what it would be alone. Where some of
+        them fail a BatchError is raised at the end, with what the others say; where all do, the first error.
+        """
+        if isinstance(prompt, list) and not prompt:
+            return []
         batch = isinstance(prompt, list | tuple) and len(prompt) > 0
         if batch and all(isinstance(one, str | list | tuple) for one in prompt):
             return self._generate_all(prompt, **request)
@@ -206,20 +229,29 @@ class LLM:
         return stream.result()
 
     def _generate_all(self, prompts: Sequence[Any], **request: Unpack[Asked]) -> list[Generation]:
-        left = [self.tokens(prompt) for prompt in prompts][::-1]
-        done: list[Generation] = []
+        done, errors, left = dict[int, Generation](), dict[int, Exception](), [*range(len(prompts))][::-1]
         while left:
             with ExitStack() as stack:
-                streams = [stack.enter_context(self.stream(left.pop(), **request))]
+                streams = dict[int, Stream]()
                 while left and len(streams) < self.target.caps.sessions:
                     try:
-                        streams.append(stack.enter_context(self.stream(left[-1], **request)))
-                    except BusyError:  # other threads have the rest
-                        break
-                    left.pop()
-                Stream.finish(streams)
-                done += [stream.result() for stream in streams]
-        return done
+                        stream = stack.enter_context(self.stream(prompts[left[-1]], **request))
+                        streams[left.pop()] = stream
+                    except Exception as error:
+                        if isinstance(error, BusyError) and streams:  # other threads have the rest
+                            break
+                        errors[left.pop()] = error
+                ended = Stream.finish([*streams.values()]) if streams else []
+                for (at, stream), failed in zip(streams.items(), ended, strict=True):
+                    if failed is None:
+                        done[at] = stream.result()
+                    else:
+                        errors[at] = failed
+        if errors and not done:
+            raise errors[0]
+        if errors:
+            raise BatchError([done.get(at) for at in range(len(prompts))], errors) from errors[min(errors)]
+        return [done[at] for at in range(len(prompts))]
 
     def close(self) -> None:
         """Free the models. Calling it twice is harmless; in a forked process it does nothing."""

@@ -84,9 +84,9 @@ class Corpora:
 
 NO_CORPORA = Corpora()
 NEEDED = {
-    DRAFT: "a draft model: give one (-md), or use --draft lookup",
-    DATASTORE: "a corpus that has a datastore: give --corpus NAME "
-    "(paceline corpus list; paceline corpus build makes one)",
+    DRAFT: "a draft model: give one (draft, -md), or use the drafter lookup (drafters, --draft)",
+    DATASTORE: "a corpus that has a datastore: give its name (corpora, --corpus; paceline corpus list tells "
+    "what there is, paceline corpus build makes one)",
 }
 
 
@@ -119,7 +119,7 @@ def make_drafter(
         if draft.caps.rollback == "none":
             raise UsageError(
                 "the draft model is recurrent, and its state cannot be rolled back yet, so it cannot draft: "
-                "give another one (-md), or use --draft lookup"
+                "give another one (draft, -md), or use the drafter lookup (drafters, --draft)"
             )
         drafting, translation = translated(drafting, target, draft)
         if drafting.cross_vocab == "tli" and translation is not None:
@@ -205,9 +205,9 @@ def translated(drafting: Drafting, target: Any, draft: Any) -> tuple[Drafting, T
             replace(drafting, cross_vocab="tli") if tli else replace(drafting, cross_vocab="slem", width=1)
         )
     if drafting.cross_vocab == "tli" and len(translation.common) == 0:
-        slem = "--cross-vocab slem, or " if text_will_do and drafting.width == 1 else ""
+        slem = "cross_vocab slem (--cross-vocab), or " if text_will_do and drafting.width == 1 else ""
         raise VocabError(
             "the draft's vocabulary has no token in common with the target's: use "
-            f"{slem}--draft lookup, which needs no draft model"
+            f"{slem}the drafter lookup (drafters, --draft), which needs no draft model"
         )
     return drafting, translation

@@ -165,9 +165,9 @@ class Stream(Iterator[Piece]):
         return Piece(text, parts, step.tokens, step.sources, step.logprobs)
 
     @staticmethod
-    def finish(streams: Sequence[Stream]) -> None:
-        """Decode streams of one LLM to their ends, all of them in each pass. What goes wrong with one does
-        not keep the others from theirs; it is raised then."""
+    def finish(streams: Sequence[Stream]) -> list[Exception | None]:
+        """Decode streams of one LLM to their ends, all of them in each pass. What went wrong with each of
+        them, which does not keep the others from theirs."""
         first, of = streams[0], {id(stream._request): stream for stream in streams}
         steps = first._decoding([stream._request for stream in streams])
         while True:
@@ -175,7 +175,10 @@ class Stream(Iterator[Piece]):
                 try:
                     request, step = next(steps)
                 except StopIteration:
-                    return
+                    return [None for _ in streams]
+                except Exception as error:  # of one, told at the end; or of a pass, which was everybody's
+                    requests = [stream._request for stream in streams]
+                    return [None if one.stop_reason else one.error or error for one in requests]
                 stream = of[id(request)]
                 if step.tokens:
                     stream._seconds += step.times.total

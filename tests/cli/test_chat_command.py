@@ -91,6 +91,16 @@ def test_clear_forgets_all_but_the_system_prompt(capsys: Capture, model: Path, t
     ]
 
 
+@pytest.mark.parametrize(("typed", "line"), [("a" * 10, 1), ('hi\n"""a\nb\n\ncd', 5)])
+def test_a_message_without_an_end_is_refused_before_it_fills_the_memory(
+    capsys: Capture, model: Path, monkeypatch: pytest.MonkeyPatch, typed: str, line: int
+) -> None:
+    monkeypatch.setattr("paceline.cli.lines.LONGEST", 9)
+    done = chat(capsys, model, typed)
+    assert done.code == 2
+    assert f"stdin, line {line}: the message has more than" in done.err
+
+
 def test_several_lines_in_quotes_are_one_turn(capsys: Capture, model: Path, tmp_path: Path) -> None:
     file = tmp_path / "said.json"
     chat(capsys, model, f'"""\none\n\n  two\n"""\n"""three"""\n /help is text\n/usr/bin too\n/save {file}\n')
@@ -176,9 +186,9 @@ def test_a_model_without_a_chat_template_is_refused(capsys: Capture, target: Pat
     [
         ("[", "is no JSON"),
         ('"hi"', "write a list"),
-        ('[{"role": "user"}]', "message 1: its content None: must be text"),
-        ('[{"content": "a"}]', "message 1: is no object with role and content"),
-        ('[{"role": "a b", "content": ""}]', "message 1: its role is no word"),
+        ('[{"role": "user"}]', "messages[0]: its content None: must be text"),
+        ('[{"content": "a"}]', "messages[0]: is no object with role and content"),
+        ('[{"role": "a b", "content": ""}]', "messages[0]: its role is no word"),
         ('[{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]', "in the middle"),
     ],
 )

@@ -157,6 +157,24 @@ def test_forget_asks_before_it_removes_anything(
     assert paceline(capsys, home, "forget", *scope).err == "nothing was remembered\n"
 
 
+@pytest.mark.parametrize("damage", ["no folder", "no database"])
+def test_what_cannot_be_remembered_costs_no_answer(
+    capsys: Capture, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("run", "-m", "toy:", "-n", "4", "--draft", "suffix", "--remember", "ab ab ab")
+    first = command(capsys, *words, PACELINE_HOME=str(home))
+    for path in home.rglob("*.sqlite"):
+        path.write_bytes(b"no database")
+    if damage == "no folder":  # nor can one be made
+        home = tmp_path / "file" / "home"
+        home.parent.write_bytes(b"")
+    done = command(capsys, *words, PACELINE_HOME=str(home))
+    assert (done.code, done.out) == (0, first.out)
+    (warning,) = [line for line in done.err.splitlines() if line.startswith("paceline: ")]
+    assert warning.startswith("paceline: nothing is remembered: ")
+
+
 def test_building_shows_from_its_start_that_it_looks_for_files(home: Path, source: Path) -> None:
     ours, theirs = pty.openpty()
     args = [*PROGRAM, "corpus", "build", "mine", "--from", str(source)]

@@ -58,7 +58,7 @@ def test_sampled_drafts_in_another_vocabulary_run_too(capsys: Capture, foreign_d
         ),
         (
             "--cross-vocab auto --draft lookup",
-            "cross_vocab auto translates for a draft model: give one (-md), with 'model' among the drafters",
+            "cross_vocab auto translates for a draft model: give one (draft, -md), with 'model'",
         ),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_mode_that_cannot_work_is_refused(
 
 def test_without_a_draft_model_there_is_nothing_to_translate(capsys: Capture) -> None:
     done = command(capsys, "run", "hi", "-m", zoo.target_path(), "--cross-vocab", "tli")
-    done.refused(2, "cross_vocab tli translates for a draft model: give one (-md)")
+    done.refused(2, "cross_vocab tli translates for a draft model: give one (draft, -md)")
 
 
 def test_another_vocabulary_is_refused_with_the_way_out(capsys: Capture, foreign_draft: Path) -> None:
@@ -79,5 +79,5 @@ def test_another_vocabulary_is_refused_with_the_way_out(capsys: Capture, foreign
     done.refused(
         2,
         "the draft has another vocabulary: BOS token is",
-        "use a draft of the same family, --cross-vocab auto to translate, or --draft lookup, which needs no",
+        "draft of the same family, cross_vocab auto (--cross-vocab auto) to translate, or the drafter lookup",
     )

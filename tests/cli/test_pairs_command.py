@@ -125,9 +125,8 @@ def test_a_damaged_history_is_a_note_and_nothing_is_made_where_there_is_none(
 
 
 def test_measuring_replaces_the_estimate(
-    capsys: Capture, folder: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, folder: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None
 ) -> None:
-    monkeypatch.setattr("paceline.costing.NOISY", float("inf"))
     monkeypatch.setattr(pairs, "MEASURED_DRAFTS", 1)
     record = run(capsys, folder, folder / "target.gguf", "--measure", "--json").json
     assert record["costs_from"] == "measured"
@@ -146,9 +145,8 @@ def test_times_that_lie_far_apart_are_not_relied_on(
 
 
 def test_a_draft_that_cannot_be_loaded_is_a_note_and_each_note_is_told_once(
-    capsys: Capture, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, folder: Path, tmp_path: Path, however_busy: None
 ) -> None:
-    monkeypatch.setattr("paceline.costing.NOISY", float("inf"))
     write_llama(folder / "strange.gguf", layers=1, arch="strange")
     broken = tmp_path / "broken.sqlite"
     broken.write_bytes(b"no database" * 100)

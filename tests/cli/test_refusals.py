@@ -70,6 +70,37 @@ def test_a_file_that_is_no_model_is_refused_as_target_and_as_draft(
     run(capsys, target, "-md", odd / name, "hi").refused(code, str(odd / name), words)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("run", "hi", "-m"),
+        ("run", "hi", "-m", "toy:", "-md"),
+        ("chat", "-m"),
+        ("serve", "--port", "0", "-m"),
+        ("bench", "--no-history", "-m"),
+        ("certify", "-m"),
+        ("replay", "log.jsonl", "-m"),
+        ("views", "search", "-m"),
+        ("corpus", "build", "mine", "--from", "log.jsonl", "--tokenizer"),
+        ("doctor", "-m"),
+    ],
+)
+def test_a_transformers_model_without_pytorch_is_one_line_that_says_what_to_install(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("paceline.engines.hf.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "log.jsonl").write_text('{"prompt": "a", "output": "b"}\n')
+    done = command(capsys, *args, f"hf:{tmp_path}")
+    last = done.err.splitlines()[-1]
+    assert done.code == 1
+    assert last.startswith("paceline: transformers models need PyTorch and transformers")
+    assert last.endswith("pip install 'paceline[hf]'")
+
+
 @pytest.mark.parametrize("kept", [4, 20, 100, 3000, 5000, 8000, -1])
 def test_a_truncated_model_is_refused_wherever_it_ends(
     capsys: Capture, target: Path, tmp_path: Path, kept: int
@@ -181,7 +212,7 @@ def test_layers_for_a_gpu_that_the_engine_cannot_use_stay_where_they_are(
 ) -> None:
     usual = run(capsys, target, "hi", "-n", "2", "--json")
     done = run(capsys, target, "hi", "-n", "2", "--json", "-ngl", "99")
-    assert done.err.startswith("paceline: -ngl 99: the engine was built without a GPU")
+    assert done.err.startswith("paceline: gpu_layers (-ngl) 99: the engine was built without a GPU")
     assert (done.err.count("\n"), done.json["tokens"]) == (1, usual.json["tokens"])
     assert "-ngl" in command(capsys, "run", "-m", "toy:", "1", "-n", "1", "-ngl", "1").err
 
@@ -260,6 +291,33 @@ def test_a_prompt_that_cannot_be_used_is_refused(
     run(capsys, target, *(arg.format(odd=odd) for arg in args)).refused(2, words)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device here")  # noqa: PTH110
+@pytest.mark.parametrize(
+    "args", [["-f", "/dev/zero"], ["hi", "-jf", "/dev/zero"], ["--messages", "/dev/zero"]]
+)
+def test_a_file_without_an_end_is_refused_before_it_fills_the_memory(
+    capsys: Capture, target: Path, args: list[str]
+) -> None:
+    words = "/dev/zero: has more than 64 MiB, which no model reads: shorten it"
+    run(capsys, target, *args).refused(2, words)
+
+
+def test_stdin_without_an_end_is_refused_before_it_fills_the_memory(
+    capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.cli.texts.LONGEST", 9)
+    assert run(capsys, target, "-n", "1", stdin=b"a" * 9).code == 0
+    run(capsys, target, stdin=b"a" * 10).refused(2, "stdin: has more than")
+
+
+def test_a_text_that_no_tokens_could_make_fit_is_refused_before_it_is_read(
+    capsys: Capture, target: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "long.txt").write_text("a" * 70_000)
+    words = "the prompt has 70,000 characters; the context of 128 tokens has room for"
+    run(capsys, target, "-c", "128", "-f", tmp_path / "long.txt").refused(2, words, "(n_ctx, -c)")
+
+
 def test_stdin_that_is_not_utf8_is_refused(capsys: Capture, target: Path) -> None:
     run(capsys, target, stdin=b"caf\xe9").refused(2, "stdin: is not UTF-8 text (byte 3)")
 
@@ -296,7 +354,7 @@ def test_stdin_that_is_not_utf8_is_refused(capsys: Capture, target: Path) -> Non
         ("--draft none,lookup", "'none' means plain decoding: name it without other drafters"),
         ("--draft lookup,lookup", "a drafter is named twice"),
         ("--draft none --compare", "nothing to compare"),
-        ("--draft-temp 0.8", "a draft temperature of 0.8 is for a draft model's tokens: give one (-md)"),
+        ("--draft-temp 0.8", "temperature of 0.8 is for a draft model's tokens: give one (draft, -md)"),
         ("--flash-attn maybe", "--flash-attn maybe: choose from on, off, auto"),
         ("--cache-type q3", "unknown cache type 'q3'"),
         ("--logit-bias 13", "--logit-bias 13: write TOKEN=BIAS"),
@@ -344,7 +402,7 @@ def test_a_context_that_memory_cannot_hold_is_refused_before_it_is_made(
     """Linux would grant it, and kill the process later."""
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=900_000_000))
     monkeypatch.setattr("psutil.swap_memory", lambda: SimpleNamespace(free=100_000_000))
-    words = "a context of 10,000,000 tokens needs 2.6 GB of memory, 1.0 GB are free: ask for fewer with -c"
+    words = "of 10,000,000 tokens needs 2.56 GB of memory, 1.00 GB are free: ask for fewer (n_ctx, -c)"
     run(capsys, target, "-c", "10000000", "hi").refused(1, words)
 
 

@@ -120,6 +120,9 @@ def test_every_way_to_give_the_prompt_gives_the_same_text(
     assert run(capsys, target, *rest, stdin=piped).json["tokens"] == tokens
     assert run(capsys, target, "-", *rest, stdin=piped).json["tokens"] == tokens
     assert run(capsys, target, "-f", "-", *rest, stdin=piped).json["tokens"] == tokens
+    file.write_text("\ufeffhéllo\n")  # as Windows' editors save it
+    assert run(capsys, target, "-f", file, *rest).json["tokens"] == tokens
+    assert run(capsys, target, *rest, stdin=file.read_bytes()).json["tokens"] == tokens
 
 
 def test_generation_stops_before_a_stop_string_and_at_the_end_of_the_context(

@@ -92,6 +92,8 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> Done:
         (("--timeout", "0"), "--timeout 0: must be above 0"),
         (("--timeout", "nan"), "--timeout nan"),
         (("--body-limit", "inf"), "--body-limit inf"),
+        (("--temp", "-1"), "temperature"),
+        (("--trusted-proxy", "nginx"), "--trusted-proxy nginx"),
         (("--grace", "-1"), "--grace -1"),
         (("--api-key", ""), "an API key must be printable ASCII"),
         (("--api-key", "two words"), "an API key must be printable ASCII"),
@@ -304,8 +306,12 @@ def test_grace_has_an_end() -> None:
         httpx2.Client(timeout=LONG) as client,
     ):
         answer = client.send(stream(server.url, 4000), stream=True)
-        next(line for line in answer.iter_lines() if line)
+        lines = answer.iter_lines()
+        next(line for line in lines if line)
         server.process.send_signal(signal.SIGTERM)
+        *_, error, done = [line for line in lines if line]
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == "unavailable"
+        assert done == "data: [DONE]"
         assert server.ends() == 0
         answer.close()
     assert "Traceback" not in "".join(server.err)

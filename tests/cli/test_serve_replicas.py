@@ -37,6 +37,7 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
     keys.write_text("one\n\ntwo\n")
     limits = ["--sessions", "3", "--queue", "5", "--per-client", "2", "-n", "9", "--apart", "--timeout", "7"]
     limits += ["--body-limit", "0.5", "--grace", "11", "--chunk", "64", "--log-json", "--quiet"]
+    limits += ["--temp", "0.5", "--top-k", "7"]
     more = ["--replicas", "2..8", "--replica-cpus", "4", "--replica-gpus", "0.5"]
     done = serve(
         capsys, "--draft", "lookup", "--n-draft", "5", "--port", "81", *limits, *more, "--api-key-file", keys
@@ -51,11 +52,13 @@ def test_what_is_said_reaches_every_replica(capsys: Capture, asked: Asked, tmp_p
         "api_key": ["one", "two"],
         "api_key_file": None,
         "hosts": [],  # keys keep web pages out
+        "trusted_proxy": [],
         "sessions": 3,
         "queue": 5,
         "per_client": 2,
         "apart": True,
         "n_predict": 9,
+        "sampling": {"temperature": 0.5, "top_k": 7},
         "timeout": 7.0,
         "body_limit": 0.5,
         "grace": 11.0,

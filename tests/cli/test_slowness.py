@@ -32,13 +32,16 @@ def watched(
     monkeypatch.setattr(slowness, "_busiest", lambda: " (most of all hog, process 7)")
     cost = Cost({256: {1: known, 2: 1.5 * known, 3: 2 * known, 4: 2.5 * known}}, noise)
     target = SimpleNamespace(on_pass=None, settings={"threads": 2})
-    llm: Any = SimpleNamespace(policy=SimpleNamespace(costs=Costs(cost)), target=target)
+    costs = Costs(cost)
+    llm: Any = SimpleNamespace(policy=SimpleNamespace(costs=costs), target=target)
     watch = Slowness(llm)
     for rows in [1, 3] * FEW:
         cost.observe(rows, 300, taken * cost.seconds(rows, 300))  # the policy's goes along
         if target.on_pass is not None:
             target.on_pass(rows, 300, taken * known * (1 + rows) / 2)
-    return watch.said(), target.on_pass
+    said = watch.said()
+    assert costs.usual == (said == "")  # what such a run has taught is not kept
+    return said, target.on_pass
 
 
 @pytest.mark.parametrize("taken", [0.5, 1.0, 2.8])

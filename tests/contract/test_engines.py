@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hf_models import folder_of
 from paceline.core.errors import ContractError, LogitsError, PacelineError, UsageError
 from paceline.core.ports import Want
+from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.engines.llama import LlamaTarget, kernels
 from paceline.engines.toy import ToyTarget
@@ -357,6 +358,23 @@ def test_argmax_is_that_of_the_row_and_features_are_what_was_wanted(engine: Engi
         logits = np.array(out.logits(row))
         assert out.argmax(row) == int(logits.argmax())
         assert out.features.top_k[row].tolist() == np.argsort(-logits, kind="stable")[:3].tolist()
+
+
+def test_an_answer_is_asked_for_before_the_next_forward_or_not_at_all(engine: Engine, session: Any) -> None:
+    other = engine.target.open()
+    other.extend(PROMPT[:3])
+    out = engine.target.forward([(session, TREE)], Want())[0]
+    out.argmax(0)
+    engine.target.forward([(other, EMPTY)], Want())
+    other.close()
+    late, drawn = "overwritten by the target's next forward", Sampling(temperature=1.0)
+    for row in (0, 1):  # that it was told before is no matter
+        with pytest.raises(ContractError, match=late):
+            out.logits(row)
+        with pytest.raises(ContractError, match=late):
+            out.argmax(row)
+        with pytest.raises(ContractError, match=late):
+            out.odds(row, drawn, ())
 
 
 def test_without_wants_no_features_are_computed(engine: Engine, session: Any) -> None:

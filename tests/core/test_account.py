@@ -14,6 +14,7 @@ from paceline.core.theory import expected_tokens
 
 # Seconds by rows: the least acceptance is asked for by four rows.
 TILE = [0.0, 1.0, 1.79, 2.42, 1.83, 2.42]
+ANEW = " (paceline doctor -m MODEL --again measures that anew)"
 
 
 def test_a_reason_names_the_rows_that_ask_for_the_least() -> None:
@@ -27,7 +28,21 @@ def test_a_reason_names_the_rows_that_ask_for_the_least() -> None:
 def test_where_no_acceptance_is_enough_it_says_so() -> None:
     why = reason([0.0, 1.0, 2.5, 4.0], 0.99)
     assert why.break_even is None
-    assert str(why) == "2 rows cost 2.5x one here, more than so many tokens decoded singly"
+    assert str(why) == "2 rows cost 2.5x one here, more than so many tokens decoded singly" + ANEW
+
+
+def test_where_hardly_any_acceptance_is_enough_it_says_how_to_measure_anew() -> None:
+    dear, cheap = reason([0.0, 1.0, 1.97, 2.99], 0.5), reason(TILE, 0.5)
+    assert (dear.never, cheap.never) == (True, False)
+    assert str(dear) == "2 rows cost 2.0x one here; break-even acceptance 0.97, measured there 0.50" + ANEW
+
+
+def test_guesses_that_would_have_paid_are_not_called_too_bad() -> None:
+    said = str(reason([0.0, 1.0, 1.04], 0.9))
+    assert said.startswith(
+        "2 rows cost 1.0x one here; break-even acceptance 0.04; the first guesses were right"
+    )
+    assert said.endswith("0.90 of the time, and drafts too short or not believed")
 
 
 @given(st.lists(st.floats(0.1, 9.0), min_size=2, max_size=8), st.integers(0, 1000))
@@ -59,6 +74,15 @@ def test_no_smaller_acceptance_breaks_even_at_any_length(seconds: list[float], p
             Account(100, 60, 20, reason(TILE, 0.3)),
             "drafting was off at 80% of the steps: no drafter had a guess at 60%",
         ),
+        (
+            Account(100, 0, 96, reason([0.0, 1.0, 1.04], None), braked=80, refused=16),
+            "drafting was off at 96% of the steps: drafting had taken longer than it saved, and waits until "
+            "that is made good",
+        ),
+        (
+            Account(100, 0, 96, reason(TILE, None), refused=80),
+            "drafting was off at 96% of the steps: calling the drafter takes longer than its guesses save",
+        ),
     ],
 )
 def test_an_account_is_one_line_where_most_steps_were_not_drafted_for(account: Account, why: str) -> None:
@@ -71,6 +95,8 @@ def test_an_account_as_data() -> None:
         "steps": 4,
         "silent": 1,
         "declined": 3,
+        "refused": 0,
+        "braked": 0,
         "why": account.why,
         "reason": {"rows": 2, "ratio": 1.5, "break_even": 0.5, "measured": None},
         "calibration": {"lookup": {"outcomes": 20, "error": 0.04, "chance": 0.03}},

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core import theory
-from paceline.core.cost import BUCKETS, MOST, Cost, Costs, bucket
+from paceline.core.cost import BUCKETS, MOST, OVERDUE, SINGLY, Cost, Costs, bucket
 from paceline.core.errors import UsageError
+from paceline.core.plausible import fault
 
 # Two AVX-512 cores, Q4_0 (DESIGN): three rows cost more than four.
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0}
@@ -83,6 +84,8 @@ CELLS = st.dictionaries(st.integers(2, 70), st.floats(0.01, 10.0), max_size=10).
 
 @given(CELLS, st.integers(0, 90))
 def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> None:
+    cost = Cost({DEPTH: cells})
+    cells = {m: min(s, SINGLY * m * cells[1]) for m, s in cells.items()}
     rows = sorted(cells)
     if n == 0:
         expected = 0.0
@@ -93,7 +96,7 @@ def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> Non
         half = max((m for m in rows if m <= rows[-1] / 2), default=0)
         slope = max((last - cells.get(half, 0.0)) / (rows[-1] - half), last / rows[-1] / 2)
         expected = last + slope * (n - rows[-1])
-    assert Cost({DEPTH: cells}).seconds(n, DEPTH) == pytest.approx(expected)
+    assert cost.seconds(n, DEPTH) == pytest.approx(expected)
 
 
 # Depths.
@@ -276,10 +279,50 @@ def test_a_cell_of_few_samples_costs_more_by_what_noise_may_have_hidden() -> Non
 @pytest.mark.parametrize(("samples", "read"), [(3, 2.0), (7, 2.0), (8, 4.6)])
 def test_a_hiccup_in_a_few_samples_is_held_to_what_more_rows_cost(samples: int, read: float) -> None:
     """Four rows that were measured at 4.6, beside eight that cost 2.0."""
-    cost = thin({4: samples, 8: 3}, table={1: 1.0, 2: 1.2, 4: 4.6, 8: 2.0})
+    cost = thin({4: samples, 8: 3}, table={1: 1.2, 2: 1.3, 4: 4.6, 8: 2.0})
     assert cost.seconds(4, DEPTH) == read
-    assert thin({4: samples, 8: 2}, table={1: 1.0, 4: 4.6, 8: 2.0}).seconds(4, DEPTH) == 4.6  # who is right?
+    assert thin({4: samples, 8: 2}, table={1: 1.2, 4: 4.6, 8: 2.0}).seconds(4, DEPTH) == 4.6  # who is right?
     assert thin({4: samples, 8: 3}, table={1: 1.0, 4: 2.9, 8: 2.0}).seconds(4, DEPTH) == 2.9  # by eights
+
+
+# A bad minute: two rows stand at 300 ms, one at 0.99 and three at 1.8.
+BAD = {1: 0.99, 2: 300.0, 3: 1.8, 8: 3.0}
+
+
+@pytest.mark.parametrize("samples", [{2: 3}, {2: 3, 3: 2}, {2: 30}])
+def test_no_rows_cost_more_than_one_by_one(samples: dict[int, int]) -> None:
+    cost = thin(samples, table=BAD)
+    assert cost.seconds(2, DEPTH) <= SINGLY * 2 * 0.99
+    assert cost.seconds(3, DEPTH) <= SINGLY * 2 * 0.99  # nor do they make dearer what comes after them
+    assert cost.seconds(8, DEPTH) == 3.0
+    assert cost.table == {DEPTH: BAD}  # as it was measured: plausible.py tells what is wrong with it
+
+
+def test_a_cell_that_no_pass_can_cost_comes_right_with_the_first_passes() -> None:
+    cost = thin({2: 30}, table=BAD)
+    for _ in range(40):
+        cost.observe(1, DEPTH, 0.99)
+        cost.observe(2, DEPTH, 1.5)
+    assert cost.seconds(2, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(1.5 / 0.99, rel=0.2)
+    assert not fault(cost.table)
+
+
+def test_what_was_not_seen_for_long_is_replaced_where_three_passes_contradict_it() -> None:
+    cost = Cost({DEPTH: {1: 1.0, 2: 1.9, 4: 3.8, 8: 2.0}})
+    for _ in range(OVERDUE + 1):
+        assert not cost.is_overdue(1, DEPTH)
+        assert not cost.is_overdue(4, DEPTH)
+        cost.observe(1, DEPTH, 2.0)  # a slow hour
+    assert (cost.is_overdue(1, DEPTH), cost.is_overdue(4, DEPTH)) == (False, True)
+    for seconds in (2.4, 240.0, 2.4):
+        assert cost.seconds(4, DEPTH) == pytest.approx(7.6)
+        cost.observe(4, DEPTH, seconds)
+    assert cost.seconds(4, DEPTH) == pytest.approx(2.4)
+    assert not cost.is_overdue(4, DEPTH)
+    for seconds in (3.6, 4.0, 360.0):  # which agree
+        cost.observe(2, DEPTH, seconds)
+    assert cost.seconds(2, DEPTH) == pytest.approx(3.8)
+    assert not cost.is_overdue(2, DEPTH)
 
 
 def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes() -> None:

@@ -109,7 +109,7 @@ def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
 def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decoding() -> None:
     """A drafter that is always right, where eight rows cost two passes: 8 tokens in 2 seconds."""
     knowing = Prompter("knowing", lambda at: 1.0, score=0.99, length=7)
-    play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [knowing], 400).perform()
+    play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [knowing], 5 + 8 * 50).perform()  # the first draft is short
     assert play.policy.rate == pytest.approx(CAUTION * 4.0, rel=0.05)
     wrong = Prompter("wrong", lambda at: 0.0, score=0.9, length=7)
     play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [wrong], 400).perform()
@@ -233,8 +233,8 @@ def test_it_accounts_for_the_steps_without_a_draft() -> None:
     assert account.reason.measured is None
     unasked = Prompter("unasked", lambda at: 0.0, 1.0, score=0.7)
     account = stage(curve, [unasked], 200).perform().policy.account
-    assert account.declined >= 190
-    assert "break-even acceptance 0.90" in account.why
+    assert (account.declined, account.braked) == (200, pytest.approx(195, abs=5))
+    assert account.why.endswith("drafting had taken longer than it saved, and waits until that is made good")
     good = Prompter("good", lambda at: 0.95)
     account = stage({1: 1.0, 64: 1.0}, [good], 200).perform().policy.account
     assert account.why == ""

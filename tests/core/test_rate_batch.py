@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.rate import Rate
-from paceline.core.record import Step, Times
+from paceline.core.record import Stats, Step, Times
 from paceline.core.tree import EMPTY, chain
 from stage import Passing, asking
 
@@ -21,7 +20,7 @@ def going_on(n: int) -> list[Any]:
     """Requests that are past their first step."""
     requests = asking(n)
     for request in requests:
-        request.session.tokens, request.stats = [0] * 9, SimpleNamespace(steps=5)
+        request.session.tokens, request.stats = [0] * 9, Stats(steps=5)
     return requests
 
 

@@ -252,3 +252,33 @@ def test_what_cannot_be_decoded_is_refused_when_it_comes() -> None:
     assert scheduler.idle
     with pytest.raises(UsageError, match="chunk"):
         Scheduler(Watched(V), NoDrafter(), POLICY, chunk=0)
+
+
+def test_a_long_prompt_is_read_in_small_pieces_beside_one_that_decodes_and_in_large_ones_alone() -> None:
+    now = 0.0
+
+    class Slow(Watched):
+        def forward(
+            self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want
+        ) -> list[ToyForward]:
+            nonlocal now
+            out = super().forward(batch, want)
+            now += 0.01 + 0.005 * self.reads[-1]
+            return out
+
+    target = Slow(V, seed=1)
+    scheduler = Scheduler(target, NoDrafter(), POLICY, chunk=200, clock=lambda: now)
+    scheduler.add([1, 2, 3], max_tokens=40)
+    for _ in range(5):
+        scheduler.step()
+    scheduler.add([1, 2] * 150, max_tokens=1)
+    took = []
+    while not scheduler.idle:
+        before = now
+        scheduler.step()
+        took.append(now - before)
+    assert max(took) < 0.25
+    assert max(target.reads) < 40
+    scheduler.add([1, 2] * 150, max_tokens=1)
+    scheduler.step()
+    assert target.reads[-1] == 200

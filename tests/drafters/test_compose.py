@@ -245,7 +245,7 @@ class Choosy(Budget):
     names: frozenset[str]
     heard: list[tuple[str, tuple[int, ...]]]
 
-    def should_call(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
         self.heard.append((drafter, draft().tokens))
         return drafter in self.names
 

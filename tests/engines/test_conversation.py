@@ -83,38 +83,53 @@ def calling(call: Any) -> list[Any]:
     [
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
-            "message 1: its content has a part of type 'image_url': must be text",
+            r"messages\[0\]: its content has a part of type 'image_url': must be text",
         ),
-        ([{"role": "user", "content": ["a"]}], "message 1: its content has a part of type 'a': must be text"),
+        (
+            [{"role": "user", "content": ["a"]}],
+            r"messages\[0\]: its content has a part of type 'a': must be text",
+        ),
         (
             [{"role": "user", "content": [{"type": "text", "text": 1}]}],
-            "message 1: its content 1: must be text",
+            r"messages\[0\]: its content 1: must be text",
         ),
-        ([USER, {"role": "assistant", "content": None}], "message 2: its content None: must be text"),
-        ([{"content": "a"}], "message 1: its role None: must be text"),
-        (calling(5), "message 1: tool call 1 5: must be a mapping"),
-        (calling({"function": {"arguments": "{}"}}), "message 1: tool call 1: its name None: must be text"),
+        ([USER, {"role": "assistant", "content": None}], r"messages\[1\]: its content None: must be text"),
+        ([{"content": "a"}], r"messages\[0\]: its role None: must be text"),
+        (calling(5), r"messages\[0\]: tool_calls\[0\] 5: must be a mapping"),
+        (
+            calling({"function": {"arguments": "{}"}}),
+            r"messages\[0\]: tool_calls\[0\]: its name None: must be text",
+        ),
         (
             calling({"function": {"name": "a b"}}),
-            "message 1: tool call 1: its name 'a b': must be of 1 to 64 letters",
+            r"messages\[0\]: tool_calls\[0\]: its name 'a b': must be of 1 to 64 letters",
         ),
         (
             calling({"function": {"name": "f", "arguments": [1]}}),
             "its arguments \\[1\\]: must be JSON text or a mapping",
         ),
-        (calling({"id": 1, "function": {"name": "f"}}), "message 1: tool call 1: its id 1: must be text"),
-        ([{"role": "assistant", "tool_calls": {"a": 1}}], "message 1: its tool_calls .*: must be a list"),
-        ([{"role": "tool", "tool_call_id": 5, "content": ""}], "message 1: its tool_call_id 5: must be text"),
-        ([{**USER, "x": object}], "message 1: its x .*: must be what JSON has"),
-        ([{**USER, "x": float("nan")}], "message 1: its x nan: must be what JSON has"),
-        ([{**USER, "x": b"a"}], "message 1: its x b'a': must be what JSON has"),
-        ([{**USER, "x": "\ud800"}], "message 1: its x is not UTF-8 text"),
-        ([{**USER, "x": {1: 2}}], "message 1: its x 1: must be text"),
+        (
+            calling({"id": 1, "function": {"name": "f"}}),
+            r"messages\[0\]: tool_calls\[0\]: its id 1: must be text",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": {"a": 1}}],
+            r"messages\[0\]: its tool_calls .*: must be a list",
+        ),
+        (
+            [{"role": "tool", "tool_call_id": 5, "content": ""}],
+            r"messages\[0\]: its tool_call_id 5: must be text",
+        ),
+        ([{**USER, "x": object}], r"messages\[0\]: its x .*: must be what JSON has"),
+        ([{**USER, "x": float("nan")}], r"messages\[0\]: its x nan: must be what JSON has"),
+        ([{**USER, "x": b"a"}], r"messages\[0\]: its x b'a': must be what JSON has"),
+        ([{**USER, "x": "\ud800"}], r"messages\[0\]: its x is not UTF-8 text"),
+        ([{**USER, "x": {1: 2}}], r"messages\[0\]: its x 1: must be text"),
         (
             [{**USER, "x": nested(41)}],
-            "message 1: its x: lists and mappings within one another, over 40 levels",
+            r"messages\[0\]: its x: lists and mappings within one another, over 40 levels",
         ),
-        ([{1: 2}], "message 1: the name 1: must be text"),
+        ([{1: 2}], r"messages\[0\]: the name 1: must be text"),
     ],
 )
 def test_what_is_no_conversation_is_refused(chat: Any, complaint: str) -> None:
@@ -126,16 +141,19 @@ def test_what_is_no_conversation_is_refused(chat: Any, complaint: str) -> None:
     ("tools", "complaint"),
     [
         (F, "tools .*: must be a list of function descriptions"),
-        (["f"], "tool 1 'f': must be a mapping"),
-        ([{"name": "f"}], "tool 1 .*: must be a mapping"),
-        ([{"type": "web_search", "function": {"name": "f"}}], "tool 1 .*: must be a mapping"),
-        ([F, {"function": {"name": ""}}], "tool 2: its name '': must be of 1 to 64"),
-        ([F, F], "tool 2: there is another one named f"),
+        (["f"], r"tools\[0\] 'f': must be a mapping"),
+        ([{"name": "f"}], r"tools\[0\] .*: must be a mapping"),
+        ([{"type": "web_search", "function": {"name": "f"}}], r"tools\[0\] .*: must be a mapping"),
+        ([F, {"function": {"name": ""}}], r"tools\[1\]: its name '': must be of 1 to 64"),
+        ([F, F], r"tools\[1\]: there is another one named f"),
         (
             [{"function": {"name": "f", "parameters": "{}"}}],
-            "tool 1: its parameters '{}': must be a JSON schema",
+            r"tools\[0\]: its parameters '{}': must be a JSON schema",
         ),
-        ([{"function": {"name": "f", "description": {1: 1}}}], "tool 1: its description 1: must be text"),
+        (
+            [{"function": {"name": "f", "description": {1: 1}}}],
+            r"tools\[0\]: its description 1: must be text",
+        ),
     ],
 )
 def test_what_describes_no_functions_is_refused(tools: Any, complaint: str) -> None:

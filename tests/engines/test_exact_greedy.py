@@ -190,7 +190,7 @@ def test_a_mixture_of_experts_is_refused_and_its_memory_freed(
         close(target)
 
     monkeypatch.setattr(LlamaTarget, "close", noting)
-    with pytest.raises(ModelError, match=r"moe\.gguf: .* leave --exact-greedy out"):
+    with pytest.raises(ModelError, match=r"moe\.gguf: .* leave out exact_greedy"):
         paceline.load(path, threads=1, n_ctx=64, exact_greedy=True, kernels="off")
     assert closed
     assert closed[0]._model is None

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gguf_files import write_llama
+from gguf_files import write_llama, write_parts
 from mutations import Model, Weights
-from paceline.core.errors import ModelError
+from paceline.core.errors import ModelError, UsageError
 from paceline.engines.llama import LlamaTarget, gate
 from paceline.engines.openers import open_tokenizer
 from paceline.machine.models.gguf_header import STRING
@@ -126,6 +126,25 @@ def test_where_nothing_can_be_tried_a_good_model_loads_all_the_same(
     }
     monkeypatch.setattr(sys, "executable", names[broken]())
     load(write_llama(tmp_path / "model.gguf", arch="xverse"))
+
+
+def test_another_part_than_the_first_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
+    first, second, third = write_parts(tmp_path)
+    for path in (second, third):
+        with pytest.raises(
+            UsageError, match=f"{path.name}: is one of 3 parts of a model: give the first, {first}"
+        ):
+            load(path)
+        with pytest.raises(
+            UsageError, match=f"{path.name}: is one of 3 parts of a model: give the first, {first}"
+        ):
+            open_tokenizer(path)
+
+
+def test_what_was_let_in_as_the_first_part_lets_in_no_other(tmp_path: Path) -> None:
+    way = {"vocab_only": True}
+    first, second, _ = write_parts(tmp_path)
+    assert gate._key(first, way) != gate._key(second, way)
 
 
 def test_a_long_header_is_read_once(

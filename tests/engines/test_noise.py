@@ -79,6 +79,24 @@ def test_of_a_long_text_only_the_end_is_computed_again_for_the_noise() -> None:
     assert len(lengths) == 1 + PLACES
 
 
+def test_the_passes_that_noise_is_measured_in_are_no_larger_than_drafted_ones() -> None:
+    """A prompt's are, and engines choose their kernels by it."""
+    target, sizes = ToyTarget(), list[int]()
+    forward = target.forward
+
+    def noting(batch: list[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+        ((session, tree),) = batch
+        sizes.append(tree if isinstance(tree, int) else session.unread + 1 + len(tree))
+        return forward(batch, want)
+
+    target.forward = noting  # type: ignore[method-assign, assignment]
+    for n in (3, 12):
+        sizes.clear()
+        batch_noise(target, TEXT * 100, n)
+        assert set(sizes) >= {1, n}
+        assert max(sizes) == n
+
+
 def test_teacher_forced_passes_fit_the_context() -> None:
     target = ToyTarget(n_ctx=len(PROMPT) + len(TEXT))
     sizes: list[int] = []

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.errors import UsageError
-from paceline.engines.syntax import chosen, from_pattern, from_schema
+from paceline.engines.syntax import MAX_NODES, MAX_PATTERN, chosen, from_pattern, from_schema
+from schemas import chain
 
 SCHEMA = {
     "type": "object",
@@ -98,7 +99,7 @@ def test_a_regular_expression_matches_the_texts_python_matches_with_it(pattern: 
 )
 def test_a_schema_that_cannot_be_used_is_refused_in_one_line(schema: Any, complaint: str) -> None:
     with pytest.raises(UsageError) as refusal:
-        from_schema(schema)
+        chosen(schema, None)
     assert str(refusal.value).startswith(complaint)
     assert "\n" not in str(refusal.value)
 
@@ -119,7 +120,7 @@ def test_a_regular_expression_that_cannot_be_used_is_refused_in_one_line(
     pattern: str, complaint: str
 ) -> None:
     with pytest.raises(UsageError) as refusal:
-        from_pattern(pattern)
+        chosen(None, pattern)
     assert str(refusal.value).startswith(f"the regular expression cannot be used: {complaint}")
     assert "\n" not in str(refusal.value)
 
@@ -135,3 +136,59 @@ def test_at_most_one_grammar_is_chosen() -> None:
     assert chosen(None, "a") == from_pattern("a")
     with pytest.raises(UsageError, match="a text can follow only one of them"):
         chosen({}, "a")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("prefix", ["#", "http://localhost/x#"])
+def test_a_chain_of_references_is_refused_before_llguidance_sees_it(prefix: str, turned: bool) -> None:
+    """It overflows its stack, and that ends the process."""
+    schema = chain(950, prefix)
+    if turned:
+        schema["$defs"] = dict(reversed(schema["$defs"].items()))
+    for spelled in (schema, json.dumps(schema), {"type": "object", "properties": {"a": schema}, **schema}):
+        with pytest.raises(UsageError, match=r"the JSON schema is nested too deeply .*: make it flatter"):
+            from_schema(spelled)
+
+
+def test_a_chain_that_llguidance_survives_is_followed() -> None:
+    assert chosen(chain(100), None)
+
+
+def test_references_in_circles_are_followed_once() -> None:
+    names = [f"n{n}" for n in range(40)]
+    every = {"anyOf": [{"type": "null"}, *({"$ref": f"#/$defs/{name}"} for name in names)]}
+    nodes = {name: {"type": "object", "properties": {"of": every}, "required": ["of"]} for name in names}
+    syntax = chosen({"$defs": nodes, "$ref": "#/$defs/n0"}, None)
+    assert syntax is not None
+    assert syntax.matches('{"of": {"of": null}}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
+        ({"enum": list(range(MAX_NODES))}, "the JSON schema has more than 50,000 parts: simplify it"),
+        (
+            {"allOf": [{"$ref": f"#/x-{n}/.."} for n in range(250)], **{f"x-{n}": {"..": list(range(250))}
+             for n in range(250)}},
+            "the JSON schema has more than 50,000 parts: simplify it",
+        ),
+        ({"pattern": "a?" * MAX_PATTERN}, "the JSON schema cannot be used: a pattern has 16,384 characters"),
+        (
+            {"items": [{"patternProperties": {"a?" * MAX_PATTERN: {}}}]},
+            "the JSON schema cannot be used: a pattern has 16,384 characters",
+        ),
+    ],
+    ids=["parts", "parts by references", "pattern", "patternProperties"],
+)  # fmt: skip
+def test_a_schema_that_is_too_large_is_refused(schema: Any, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        from_schema(schema)
+
+
+def test_a_regular_expression_that_is_too_long_is_refused() -> None:
+    with pytest.raises(UsageError, match="the regular expression has 16,384 characters: use at most 8,192"):
+        from_pattern("a?" * MAX_PATTERN)
+
+
+def test_a_property_may_be_called_as_keywords_are() -> None:
+    from_schema({"properties": {"pattern": {"type": "string"}, "$ref": {"type": "null"}}})

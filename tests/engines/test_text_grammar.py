@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.errors import ContractError, UsageError
-from paceline.engines.grammar import TextGrammar, TokenTrie
+from paceline.engines.grammar import CACHED_GRAMMARS, MAX_COPIES, TextGrammar, TokenTrie
 from paceline.engines.syntax import from_pattern, from_schema
 
 # Overlapping tokens, one of them twice, parts of a character, one that says nothing; then two ends of text.
@@ -36,7 +36,7 @@ TRIE = TokenTrie(PIECES, frozenset({END, OTHER_END}))
 
 
 def grammar(pattern: str) -> TextGrammar:
-    return TextGrammar(from_pattern(pattern), TRIE)
+    return TextGrammar(TRIE.compiled(from_pattern(pattern)))
 
 
 def ids(mask: np.ndarray) -> list[int]:
@@ -139,7 +139,7 @@ def test_a_grammar_that_the_model_cannot_begin_is_refused(pattern: str) -> None:
 
 def test_a_schema_that_never_ends_is_refused_where_it_cannot_even_begin() -> None:
     with pytest.raises(UsageError, match="no text can satisfy the JSON schema"):
-        TextGrammar(from_schema({"$ref": "#"}), TRIE)
+        TRIE.compiled(from_schema({"$ref": "#"}))
 
 
 def test_a_model_without_an_end_of_text_cannot_follow_a_grammar() -> None:
@@ -155,7 +155,14 @@ def demanding() -> tuple[TextGrammar, int]:
     gaps = (f".*{letters[i]}.{{{20 + i}}}{letters[i + 1]}" for i in range(20))
     pieces = ["".join(three).encode() for three in itertools.product(letters, repeat=3)]
     trie = TokenTrie([*pieces, b"a", b""], frozenset({len(pieces) + 1}))
-    return TextGrammar(from_pattern(f"a|{'|'.join(gaps)}"), trie), 5000
+    return TextGrammar(trie.compiled(from_pattern(f"a|{'|'.join(gaps)}"))), 5000
+
+
+def walk(followed: TextGrammar, token: int) -> None:
+    """A draft that goes on until it is too complex."""
+    path: list[int] = []
+    while followed.mask(path).any():
+        path.append(token + 17 * len(path))
 
 
 def test_a_draft_that_is_too_complex_to_follow_is_forbidden_and_the_text_left_alone(
@@ -163,9 +170,7 @@ def test_a_draft_that_is_too_complex_to_follow_is_forbidden_and_the_text_left_al
 ) -> None:
     followed, token = demanding
     before = followed.mask([])
-    path: list[int] = []
-    while followed.mask(path).any():
-        path.append(token + 17 * len(path))
+    walk(followed, token)
     followed.commit([])
     assert (followed.mask([]) == before).all()
 
@@ -181,11 +186,61 @@ def test_a_text_that_is_too_complex_to_follow_says_so(demanding: tuple[TextGramm
         emit(100)
 
 
+def test_a_text_that_is_too_complex_is_so_for_no_other_request(demanding: tuple[TextGrammar, int]) -> None:
+    """Copies of a compiled grammar share a lexer, which is of no use any more."""
+    trie, token = demanding[0]._trie, demanding[1]
+    syntax = demanding[0].syntax
+    first, second = TextGrammar(trie.compiled(syntax)), TextGrammar(trie.compiled(syntax))
+    assert second.mask([token]).any()
+    walk(first, token)
+    second.commit([token])
+    assert second.mask([]).any()
+    assert TextGrammar(trie.compiled(syntax)).mask([token]).any()
+
+
+def test_a_grammar_that_takes_long_to_compile_is_not_compiled_again_in_an_answer(
+    demanding: tuple[TextGrammar, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trie, token = demanding[0]._trie, demanding[1]
+    compiled = trie.compiled(demanding[0].syntax)
+    compiled.seconds = 1.0
+    followed = TextGrammar(compiled)
+    with monkeypatch.context() as patch:
+        patch.setattr("paceline.engines.grammar.CompiledGrammar", None)
+        with pytest.raises(UsageError, match="too complex for llguidance"):
+            walk(followed, token)
+    assert trie.compiled(demanding[0].syntax) is not compiled  # for whoever comes next
+
+
+def test_a_grammar_is_compiled_once_until_others_have_taken_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trie = TokenTrie(PIECES, frozenset({END}))
+    made = trie.compiled(from_pattern("a+"))
+    assert trie.compiled(from_pattern("a+")) is trie.cached(from_pattern("a+")) is made
+    for n in range(2, CACHED_GRAMMARS + 1):
+        trie.compiled(from_pattern(f"a{{{n}}}"))
+    assert trie.cached(from_pattern("a+")) is made
+    trie.compiled(from_pattern("b"))
+    assert trie.cached(from_pattern("a{2}")) is None
+    assert trie.cached(from_pattern("a+")) is made
+    made.copies = MAX_COPIES
+    assert trie.compiled(from_pattern("a+")) is not made
+
+
+def test_copies_of_a_grammar_do_not_know_of_each_other() -> None:
+    compiled = TRIE.compiled(from_pattern("ab|ba"))
+    first, second = TextGrammar(compiled), TextGrammar(compiled)
+    first.commit([0])
+    assert ids(first.mask([])) == [1]
+    assert ids(second.mask([])) == ids(TextGrammar(compiled).mask([])) == [0, 1, 2, 3, 5]
+
+
 def test_an_error_that_drafts_brought_about_is_tried_again_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """What drafts made a matcher build counts against its limits; masks must not depend on that."""
     followed = grammar("ab|ba")
     allowed = TRIE.allowed
-    failures = iter([True, False])
+    failures = iter([True, False, False])  # the other one's first mask is looked at, too
 
     def failing_once(matcher: Any) -> Any:
         return TRIE.nothing if next(failures) else allowed(matcher)

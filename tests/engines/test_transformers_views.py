@@ -22,12 +22,13 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engines.hf.opener import open_engine
 from paceline.engines.hf.target import HfTarget
+from paceline.engines.hf.view import layers_of
 from paceline.engines.views import View, parse
 from paceline.lab.view_search import Judge, search
 
 PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
 FORK = DraftTree((7, 8, 9, 7), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
-KINDS = ("llama", "gemma3_text", "gpt2", "qwen3_moe")
+KINDS = ("llama", "gemma3_text", "gpt2", "qwen3_moe", "falcon")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -127,6 +128,47 @@ def test_what_a_view_leaves_out_is_told(target: HfTarget) -> None:
 def test_what_cannot_be_rolled_back_has_no_views(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be rolled back"):
         open_engine(folder_of("mamba", tmp_path), n_ctx=64, device=DEVICE).view(View(1))
+
+
+# The last linear layers of an attention and of a feed-forward block, by what transformers calls them.
+LAST = {
+    "llama": ("self_attn.o_proj", "mlp.down_proj"),
+    "gpt2": ("attn.c_proj", "mlp.c_proj"),
+    "bloom": ("self_attention.dense", "mlp.dense_4h_to_h"),
+    "falcon": ("self_attention.dense", "mlp.dense_4h_to_h"),
+    "mpt": ("attn.out_proj", "ffn.down_proj"),
+    "opt": ("self_attn.out_proj", "fc2"),
+    "gpt_neo": ("attn.attention.out_proj", "mlp.c_proj"),
+    "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h"),
+}
+
+
+@pytest.mark.parametrize("kind", LAST)
+@pytest.mark.parametrize("words", ["exit=2", "attention=1", "feed_forward=1"])
+def test_a_view_says_what_the_model_says_whose_blocks_add_nothing(
+    kind: str, words: str, tmp_path: Path
+) -> None:
+    import torch
+
+    target = open_engine(folder_of(kind, tmp_path), n_ctx=64, device=DEVICE)
+    view = viewed(target, words)
+    if (kind, words) == ("opt", "feed_forward=1"):
+        with pytest.raises(UsageError, match="cannot be skipped one by one; skip whole layers"):
+            target.view(view)
+        return
+    reduced = row(target.view(view), PROMPT)
+    decoder = target._model.get_decoder()
+    kept = view.kept(target.layers)
+    with torch.inference_mode():
+        for at, layer in enumerate(layers_of(decoder)[1]):
+            for part, left in zip(LAST[kind], kept, strict=True):
+                if at not in left:
+                    for weight in layer.get_submodule(part).parameters():
+                        weight.zero_()
+    target.forget()
+    whole = row(target, PROMPT)
+    assert np.abs(reduced - whole).max() < 1e-4
+    assert np.abs(whole).max() > 1e-2
 
 
 def idle(target: HfTarget, layer: int) -> None:

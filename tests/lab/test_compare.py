@@ -69,6 +69,9 @@ def test_an_engine_that_mixes_up_its_cells_cannot_pass_that_off_as_noise() -> No
 def test_noise_beyond_what_rounding_can_do_excuses_nothing() -> None:
     assert Difference(4, 0.2, 0.3, spread=2.0).near_tie
     assert not Difference(4, 0.2, 2.01, spread=2.0).near_tie
+    # Nor is one that passes of several rows do not see: something else has made it.
+    assert Difference(4, 0.2, 0.3, spread=2.0, drafted_gap=-0.3).near_tie
+    assert not Difference(4, 0.2, 0.3, spread=2.0, drafted_gap=0.31).near_tie
 
 
 def test_a_forbidden_token_does_not_spoil_the_noise() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 import sys
 from pathlib import Path
@@ -24,7 +23,7 @@ MODEL = {"name": "A model", "file": "a", "size": 1 << 30, "fingerprint": "f" * 6
 def a_record(draft: Cost | None = None, **more: Any) -> dict[str, Any]:
     target = Cost({256: {n: s / 50 for n, s in JAGGED.items()}, 1024: {1: 0.03, 2: 0.04}})
     made = {"paceline": "1.0", "engine": "an engine", "target": MODEL, "machine": {}, "threads": 2}
-    rest = {"format": 1, "kept": [], "noise": {"target": 1.1}, "made": made}
+    rest = {"format": 1, "kept": [], "noise": {"target": 1.1}, "doubts": {}, "made": made}
     return Costs(target, draft).as_dict() | rest | more
 
 
@@ -103,10 +102,21 @@ def test_never_is_said_where_certainty_would_not_suffice() -> None:
 
 def test_an_unsteady_machine_is_said() -> None:
     assert not any("busy" in line for line in notes(a_record()))
-    (line,) = [line for line in notes(a_record(noise={"draft": 2.31})) if "busy" in line]
-    assert line.startswith("draft: times of one and the same pass lie 2.3x apart")
-    (line,) = [line for line in notes(a_record(noise={"target": math.inf})) if "busy" in line]
-    assert line.startswith("target: times of one and the same pass are too few to compare")
+    (line,) = [line for line in notes(a_record(noise={"draft": 1.81})) if "busy" in line]
+    assert line.startswith("draft: times of one and the same pass lie 1.8x apart")
+
+
+def test_from_times_that_tell_nothing_nothing_is_concluded() -> None:
+    doubts = {"target": "times of one and the same pass lie 37.0x apart"}
+    record = a_record(Cost.flat(0.004), noise={"target": 37.0}, doubts=doubts)
+    assert notes(record) == [
+        "target: times of one and the same pass lie 37.0x apart: the machine was too busy to tell; run again "
+        "(--again) when it is calm"
+    ]
+    first = blocks(record)[0]
+    assert first.columns == ("rows", "", "", "ms")
+    assert [row[2:] for row in first.rows[:2]] == [("", "20.0"), ("", "35.8")]
+    assert "never" not in text(record)
 
 
 def test_a_terminal_of_80_columns_holds_it_all() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paceline.report import where
 from paceline.report.table import comparison, listing, ratio, summary
 
 
@@ -108,6 +109,15 @@ def test_a_summary_is_one_line_with_what_was_drafted() -> None:
         "10 tokens, 12.3 tokens/s; acceptance rate 0.75 (lookup 6/8); acceptance length 2.50"
     )
     assert summary(a_run(10, 1.0, 0, 0, "context")).endswith("; the context is full (-c)")
+
+
+def test_why_drafting_was_off_is_told_once_with_statistics_too() -> None:
+    run = a_run(10, 12.34, 0, 0) | {"policy": {"why": "drafting was off", "calibration": {}}}
+    run["stats"]["time"] = {"forward": 0.5}
+    out = io.StringIO()
+    out.write(summary(run))
+    where.write(run, out)
+    assert out.getvalue().count("drafting was off") == 1
 
 
 def test_a_ratio_of_nothing_is_a_dash() -> None:

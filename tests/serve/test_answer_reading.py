@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.record import Stats
 from paceline.engines.conversation import declared
-from paceline.engines.tool_formats import HERMES
+from paceline.engines.tool_calls import parsed
+from paceline.engines.tool_formats import GENERIC, HERMES, Format
 from paceline.serve.asking import Calls, End, Update
 from paceline.serve.reading import Reader
 
@@ -22,12 +25,12 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2]}}\n</tool_ca
 END = End("eos", None, 1, 0, 1, 0.0, 0.0, 0.0, Stats())
 
 
-def updates(text: str, cuts: list[int]) -> list[Update]:
+def updates(text: str, cuts: list[int], end: End = END) -> list[Update]:
     """The text in pieces, each by another drafter."""
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     pieces = [text[a:b] for a, b in itertools.pairwise(places)]
     told = [Update(((piece, f"drafter {at}"),)) for at, piece in enumerate(pieces)]
-    return [*told, Update(end=END)]
+    return [*told, Update(end=end)]
 
 
 def read(calls: Calls | None, said: list[Update]) -> tuple[str, list[tuple[str, str]], dict[int, Any], int]:
@@ -57,6 +60,29 @@ def test_a_call_is_read_however_it_is_cut(cuts: list[int]) -> None:
     assert n == 1
     assert found[0]["name"] == "add"
     assert json.loads(found[0]["arguments"]) == {"a": 1, "b": [2]}
+
+
+@pytest.mark.parametrize("form", [HERMES, GENERIC], ids=lambda one: one.name)
+@pytest.mark.parametrize("marked", [True, False])
+@given(n=st.integers(0, len(CALL)), cuts=CUTS)
+def test_of_an_answer_that_is_cut_in_a_call_no_half_call_is_content(
+    form: Format, marked: bool, n: int, cuts: list[int]
+) -> None:
+    call = CALL if marked and form is HERMES else CALL.split("\n")[1]
+    text = f"I shall add.\n{call[:n]}"
+    calls = Calls(form, TOOLS, "", {})
+    content, parts, found, _ = read(calls, updates(text, cuts, replace(END, reason="length")))
+    assert content.strip() in ("I shall add.", "I shall add.\n<")  # one letter is no call
+    assert "".join(part for part, _ in parts) == content
+    assert {one["name"] for one in found.values()} <= {"add"}
+    whole = parsed(form, TOOLS, text, cut=True)
+    assert (whole.content, len(whole.calls)) == (content, len(found))
+
+
+@pytest.mark.parametrize("text", ['{"answer": "Hello, w', '{"title": {"na', "a < b and <b", "<think>\nhm"])
+@pytest.mark.parametrize("form", [HERMES, GENERIC], ids=lambda one: one.name)
+def test_content_that_is_cut_stays(form: Format, text: str) -> None:
+    assert parsed(form, TOOLS, text, cut=True).content == text
 
 
 @given(st.text(alphabet='ab <>{}"tool_cal\n', max_size=80), CUTS)

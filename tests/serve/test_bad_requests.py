@@ -15,6 +15,7 @@ import paceline
 from paceline.serve.guard import Rules
 from paceline.serve.schemas import LONG as LONG_TEXT
 from real_model import smollm2
+from schemas import ENDLESS, SLOW, chain
 from serving import LONG, Served, serving
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -181,12 +182,13 @@ BAD: list[tuple[str, str, str, str]] = [
     (COMPLETION, prompt([{}] * 50_000), "prompt.0", "valid"),
     (COMPLETION, prompt([["x"]] * 20_000), "prompt.0", "valid"),
     (COMPLETION, prompt(["x"] * 200), "", "at most 128"),
-    (COMPLETION, '{"prompt": "x", "suffix": "y"}', "suffix", "None"),
-    (COMPLETION, '{"prompt": "x", "echo": true}', "echo", "False"),
-    (COMPLETION, prompt([1] * 300), "", "the context 256"),
-    (COMPLETION, prompt("word " * 300), "", "the context 256"),
-    (COMPLETION, prompt("word " * 50_000), "", "at the very most"),
-    (CHAT, json.dumps({"messages": [{"role": "user", "content": "word " * 50_000}]}), "", "at the very most"),
+    (COMPLETION, '{"prompt": "x", "suffix": "y"}', "suffix", "not supported here; leave it out"),
+    (COMPLETION, '{"prompt": "x", "echo": true}', "echo", "True is not supported here: use False"),
+    (CHAT, chat('"tools": [{"type": "custom"}]'), "tools.0.type", "not supported here: use 'function'"),
+    (CHAT, '{"messages": [{"role": "tool", "content": "x", "tool_calls": [{}]}]}',
+     "messages.0.tool_calls.0.function", "required"),
+    (CHAT, '{"messages": [{"role": "x", "tool_calls": [{"function": {"name": "", "arguments": ""}}]}]}',
+     "", "messages[0]: tool_calls[0]: its name"),
     ("/detokenize", '{"tokens": [999999]}', "", "the model's tokens are 0 to"),
     ("/tokenize", '{"content": 5}', "content", "string"),
 ]  # fmt: skip
@@ -199,6 +201,33 @@ def test_a_field_that_is_wrong(bad: tuple[str, str, str, str], served: Served) -
     assert words in error["message"]
     assert field in (error["param"] or "")
     assert bool(field) == bool(error["param"])
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video_url"])
+def test_a_part_of_a_message_that_is_no_text(kind: str, served: Served) -> None:
+    content = [{"type": "text", "text": "what is it?"}, {"type": kind, kind: {"url": "http://127.0.0.1/x"}}]
+    error = problem(served.post(CHAT, {"messages": [{"role": "user", "content": content}]}), 400)
+    assert f"'{kind}' is not supported here: use 'text'" in error["message"]
+    assert error["param"] == "messages.0.content.1.type"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"prompt": [1] * 300}, "prompt", "the context 256"),
+        ({"prompt": "word " * 300}, "prompt", "the context 256"),
+        ({"prompt": ["x", "word " * 300], "stream": True}, "prompt", "the context 256"),
+        ({"prompt": "word " * 50_000}, "prompt", "at the very most"),
+        ({"messages": [{"role": "user", "content": "word " * 300}]}, "messages", "the context 256"),
+        ({"messages": [{"role": "user", "content": "word " * 50_000}]}, "messages", "at the very most"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_told_by_openai_s_code(
+    body: dict[str, Any], param: str, words: str, served: Served
+) -> None:
+    error = problem(served.post(CHAT if param == "messages" else COMPLETION, body), 400)
+    assert words in error["message"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
 
 
 DEEP: Any = {}
@@ -216,6 +245,8 @@ SCHEMAS: dict[str, tuple[Any, str]] = {
         "cannot be used"),
     "with parentheses of 5,000 levels": (
         {"type": "string", "pattern": "(" * 5000 + "a" + ")" * 5000}, "cannot be used"),
+    "that is a chain of references": (chain(950), "nested too deeply"),
+    "that takes no end of compiling": (ENDLESS, "to compile: simplify it"),
     "that nobody has thought of": ({"type": "array", "uniqueItems": True}, "cannot be used"),
 }  # fmt: skip
 
@@ -227,6 +258,17 @@ def test_a_schema(which: str, served: Served) -> None:
     error = problem(served.post(CHAT, {"messages": HI, "max_tokens": 3, "response_format": form}), 400)
     assert words in error["message"]
     assert "hostname" not in error["message"].replace("/etc/hostname", "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [(chain(950), "nested too deeply"), ({"properties": {"a": SLOW}, "required": ["a"]}, "simplify it")],
+    ids=["chain", "slow"],
+)
+def test_a_schema_of_a_tool_s_parameters(schema: Any, words: str, served: Served) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    body = {"messages": HI, "max_tokens": 3, "tools": tools, "tool_choice": "required"}
+    assert words in problem(served.post(CHAT, body), 400)["message"]
 
 
 @pytest.mark.parametrize(
@@ -303,6 +345,33 @@ def test_headers_that_are_none(head: bytes, served: Served) -> None:
     answer = answered(got)
     assert answer.status_code in (400, 413, 501)
     problem(answer, answer.status_code)
+
+
+@pytest.mark.parametrize("first", ["Content-Length: 60", "Transfer-Encoding: chunked"])
+def test_a_body_whose_end_could_be_told_in_two_ways(first: str, served: Served) -> None:
+    both = ["Content-Length: 60", "Transfer-Encoding: chunked"]
+    both.sort(key=lambda one: one != first)
+    head = "\r\n".join([f"POST {COMPLETION} HTTP/1.1", "Host: localhost", *both]).encode()
+    got = raw(served, head, b"\r\n\r\n0\r\n\r\n", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = answered(got)
+    assert "send one of them" in problem(answer, 400)["message"]
+    assert answer.headers["connection"] == "close"
+    assert got.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/metrics", "/live", "/openapi.json"])
+def test_head_is_get_without_a_body(path: str, served: Served) -> None:
+    got = raw(served, f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    answer = answered(got)
+    assert (answer.status_code, answer.content) == (200, b"")
+    with httpx2.stream("GET", served.url + path, timeout=LONG) as full:
+        assert answer.headers["content-type"] == full.headers["content-type"]
+
+
+@pytest.mark.parametrize(("path", "status"), [(CHAT, 405), ("/nowhere", 404)])
+def test_head_where_get_is_nothing(path: str, status: int, served: Served) -> None:
+    answer = httpx2.head(served.url + path, timeout=LONG)
+    assert (answer.status_code, answer.content) == (status, b"")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ def test_an_answer_is_marked_by_who_drafted_it_and_its_figures_stand_below(brows
 
 def test_what_nobody_drafted_and_nobody_measured_is_not_told(browser: Browser) -> None:
     timings = {**TIMINGS, "draft_n": 0, "draft_n_accepted": 0}
-    live = {**LIVE, "plain_tokens_per_second": None, "acceptance": [], "drafted": {}, "accepted": {}}
+    none = {"plain_tokens_per_second": None, "plain_tokens_per_second_each": None}
+    live = {**LIVE, **none, "acceptance": [], "drafted": {}, "accepted": {}}
     stand_in = StandIn([Answer([("One", "target")], timings=timings, finish="length")], live=live)
     with visiting(browser, stand_in) as page:
         ask(page, "Count")
@@ -93,6 +94,35 @@ def test_a_request_holds_the_conversation_and_the_settings(browser: Browser) -> 
         "temperature": 0.7,
         "max_tokens": 200,
     }
+
+
+def test_how_to_sample_is_shown_as_the_server_suggests_it_and_can_be_changed(browser: Browser) -> None:
+    suggested = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.0}
+    stand_in = StandIn([Answer(PARTS)], sampling=suggested)
+    with visiting(browser, stand_in) as page:
+        page.click("#settings-button")
+        expect(page.locator("#temperature")).to_have_attribute("placeholder", "0.6")
+        page.fill("#top_k", "5")
+        ask(page, "Count")
+        answered(page)
+    (asked,) = stand_in.asked
+    assert {name: asked[name] for name in suggested} == suggested | {"top_k": 5}
+
+
+def test_an_answer_is_compared_with_one_session_s_share_of_plain_decoding(browser: Browser) -> None:
+    live = {**LIVE, "running": 4, "plain_tokens_per_second": 88.0, "plain_tokens_per_second_each": 22.0}
+    with visiting(browser, StandIn([Answer(PARTS)], live=live)) as page:
+        ask(page, "Count")
+        answered(page)
+        assert "1.42 × plain decoding" in page.locator(".figures").inner_text()
+
+
+def test_a_machine_that_is_busy_is_not_called_slower_than_plain_decoding(browser: Browser) -> None:
+    live = {**LIVE, "tokens_per_second": 16.7}
+    with visiting(browser, StandIn(live=live)) as page:
+        expect(page.locator("#against-plain")).to_have_text(
+            "Plain decoding: 22 tokens/s. Now less: busy with prompts or other work."
+        )
 
 
 def test_settings_that_make_no_sense_are_told_and_not_sent(browser: Browser) -> None:

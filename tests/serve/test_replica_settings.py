@@ -79,11 +79,11 @@ def test_why_a_replica_did_not_start_is_the_last_line_of_its_traceback(told: str
 
 
 def test_a_replica_is_healthy_as_long_as_its_service_is() -> None:
-    service = SimpleNamespace(problem="", close=lambda: None)
+    service = SimpleNamespace(health="", close=lambda: None)
     replica = object.__new__(Replica)
     replica._service, replica._llm = service, service  # type: ignore[assignment]  # what is asked of them
     replica.check_health()
-    service.problem = "the model failed"
+    service.health = "the model failed"
     with pytest.raises(RuntimeError, match="the model failed"):
         replica.check_health()
 

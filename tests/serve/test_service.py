@@ -220,12 +220,47 @@ def test_a_full_queue_is_told_with_a_time_to_come_back(toy: LLM, gate: Gate) -> 
         answers = submit(service, *[ask()] * 3)
         answers += submit(service, *[ask()] * 2)
         with pytest.raises(FullError, match="the queue is full") as full:
-            submit(service, ask(), client="b")
+            submit(service, ask())
         assert 1 <= full.value.seconds <= 60
         gate.go()
         assert all(answer.text for answer in answers)
         until(lambda: at_rest(service))
         assert submit(service, ask())[0].text
+
+
+def test_of_a_full_queue_whoever_holds_most_is_refused_first(toy: LLM, gate: Gate) -> None:
+    with Service(toy, Limits(queue=4)) as service:
+        gate.shut()
+        running = submit(service, ask(), ask(), client="many")
+        gate.held()
+        many = [submit(service, ask(), client="many")[0] for _ in range(4)]
+        one, two = submit(service, ask(), client="one"), submit(service, ask(), client="two")
+        for client in ("many", "one"):  # they would have as many as anybody who would make room
+            with pytest.raises(FullError, match="the queue is full"):
+                submit(service, ask(), client=client)
+        with pytest.raises(FullError, match="the queue is full"):  # not for both
+            submit(service, ask(), ask(), client="three")
+        assert service.waiting == 4
+        gate.go()
+        assert all(answer.text for answer in (*running, *many[:2], *one, *two))
+        for answer in many[2:]:
+            assert isinstance(answer.end.error, FullError)
+        until(lambda: at_rest(service))
+    assert free(toy)
+
+
+def test_a_place_that_is_taken_while_its_grammar_is_compiled(toy: LLM, gate: Gate) -> None:
+    pattern = from_pattern("[1-5]{9}")
+    with Service(toy, Limits(queue=2)) as service:
+        gate.shut()
+        running = submit(service, ask(), ask())
+        gate.held()
+        first, last = submit(service, ask(), ask(syntax=pattern, ignore_eos=False))
+        other = submit(service, ask(), client="b")
+        gate.go()
+        assert all(answer.text for answer in (*running, first, *other))
+        assert isinstance(last.end.error, FullError)
+        until(lambda: at_rest(service))
 
 
 def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
@@ -343,6 +378,20 @@ def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
         submit(service, ask())
     service.close(wait=LONG)
     assert [answer.end.n_tokens for answer in answers] == [40] * 5
+    assert free(toy)
+
+
+def test_what_is_broken_off_is_told_before_the_pass_ends(toy: LLM, gate: Gate) -> None:
+    service = Service(toy)
+    gate.shut()
+    answers = submit(service, *[ask(max_tokens=200)] * 5)
+    gate.held()
+    service.break_off()
+    assert all(isinstance(answer.end.error, ClosingError) for answer in answers)
+    assert not service.close(patience=0.01)
+    gate.go()
+    assert service.close()
+    assert not service._open
     assert free(toy)
 
 

@@ -253,7 +253,7 @@ def test_who_waits_in_the_queue_and_goes_leaves_it(served: Served) -> None:
 
 def test_connections_have_an_end(served: Served) -> None:
     """What is over the limit is told so, and what is far over it not even that: each takes a file."""
-    with serving(served.service.llm, patience=LONG, most=10) as up:
+    with serving(served.service.llm, patience=LONG, most=10, proxies=["127.0.0.1"]) as up:
         lines = [socket.create_connection(("127.0.0.1", up.port), LONG) for _ in range(100)]
         until(lambda: sum(is_dropped(line) for line in lines) == 100 - 10 - REFUSED)
         assert up.connections == 10 + REFUSED

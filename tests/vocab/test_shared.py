@@ -36,4 +36,4 @@ def test_another_vocabulary_is_refused_with_the_difference_and_advice(draft: Voc
     with pytest.raises(VocabError, match=complaint) as error:
         check_shared(VOCAB, draft)
     assert "--cross-vocab auto" in str(error.value)
-    assert "--draft lookup" in str(error.value)
+    assert "the drafter lookup (drafters, --draft)" in str(error.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli import messages as conversations
@@ -11,7 +10,7 @@ from paceline.cli import options
 from paceline.cli.groups import drafting, memory, models, sampling, takes
 from paceline.cli.interrupts import Early, Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, flag, option
-from paceline.cli.references import model_option
+from paceline.cli.references import is_base, model_option
 from paceline.core.errors import ModelError, UsageError
 
 MODEL = "zoo:smollm2"  # whom one talks with who names nobody
@@ -58,7 +57,8 @@ def chat(
     from paceline.cli.lines import piped, typed_in
     from paceline.machine.home import home
 
-    require_template(models["target"])
+    if is_base(models["target"]):
+        raise base_model(models["target"])
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     with Interrupts():
         llm = load(**models, drafters=draft, **drafting, **memory)
@@ -77,15 +77,6 @@ def chat(
         with early:
             talk.go(typed_in(home() / HISTORY, say, early.forget))
     return 0
-
-
-def require_template(target: str) -> None:
-    """Raises ModelError for a base model, before it is loaded and measured."""
-    from paceline.lab.gathering import header
-
-    facts = header(Path(target), []) if Path(target).is_file() else None
-    if facts is not None and facts.chat_template is None:
-        raise base_model(target)
 
 
 def base_model(name: str) -> ModelError:

@@ -70,18 +70,16 @@ class Completion:
         if self._chat and not said:
             self._note("an instruct model: the prompt goes through its chat template (--no-chat: without)")
         elif said and not llm.chats:
-            raise ModelError(
-                f"{llm.target.origin}: this model has no chat template: it is a base model; give a plain "
-                "prompt, without --chat, --system and --messages"
-            )
+            raise no_template(llm.target.origin)
+        try:
+            tokens = llm.chat_tokens(messages) if self._chat else llm.tokens(text)
+        except ModelError as error:
+            raise ModelError(f"{error} (--no-chat does without)") from error
         for content in [message["content"] for message in messages] if self._chat else [text]:
             if control := llm.control_text(content):
                 self._note(f"the prompt spells {control}, a control token of this model: it is read as text")
                 break
-        try:
-            return llm.chat_tokens(messages) if self._chat else llm.tokens(text)
-        except ModelError as error:
-            raise ModelError(f"{error} (--no-chat does without)") from error
+        return tokens
 
     def single(self, prompt: Sequence[int]) -> int:
         self._legend()
@@ -218,6 +216,14 @@ class Completion:
     def _print_json(self, record: dict[str, Any]) -> None:
         record["provenance"] = provenance(self._llm, self._request | {"chat": self._chat})
         sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
+
+
+def no_template(name: str) -> ModelError:
+    """For a base model that a chat was asked of."""
+    return ModelError(
+        f"{name}: this model has no chat template: it is a base model; give a plain prompt, without --chat, "
+        "--system and --messages"
+    )
 
 
 def as_record(generation: Generation) -> dict[str, Any]:

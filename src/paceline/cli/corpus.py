@@ -72,9 +72,12 @@ def build(
     kinds: Annotated[
         str, typer.Option("--kinds", metavar="KINDS", help="What to make for drafters to look up in.")
     ] = "ngram,datastore",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a corpus that was built with another tokenizer.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build a corpus from files, directories and logs, in place of one of that name.
+    """Build a corpus from files, directories and logs, in place of one of that name and tokenizer.
 
     Options that name a path or a pattern may be repeated. Logs are chats in OpenAI's format, or recorded
     requests with a text, a completion or tokens. Until the corpus is complete, an older one stays as it is.
@@ -100,7 +103,7 @@ def build(
                 raise KeyboardInterrupt
 
         phase = partial(progress, interrupts=interrupts)
-        corpus, skipped = build_corpus(name, sources, model, wanted, phase=phase, check=check)
+        corpus, skipped = build_corpus(name, sources, model, wanted, force=force, phase=phase, check=check)
     _tell(skipped)
     _print(corpus, as_json)
 

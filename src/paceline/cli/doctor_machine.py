@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import MissingExtraError, PacelineError
+from paceline.core.printable import amount
 
 if TYPE_CHECKING:
     from paceline.engines.engine import Engine, Threads
@@ -117,7 +118,7 @@ def spread_over(nodes: Sequence[int], target: Threads) -> Engine:
 
     size, free = target.memory or 0, free_memory()
     if 1.2 * size > free:
-        raise PacelineError(f"a second copy takes {size / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free")
+        raise PacelineError(f"a second copy takes {amount(size)}, and {amount(free)} are free")
     with spread(nodes):
         return target.copy()
 
@@ -171,7 +172,8 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         "cache_type": given.get("cache_type", "f16"),
         "flash": may_choose(llm.target) and given["flash_attention"] is not False and may_be_slower,
     }
-    evidence, run = gathering.of_models(hardware, target, draft, engine, Costs.read(record)), None
+    doubt = next(iter(record["doubts"].values()), "")
+    evidence, run = gathering.of_models(hardware, target, draft, engine, Costs.read(record), doubt), None
     if llm.draft is not None:
         evidence, run = gathering.of_a_run(evidence, llm, hardware, tick)
     known = {name: value for name, value in asdict(evidence).items() if "template" not in name}

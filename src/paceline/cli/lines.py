@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli.texts import LONGEST, MARK
 from paceline.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
 QUOTES = '"""'
-LONGEST = 1 << 20  # bytes of the history; then the older half is dropped
+LONGEST_HISTORY = 1 << 20  # bytes; then the older half is dropped
 PROMPT, MORE = ">>> ", "... "
 HINT = "Send a message (/help for help)"
 
@@ -37,20 +39,29 @@ def unquoted(text: str) -> str:
 
 def piped() -> Iterator[str]:
     """The lines of stdin, of which several are one message where quotes are around them. Raises UsageError
-    for what is not UTF-8 text."""
+    for what is not UTF-8 text, or too long for any model."""
     if sys.stdin is None:
         return
-    text = ""
-    for number, line in enumerate(sys.stdin.buffer, 1):
+    message, left = list[str](), LONGEST
+    for number in count(1):
+        line = sys.stdin.buffer.readline(left + 1)
+        if not line:
+            break
+        if (left := left - len(line)) < 0:
+            raise UsageError(
+                f"stdin, line {number}: the message has more than {LONGEST >> 20} MiB, which no model reads"
+            )
         try:
-            text += line.decode()
+            text = line.decode()
         except UnicodeDecodeError as error:
             raise UsageError(f"stdin, line {number}: is not UTF-8 text; convert it first") from error
-        if not is_open(text):
-            yield text.removesuffix("\n").removesuffix("\r")
-            text = ""
-    if text:
-        yield text
+        message.append(text.removeprefix(MARK) if number == 1 else text)
+        # A block that is open ends with the line that ends with quotes.
+        if text.rstrip().endswith(QUOTES) if message[1:] else not is_open(message[0]):
+            yield "".join(message).removesuffix("\n").removesuffix("\r")
+            message, left = [], LONGEST
+    if message:
+        yield "".join(message)
 
 
 def typed_in(history: Path, warn: Callable[[str], None], sent: Callable[[], None]) -> Iterator[str]:
@@ -121,8 +132,8 @@ def _history(file: Path, warn: Callable[[str], None]) -> History:
         private_folder(file.parent)
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
         file.chmod(0o600)
-        if file.stat().st_size > LONGEST:
-            kept = file.read_bytes()[-LONGEST // 2 :].partition(b"\n# ")[2]
+        if file.stat().st_size > LONGEST_HISTORY:
+            kept = file.read_bytes()[-LONGEST_HISTORY // 2 :].partition(b"\n# ")[2]
             write_whole(file, f"\n# {kept.decode(errors='replace')}")
     except OSError as error:
         warn(f"{file}: cannot be written ({error.strerror}); what is typed is not kept")

@@ -40,7 +40,7 @@ def read(file: Path) -> list[Message]:
         said = said.get("messages")  # as a request to a server has it
     if not isinstance(said, list):
         raise UsageError(f"{file}: {FORM}")
-    messages = [_message(f"{file}: message {number}", one) for number, one in enumerate(said, 1)]
+    messages = [_message(f"{file}: messages[{number}]", one) for number, one in enumerate(said)]
     if any(one["role"] == "system" for one in messages[1:]):
         raise UsageError(f"{file}: a system prompt in the middle: it has to be the first message")
     return messages

@@ -127,7 +127,10 @@ def _target(text: str) -> Facts:
         raise UsageError(f"{text}: no such file; `paceline pairs` lists the models that are here")
     if path.is_dir() and not is_transformers(path):
         raise UsageError(f"{text}: neither a GGUF file nor a model of transformers: it has no config.json")
-    return read(path)
+    facts = read(path)
+    if not facts.size:
+        raise ModelError(f"{text}: has no weights, by which its speed is estimated: fetch them too")
+    return facts
 
 
 def _models(folders: Sequence[Path], interrupts: Interrupts) -> Found:

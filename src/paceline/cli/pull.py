@@ -13,7 +13,7 @@ import typer
 from paceline.cli.options import OUTPUT, flag
 from paceline.cli.references import hash_of
 from paceline.core.errors import UsageError
-from paceline.core.printable import printable
+from paceline.core.printable import amount, printable
 
 if TYPE_CHECKING:
     from paceline.machine.stores.reference import Held, Reference
@@ -94,7 +94,6 @@ def watching() -> Iterator[Callable[[str, int, int], None]]:
 
     from paceline.cli.progress import bars
     from paceline.machine.stores.hub_layout import is_set
-    from paceline.machine.stores.transfer import amount
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -133,7 +132,6 @@ def _print(reference: Reference, files: list[Held], as_json: bool) -> None:
         ]
         typer.echo(json.dumps({"model": str(reference), "files": records}))
         return
-    from paceline.machine.stores.transfer import amount
 
     for one in files:
         what, value = hash_of(one)

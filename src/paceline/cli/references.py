@@ -58,3 +58,13 @@ def hash_of(one: Held) -> tuple[str, str]:
     from paceline.machine.identity import fingerprint
 
     return ("sha256", one.sha256) if one.sha256 else ("fingerprint", fingerprint(one.path))
+
+
+def is_base(target: str) -> bool:
+    """Whether a file's header tells that the model has no chat template, before it is loaded and measured. Of
+    what is no file, and of a header that cannot be read, whoever loads it tells."""
+    from paceline.engines.openers import place_of
+    from paceline.lab.gathering import header
+
+    facts = header(Path(target), []) if place_of(Path(target)).is_file() else None
+    return facts is not None and facts.chat_template is None

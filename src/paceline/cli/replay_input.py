@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.interrupts import Interrupts
+from paceline.cli.texts import read_text
 from paceline.core.errors import UsageError
 from paceline.core.printable import printable
 
@@ -27,11 +28,9 @@ def costs_of(curve: Path | None, model: Path | None, draft: str | None, threads:
         return None if model is None else kept_costs(model, None if draft is None else Path(draft), threads)
 
     try:
-        said = json.loads(curve.read_bytes())
-    except OSError as error:
-        raise UsageError(
-            f"--cost-curve {curve}: cannot be read ({error.strerror}); `paceline doctor --json` prints one"
-        ) from error
+        said = json.loads(read_text(curve))
+    except UsageError as error:
+        raise UsageError(f"--cost-curve {error}; `paceline doctor --json` prints one") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"--cost-curve {curve}: is no JSON ({error}); `paceline doctor --json` prints one"

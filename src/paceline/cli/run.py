@@ -14,6 +14,7 @@ from paceline.cli.groups import drafting, memory, models, sampling, takes
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, PROMPT, flag, option
 from paceline.cli.recording import Record, RecordTopK, recorder
+from paceline.cli.references import is_base
 from paceline.core.errors import UsageError
 
 
@@ -124,6 +125,7 @@ def run(
     if logprobs is not None and not as_json:
         raise UsageError(f"--logprobs {logprobs}: told in JSON only; add --json")
 
+    from paceline import zoo
     from paceline.engines.syntax import chosen
 
     # Bad values are refused before a prompt is read or a model loaded.
@@ -140,8 +142,11 @@ def run(
         text, asked = "", begun
 
     from paceline.assemble import load
-    from paceline.cli.completion import Completion
+    from paceline.cli.completion import Completion, no_template
 
+    said = chat is True or bool(begun)
+    if said and is_base(models["target"] or str(zoo.target_path())):
+        raise no_template(models["target"] or "the embedded model")
     with (
         Interrupts() as interrupts,
         load(**models, drafters=draft, **drafting, **memory) as llm,
@@ -164,9 +169,9 @@ def run(
             show_sources=show_sources,
             show_stats=stats,
             recorder=recording,
-            chat=chat is True or bool(begun) or (chat is None and llm.chats),
+            chat=said or (chat is None and llm.chats),
         )
-        tokens = completion.prompt(text, asked, said=chat is True or bool(begun))
+        tokens = completion.prompt(text, asked, said=said)
         if by_chance and not as_json:
             print(options.by_chance(drawn), file=sys.stderr)
         return completion.compare(tokens) if compare else completion.single(tokens)

@@ -20,6 +20,7 @@ from paceline.core.errors import MissingExtraError, UsageError
 
 SERVER = "Server"
 LIMITS = "Limits"
+SAMPLING = "Sampling of requests that do not say"
 REPLICAS = "Replicas"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -52,6 +53,16 @@ def serve(
     port: Annotated[
         int, option("--port", panel=SERVER, metavar="N", help="0 takes any that is free, and prints it.")
     ] = 8080,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        option(
+            "--trusted-proxy",
+            panel=SERVER,
+            metavar="ADDRESS",
+            from_environment=False,
+            help="Whose X-Forwarded-For names the client; may be repeated.",
+        ),
+    ] = None,
     api_key: Annotated[
         list[str] | None,
         option(
@@ -110,6 +121,20 @@ def serve(
         int,
         option("-n", "--n-predict", panel=LIMITS, metavar="N", help="Longest answer; 0: as there is room."),
     ] = 0,
+    temp: Annotated[
+        float | None, option("--temp", panel=SAMPLING, metavar="X", help="Temperature; OpenAI's is 1.")
+    ] = None,
+    top_k: Annotated[
+        int | None, option("--top-k", panel=SAMPLING, metavar="N", help="Only the N likeliest; 0: off.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        option("--top-p", panel=SAMPLING, metavar="X", help="The likeliest that sum to X; 1: off."),
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        option("--min-p", panel=SAMPLING, metavar="X", help="Above X times the likeliest; 0: off."),
+    ] = None,
     timeout: Annotated[
         float, option("--timeout", panel=LIMITS, metavar="SECONDS", help="For one answer, waiting included.")
     ] = 600.0,
@@ -163,6 +188,8 @@ def serve(
 
     from paceline.naming import default_name
 
+    said = {"temperature": temp, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    sampled = {name: value for name, value in said.items() if value is not None}
     keys = read_keys(api_key, api_key_file)
     models["target"] = models["target"] or "zoo:smollm2"
     names = alias or [default_name(models["target"])]
@@ -179,7 +206,11 @@ def serve(
             f"serving needs {error.name}: pip install 'paceline[serve]' (fastapi, uvicorn, prometheus-client)"
         ) from error
 
-    from paceline.serve.guard import LOCAL
+    from paceline.serve.guard import LOCAL, is_address
+
+    proxies = trusted_proxy or []
+    if wrong := [one for one in proxies if not is_address(one)]:
+        raise UsageError(f"--trusted-proxy {wrong[0]}: is no IP address; name the proxy's, such as 127.0.0.1")
 
     local = host in LOOPBACK
     hosts = (*LOCAL, host) if local and not keys else ()
@@ -191,6 +222,7 @@ def serve(
             port,
             load=loading,
             alias=names,
+            trusted_proxy=proxies,
             api_key=keys,
             hosts=list(hosts),
             sessions=sessions,
@@ -198,6 +230,7 @@ def serve(
             per_client=per_client,
             apart=apart,
             n_predict=n_predict,
+            sampling=sampled,
             timeout=timeout,
             body_limit=body_limit,
             grace=grace,
@@ -215,18 +248,18 @@ def serve(
     from paceline.serve.guard import Rules
     from paceline.serve.service import Service
 
+    limits = Limits(apart, queue, per_client, timeout, n_predict, sampled)
     listening = listen.bind(host, port)  # a port in use is told before a model is loaded
     try:
         with load(**(loading | models), sessions=sessions) as llm:
             listen.logs(log_json, quiet)
-            limits = Limits(apart=apart, queue=queue, each=per_client, seconds=timeout, n_predict=n_predict)
-            rules = Rules(keys, hosts, round(body_limit * 1e6))
+            rules = Rules(keys, hosts, proxies, round(body_limit * 1e6))
             service = Service(llm, limits, chunk=chunk)
             made = app.create(service, names, rules)
             at = listening.getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
             print(f"{names[0]} at http://{shown}:{at}/v1, a page at http://{shown}:{at}/", file=sys.stderr)
-            listen.run(made, service, listening, grace)
+            listen.run(made, service, listening, grace, proxies)
     finally:
         listening.close()
     return 0

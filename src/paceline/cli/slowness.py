@@ -7,7 +7,7 @@ import time
 from collections import deque
 from statistics import median
 
-from paceline.core.cost import Cost
+from paceline.core.cost import Cost, Costs
 from paceline.core.printable import shortened
 from paceline.costing import NOISY
 from paceline.lab.diagnosis import swapping, taken_cores, throttling
@@ -32,7 +32,8 @@ class Slowness:
     def __init__(self, llm: LLM) -> None:
         self._passes: deque[tuple[int, int, float]] = deque(maxlen=256)
         self._known: Cost | None = None
-        costs = getattr(llm.policy, "costs", None)
+        self._costs: Costs | None = getattr(llm.policy, "costs", None)
+        costs = self._costs
         if costs is None or llm.target.on_pass is not None or costs.target.seconds(1, 1) < LEAST:
             return
         # As it was: the policy's own gets used to a slow machine.
@@ -58,6 +59,8 @@ class Slowness:
         cause = next((one for judge in (throttling, taken_cores, swapping) for one in judge(evidence)), None)
         if cause is None and times < TIMES:
             return ""
+        assert self._costs is not None
+        self._costs.usual = False  # nothing of such a run is for the next one
         begun = (
             f"passes took {times:.1f} times what they are known to take here"
             if times >= TIMES

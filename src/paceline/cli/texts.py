@@ -11,26 +11,37 @@ from pathlib import Path
 from paceline.core.errors import UsageError
 
 PATIENCE = 3.0  # seconds in which somebody has to begin writing to a named pipe
+# Bytes: what ten million tokens spell. A device has no end, and the model's own limit is known only later.
+LONGEST = 1 << 26
+MARK = "\ufeff"  # of the order of bytes
 
 
 def read_text(file: Path) -> str:
-    """All of a file. Raises UsageError for what cannot be read, or is not UTF-8."""
+    """All of a file. Raises UsageError for what cannot be read, is too long for any model, or not UTF-8."""
     try:
         is_pipe = stat.S_ISFIFO(file.stat().st_mode)
-        return decoded(_from_pipe(file) if is_pipe else file.read_bytes(), str(file))
+        return decoded(_from_pipe(file) if is_pipe else _from_file(file), str(file))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror}); give a text file") from error
 
 
 def read_stdin() -> str:
-    return decoded(sys.stdin.buffer.read(), "stdin")
+    return decoded(sys.stdin.buffer.read(LONGEST + 1), "stdin")
 
 
 def decoded(data: bytes, where: str) -> str:
+    """Without the mark that Windows' editors begin a text with."""
+    if len(data) > LONGEST:
+        raise UsageError(f"{where}: has more than {LONGEST >> 20} MiB, which no model reads: shorten it")
     try:
-        return data.decode()
+        return data.decode().removeprefix(MARK)
     except UnicodeDecodeError as error:
         raise UsageError(f"{where}: is not UTF-8 text (byte {error.start}); convert it first") from error
+
+
+def _from_file(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(LONGEST + 1)
 
 
 def _from_pipe(file: Path) -> bytes:
@@ -46,4 +57,4 @@ def _from_pipe(file: Path) -> bytes:
                 if not first:
                     raise UsageError(f"{file}: is a named pipe that nobody writes to; give a text file")
         os.set_blocking(descriptor, True)
-        return first + pipe.read()
+        return first + pipe.read(LONGEST + 1)

@@ -10,7 +10,9 @@ from paceline.core.calibrate import Calibration
 from paceline.core.theory import break_even
 
 FEW = 20  # outcomes that a measured acceptance rests on, at the least
+SHOWN = 16  # rows that a reason looks at
 RARELY = 0.5  # of the steps drafted for: more needs no excuse
+NEVER = 0.95  # the acceptance that hardly any draft has
 
 
 @dataclass(frozen=True)
@@ -24,25 +26,42 @@ class Reason:
     break_even: float | None
     measured: float | None
 
+    @property
+    def never(self) -> bool:
+        """Whether no draft pays, however often it is right."""
+        return self.break_even is None or self.break_even > NEVER
+
     def __str__(self) -> str:
         said = f"{self.rows} rows cost {self.ratio:.1f}x one here"
         if self.break_even is None:
-            return f"{said}, more than so many tokens decoded singly"
-        said += f"; break-even acceptance {self.break_even:.2f}"
-        return said if self.measured is None else f"{said}, measured there {self.measured:.2f}"
+            said += ", more than so many tokens decoded singly"
+        else:
+            said += f"; break-even acceptance {self.break_even:.2f}"
+            if self.measured is not None and self.measured < self.break_even:
+                said += f", measured there {self.measured:.2f}"
+            elif self.measured is not None:
+                said += (
+                    f"; the first guesses were right {self.measured:.2f} of the time, and drafts too short "
+                )
+                said += "or not believed"
+        return f"{said} (paceline doctor -m MODEL --again measures that anew)" if self.never else said
 
 
 @dataclass(frozen=True)
 class Account:
     """steps: of all requests so far. silent: those at which no drafter had a guess; declined: those at which
-    no guess was worth making or verifying. calibration: of what each drafter's guesses were believed to be,
-    and of what drafts were in the end. reason: of the least that drafting would have to be right."""
+    no guess was worth making or verifying; of these, refused: those at which a drafter was not called, since
+    its calls take longer than they save; braked: those at which drafts had lost too much before.
+    calibration: of what each drafter's guesses were believed to be, and of what drafts were in the end.
+    reason: of the least that drafting would have to be right."""
 
     steps: int = 0
     silent: int = 0
     declined: int = 0
     reason: Reason | None = None
     calibration: Mapping[str, Calibration] = field(default_factory=dict)
+    refused: int = 0
+    braked: int = 0
 
     @property
     def why(self) -> str:
@@ -53,13 +72,19 @@ class Account:
         said = f"drafting was off at {off / self.steps:.0%} of the steps"
         if self.silent > self.declined:
             return f"{said}: no drafter had a guess at {self.silent / self.steps:.0%}"
-        return f"{said}: {self.reason}"
+        if max(self.braked, self.refused) < RARELY * self.declined:
+            return f"{said}: {self.reason}"
+        if self.braked >= self.refused:
+            return f"{said}: drafting had taken longer than it saved, and waits until that is made good"
+        return f"{said}: calling the drafter takes longer than its guesses save"
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "steps": self.steps,
             "silent": self.silent,
             "declined": self.declined,
+            "refused": self.refused,
+            "braked": self.braked,
             "why": self.why,
             "reason": None if self.reason is None else asdict(self.reason),
             "calibration": {name: told._asdict() for name, told in self.calibration.items()},

@@ -7,8 +7,19 @@ from collections.abc import Sequence
 
 from paceline.core import sampling
 from paceline.core.arrays import Logits, Mask
+from paceline.core.errors import ContractError
 from paceline.core.ports import NOTHING, Features
 from paceline.core.sampling import Odds, Sampling
+
+
+def place(row: int, rows: range, is_last: bool = True) -> int:
+    """Where `row` is among the rows that a forward computed. is_last: whether the target has had no other
+    forward since. Raises ContractError for another row, or one that is asked for too late."""
+    if not is_last:
+        raise ContractError("this answer was overwritten by the target's next forward")
+    if row not in rows:
+        raise ContractError(f"row {row} is not among those this forward computed")
+    return row - rows.start
 
 
 class Answers(ABC):

@@ -4,6 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+STALL = 0.15  # seconds that a prompt may add to a pass in which others decode
+PASSES = 4  # or so many times what their own passes take, where that is more
+LEAST = 16  # prompt tokens in a pass
+RECENT = 8  # passes that a mean follows
+
+
+class ChunkSize:
+    """How many prompt tokens a pass may read, learned from what passes take. most: tokens of a pass in which
+    nobody decodes."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._token, self._pass = _Mean(), _Mean()  # seconds
+
+    def beside(self, decoding: int) -> int:
+        """Tokens for a pass in which so many requests decode."""
+        if not decoding:
+            return self.most
+        if not self._token.n:
+            return min(self.most, LEAST)
+        seconds = max(STALL, PASSES * self._pass.value)
+        return max(min(self.most, LEAST), int(min(self.most, seconds / self._token.value)))
+
+    def update(self, decoding: int, read: int, seconds: float) -> None:
+        """A pass in which so many requests decoded and so many prompt tokens were read."""
+        if read:
+            own = self._pass.value if decoding else 0.0
+            self._token.add(max(1e-9, seconds - own) / read)
+        elif decoding:
+            self._pass.add(seconds)
+
+
+class _Mean:
+    def __init__(self) -> None:
+        self.n, self.value = 0, 0.0
+
+    def add(self, value: float) -> None:
+        self.n = min(self.n + 1, RECENT)
+        self.value += (value - self.value) / self.n
+
 
 def shares(unread: Sequence[int], chunk: int) -> list[int]:
     """Of `chunk` tokens, how many each prompt gets that has so many left: all the same, but none more than it

@@ -2,7 +2,7 @@
 
 The curve is no smooth line. Kernels work in tiles, so that three rows can cost more than four and eight what
 five do; to smooth it would hide the edges that a draft has to end at. It is measured once (measuring.py) and
-kept up to date by every real pass.
+kept up to date by every real pass. plausible.py tells a curve that no machine can have.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ CLIP = math.log(1.5)  # what a pass is off by beyond this, up or down, is no fau
 RECENT = 32  # passes that tell whether the pace was seen by other cells as well
 ENOUGH = 3  # observations that make a cell of what was never measured
 FEW = 8  # samples of a cell that is hardly known: a pass moves it so far that its curve is made anew at once
+SINGLY = 1.1  # times what its rows cost one by one: two rows were measured at 2.04 of one
 INVERTED = 1.5  # times what more rows cost: kernels that take rows by eights make seven dearer, not by more
+OVERDUE = 512  # passes without one of a cell, after which three that contradict it take its place
 RENEW = 64  # observations after which curves are made anew; in between cells move by half a percent
 
 Table = Mapping[int, Mapping[int, float]]
@@ -63,7 +65,9 @@ class Cost:
     The rule tries every number of rows, and would find the cells whose few samples were too low (the winner's
     curse). So a cell of fewer than SURE samples costs no less than the one of fewer rows, and more by what
     the noise may have hidden; and the fewer they are, the further one real pass moves it. A hiccup is the
-    other error: a cell of fewer than FEW costs little more than one of more rows that is believed.
+    other error: a cell of fewer than FEW costs little more than one of more rows that is believed, and none
+    costs more than its rows do one by one. A cell that is too dear is avoided, and no pass would mend it: so
+    one that was not seen for OVERDUE passes is to be tried (rate.py), and replaced where it proves wrong.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Cost:
         self._implied: deque[float] = deque(maxlen=JUDGES)
         self._curves: dict[int, list[float]] = {}  # by bucket, at a pace of 1; as long as was asked for yet
         self._observed = 0
+        self._seen: dict[tuple[int, int], int] = {}  # passes that there had been at a cell's last one
         self._check()
         self._known()
 
@@ -105,6 +110,14 @@ class Cost:
         self.rows: tuple[int, ...] = tuple(sorted({n for cells in self._cells.values() for n in cells}))
         self.depths: tuple[int, ...] = tuple(self._depth[place] for place in sorted(self._cells))
         self._curves.clear()
+
+    @property
+    def table(self) -> dict[int, dict[int, float]]:
+        """Seconds by depth and rows: what was measured, with what use has made of it."""
+        return {
+            self._depth[place]: {n: s * self._pace for n, s in sorted(self._cells[place].items())}
+            for place in sorted(self._cells)
+        }
 
     @property
     def most(self) -> int:
@@ -148,11 +161,11 @@ class Cost:
         return curve
 
     def _held(self, place: int) -> list[tuple[int, float, int]]:
-        """Rows, from the most down, with their cells and samples; cells of few samples are held to what more
-        rows cost, of those that are believed."""
-        out, least = [], math.inf
+        """Rows, from the most down, with their cells and samples. All are held to what their rows cost one by
+        one; those of few samples to what more rows cost, of those that are believed."""
+        out, least, one = [], math.inf, self._cell(place, 1)
         for n in reversed(self.rows):
-            cell, few = self._cell(place, n), self._count(n)
+            cell, few = min(self._cell(place, n), SINGLY * n * one), self._count(n)
             if few < FEW and cell > INVERTED * least:
                 cell = least
             if few >= SURE:
@@ -196,10 +209,14 @@ class Cost:
             return
         place = bucket(depth)
         cells = self._cells.get(place)
-        if cells is None or rows not in cells:
+        self._observed += 1
+        if cells is None or rows not in cells or self.is_overdue(rows, depth):
             self._wait(place, rows, depth, seconds / self._pace)
             return
-        implied, key, recent = math.log(seconds / cells[rows]), (place, rows), self._recent
+        key, recent = (place, rows), self._recent
+        if 1 in cells and cells[rows] > INVERTED * rows * cells[1]:  # no pass costs that: it is not known
+            cells[rows], self._samples[key] = rows * cells[1], 1
+        implied = math.log(seconds / cells[rows])
         samples, pace = self._samples.get(key, OLD), math.log(self._pace)
         off = implied - pace
         if samples >= SURE:  # what is hardly known tells nothing of the pace
@@ -216,35 +233,41 @@ class Cost:
         weight = max(CELL, 1.0 / (1 + samples))  # a mean, at first
         cells[rows] *= math.exp(weight * (1.0 - alone) * max(-CLIP, min(CLIP, off)))
         recent.append(key)
-        self._observed += 1
+        self._seen[key] = self._observed
         if self._observed % RENEW == 0 or samples <= FEW:
             self._curves.clear()
 
+    def is_overdue(self, rows: int, depth: int) -> bool:
+        """Whether there was no such pass for so long that what is known of it may be wrong by now. The single
+        row is what others are compared with."""
+        return rows > 1 and self._observed - self._seen.get((bucket(depth), rows), 0) > OVERDUE
+
     def _wait(self, place: int, rows: int, depth: int, seconds: float) -> None:
-        """What was never measured says nothing of the pace. After a few times it is a cell of its own."""
-        pending = self._pending.setdefault((place, rows), [])
+        """What was never measured, or long ago, says nothing of the pace. After a few times it is a cell of
+        its own; or the one that there was, unless they contradict it."""
+        key = place, rows
+        pending = self._pending.setdefault(key, [])
         pending.append(seconds)
         if len(pending) == ENOUGH:
-            del self._pending[place, rows]
-            self._cells.setdefault(place, {})[rows] = median(pending)
-            self._samples[place, rows] = ENOUGH
+            del self._pending[key]
+            self._seen[key], found = self._observed, median(pending)
+            cells = self._cells.setdefault(place, {})
+            if rows not in cells or abs(math.log(found / cells[rows])) > CLIP:
+                cells[rows], self._samples[key] = found, ENOUGH
             self._depth.setdefault(place, depth)
             self._known()
 
     def as_dict(self) -> dict[str, Any]:
         """What it says now: seconds by depth and, in each, by rows; null where nothing is known."""
         self._curves.clear()  # up to the last observation, as what is read of this will be
-        places = sorted(self._cells)
+        table = self.table
         return {
             "rows": list(self.rows),
             "depths": list(self.depths),
-            "seconds": [
-                [s * self._pace if (s := self._cells[place].get(n)) is not None else None for n in self.rows]
-                for place in places
-            ],
+            "seconds": [[cells.get(n) for n in self.rows] for cells in table.values()],
             "samples": [
-                [self._samples.get((place, n), OLD) if n in self._cells[place] else None for n in self.rows]
-                for place in places
+                [self._samples.get((bucket(depth), n), OLD) if n in cells else None for n in self.rows]
+                for depth, cells in table.items()
             ],
             "noise": self.noise,
         }
@@ -318,11 +341,13 @@ def _are_samples(samples: Any, seconds: Any) -> bool:
 @dataclass
 class Costs:
     """What a step costs: the target's pass, the draft model's, and everything else: verifying, committing,
-    deciding. step: seconds of one request's step, 0 where it is not known yet."""
+    deciding. step: seconds of one request's step, 0 where it is not known yet. usual: False once passes took
+    far longer than they are known to: what they taught is not for the next process."""
 
     target: Cost
     draft: Cost | None = None
     step: float = 0.0
+    usual: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -208,7 +208,7 @@ def named(error: LogitsError, target: Target) -> LogitsError:
     """With whose logits they are, and what can be done."""
     return LogitsError(
         f"{target.origin}: {error}: the file is damaged (download it again), or its values are too large for "
-        "how it is run (try -fa off, or --cache-type f32)"
+        "how it is run (try without flash_attention, -fa off, or cache_type f32)"
     )
 
 

@@ -2,6 +2,7 @@
 
 PacelineError            exit 1
 ├── UsageError           exit 2   an argument that cannot be used as given
+│   ├── ContextError     exit 2   a prompt that is longer than the context
 │   ├── VocabError       exit 2   draft and target do not share a vocabulary
 │   └── BusyError        exit 2   all sessions of a model are in use
 ├── ModelError           exit 1   a model file that cannot be loaded or is not a causal language model
@@ -11,11 +12,15 @@ PacelineError            exit 1
 ├── PeerError            exit 1   another program that was to be measured cannot be started, reached or read
 ├── HistoryError         exit 1   the file that benches are kept in cannot be read or written
 ├── RememberedError      exit 1   the file that past outputs are kept in cannot be read or written
+├── BatchError           exit 1   some prompts of a batch failed; it carries the answers to the others
 ├── ContractError        exit 1   a drafter or engine broke the contract in ports.py: a bug, never the user's
 └── LosslessError        exit 3   drafted output differs from plain output beyond batch noise
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class PacelineError(Exception):
@@ -24,6 +29,10 @@ class PacelineError(Exception):
 
 class UsageError(PacelineError):
     exit_code = 2
+
+
+class ContextError(UsageError):
+    pass
 
 
 class VocabError(UsageError):
@@ -60,6 +69,21 @@ class HistoryError(PacelineError):
 
 class RememberedError(PacelineError):
     pass
+
+
+class BatchError(PacelineError):
+    """results: one a prompt, in their order; None for those that failed. errors: by a prompt's index, what
+    went wrong with it."""
+
+    def __init__(self, results: Sequence[Any], errors: Mapping[int, Exception]) -> None:
+        super().__init__(results, errors)
+        self.results, self.errors = results, errors
+
+    def __str__(self) -> str:
+        first, *others = sorted(self.errors)
+        more = f" (and {len(others)} more failed, see .errors)" if others else ""
+        done = len(self.results) - len(self.errors)
+        return f"prompt [{first}]: {self.errors[first]}{more}; .results has the {done} other answers"
 
 
 class ContractError(PacelineError):

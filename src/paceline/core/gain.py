@@ -45,14 +45,16 @@ class Gain:
         self.outcomes[kind] = min(self.outcomes[kind], FIRST)  # a change is to be seen soon
         return True
 
-    def observe(self, kind: int, tokens: float, seconds: float, levels: int) -> float:
-        """What came of a call. Returns the seconds that count."""
-        if self.calls:
-            seconds = min(seconds, 4 * self.seconds)  # a hiccup must not keep a drafter out for long
-        share = max(SHARE, 1 / (1 + self.calls))
-        self.seconds += share * (seconds - self.seconds)
-        self.level += share * (seconds / max(1, levels) - self.level)
-        self.calls += 1
+    def observe(self, kind: int, tokens: float, seconds: float, levels: int, *, reads: bool = False) -> float:
+        """What came of a call. reads: it had much to read first, and its time says nothing of the next one's.
+        Returns the seconds that count."""
+        if not reads:
+            if self.calls:
+                seconds = min(seconds, 4 * self.seconds)  # a hiccup must not keep a drafter out for long
+            share = max(SHARE, 1 / (1 + self.calls))
+            self.seconds += share * (seconds - self.seconds)
+            self.level += share * (seconds / max(1, levels) - self.level)
+            self.calls += 1
         # Nearly the mean: most calls gain nothing, and a row of those must not keep a drafter out.
         self.outcomes[kind] += self.outcomes[kind] < LAST
         self.tokens[kind] += (tokens - self.tokens[kind]) / self.outcomes[kind]

@@ -209,8 +209,9 @@ class Budget:
         """Whether the request allows it."""
         return self.only is None or drafter in self.only
 
-    def should_call(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
-        """Whether a composition calls one more drafter, known the `draft` of those before it."""
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
+        """Whether a composition calls one more drafter, known the `draft` of those before it. behind: tokens
+        that it has to read first."""
         return True
 
     def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:
@@ -240,6 +241,14 @@ class Memory(Protocol):
         nothing."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """A memory whose drafter reads the text by a model of its own before it can draft."""
+
+    def behind(self) -> int:
+        """Tokens that are still to be read."""
 
 
 @runtime_checkable

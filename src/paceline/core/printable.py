@@ -1,4 +1,4 @@
-"""Text that others wrote, fit for a terminal."""
+"""Text that others wrote, and sizes, fit for a terminal."""
 
 from __future__ import annotations
 
@@ -11,3 +11,11 @@ def printable(text: str) -> str:
 def shortened(text: str, most: int = 300) -> str:
     """The same for a message that quotes text of any length."""
     return printable(text if len(text) <= most else f"{text[:most]}...")
+
+
+def amount(n: float) -> str:
+    """Of bytes: 4.68 GB, 4.70 MB, 1.00 kB, 999 bytes."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if n >= size:
+            return f"{n / size:,.2f} {unit}"
+    return f"{n:.0f} bytes"

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from weakref import WeakKeyDictionary
 
-from paceline.core.account import FEW, Account, reason
+from paceline.core.account import FEW, SHOWN, Account, reason
 from paceline.core.belief import Belief, Recent
 from paceline.core.cost import Costs
 from paceline.core.gain import Gain, certainty
@@ -42,19 +42,24 @@ STAKE = 0.1  # and of what drafts have saved so far, in all requests
 CAUTION = 0.95  # what was reached in a few steps flatters what the next ones will reach
 LATELY = 0.88  # what is left of a step's weight after the next one: a memory of some eight steps
 FURTHER = 8  # levels that a drafter which computes looks ahead, for the next edge of the curve
+CAUGHT_UP = 32  # tokens that a drafter may have to read for a call that counts like any other
+EARNED = 4  # tokens of a process's first drafts; later ones may have twice what was accepted so far
 NEGLIGIBLE = 0.002  # of a plain pass: a drafter that takes less is called without asking whether it pays
-SHOWN = 16  # rows that a reason looks at
+# Passes that would pay if they took half of what was measured long ago: rows, and a share of the time.
+RETRIED, RETRYING = 8, 0.01
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
 
 
 @dataclass
 class Track:
     """One request's record. lost: seconds that its drafts took beyond what they saved. plain: seconds that
-    plain decoding of its text would have taken."""
+    its prompt took and plain decoding of its text would have taken. missed: seconds that a drafter which has
+    not read the text might have saved since it was last called."""
 
     recent: Recent = field(default_factory=dict)
     lost: float = 0.0
     plain: float = 0.0
+    missed: float = 0.0
 
     def brakes(self, credit: float) -> bool:
         return self.lost > BRAKE * self.plain + credit
@@ -89,11 +94,15 @@ class Rate:
         self.rate = 0.0  # tokens that a second has to bring
         self._tokens = self._seconds = 0.0  # of late
         self._saved = 0.0  # seconds, by drafts in all
-        self._steps = self._silent = self._declined = 0
+        self._spare = 0.0  # seconds for passes that are made for the sake of their costs
+        self._steps = self._silent = self._declined = self._refusals = self._brakings = 0
         self._sampling: set[str] = set()  # drafters whose drafts cannot be left out
+        self._earned = EARNED
         self._left_out = self._was_right = 0  # likeliest guesses at steps at which none was verified
         # Of the pass in the making:
         self._refused: set[int] = set()  # tracks of requests that a drafter was not called for
+        self._braked: set[int] = set()  # and of those that may lose nothing
+        self._deepest = 1  # tokens of the longest text
         self._called: Counter[str] = Counter()  # for how many requests a drafter was called
         self._reading, self._rows, self._end = 0, 1, 1  # rows: of prompts; without drafts; with all
         self._pace, self._curve = 1.0, list[float]()  # what passes take, as Cost.paced has it
@@ -104,19 +113,20 @@ class Rate:
         try:
             return self._tracks[request]
         except KeyError:
-            return self._tracks.setdefault(request, Track())
+            return self._tracks.setdefault(request, Track(plain=request.stats.reading_seconds))
 
     # What the loop asks.
 
     def budgets(self, requests: Sequence[Request], reading: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
+        depth = min(depth, self._earned)
         n = len(requests)
         self._refused.clear()
         self._called.clear()
         self._reading, self._rows = reading, n + reading
         self._end = self._rows + nodes * min(n, SHARED)
-        deepest = max([len(request.session.tokens) for request in requests])
-        self._pace, self._curve = self.costs.target.paced(self._end, deepest)
+        self._deepest = max([len(request.session.tokens) for request in requests])
+        self._pace, self._curve = self.costs.target.paced(self._end, self._deepest)
         self._alone = self._pace * self._curve[self._rows]
         # Of plain decoding, with no prompt in between. More requests bring no less than fewer would: some
         # number of rows in between may not be known, or have been measured in a bad moment.
@@ -125,6 +135,7 @@ class Rate:
             self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
         self._least = 0.0
         credit = CREDIT * self._alone / n + STAKE * max(0.0, self._saved)
+        self._braked = {id(track) for track in map(self.track, requests) if track.brakes(credit)}
         return [
             NO_BUDGET
             if track.brakes(2.0 * credit)
@@ -135,7 +146,7 @@ class Rate:
                 p_split=self._p_split,
                 policy=self,
                 track=track,
-                brake=track.brakes(credit),
+                brake=id(track) in self._braked,
             )
             for track in map(self.track, requests)
         ]
@@ -161,7 +172,8 @@ class Rate:
         if len(drafts) > 1:
             queue.sort()
         rows = min(rows, self._end)  # many requests may have drawn more than the curve shows
-        n, _ = self._best([entry[0] for entry in queue], rows)
+        likely = [entry[0] for entry in queue]
+        n = self._best(likely, rows)[0] or self._retried(likely, rows)
         taken: list[list[int]] = [[] for _ in drafts]
         for _, at, node in queue[:n]:
             taken[at].append(node)
@@ -174,6 +186,7 @@ class Rate:
         n, cost, tracks = len(steps), self.costs.target, [self.track(request) for request in requests]
         for request, track, step in zip(requests, tracks, steps, strict=True):
             self.belief.learn(track.recent, step.proposal, step.tokens)
+            self._earned = max(self._earned, 2 * len(step.path))
             if not request.n_draft:  # it asked for plain decoding: that says nothing of drafts
                 continue
             self._steps += 1
@@ -201,6 +214,7 @@ class Rate:
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
         took = pass_ + min(drafting + beside, pass_)
+        self._spare = min(self._spare + RETRYING * took, RETRIED * self._alone)
         self._tokens = LATELY * self._tokens + tokens
         self._seconds = LATELY * self._seconds + took
         for gain in self._gains.values():
@@ -221,19 +235,32 @@ class Rate:
                 guess = max(guesses, key=self.belief.survivals(track.recent, proposal).__getitem__)
             self._left_out += 1
             self._was_right += proposal.tokens[guess] == step.tokens[0]
-        declined = bool(guesses) or id(track) in self._refused or track.brakes(0.0)
+        braked, refused = id(track) in self._braked, id(track) in self._refused
+        declined = bool(guesses) or refused or braked or track.brakes(0.0)
+        self._brakings += braked
+        self._refusals += refused and not braked
         self._declined += declined
         self._silent += not declined
 
     @property
     def account(self) -> Account:
         measured = self._was_right / self._left_out if self._left_out >= FEW else None
-        why = reason(self.costs.target.curve(SHOWN, 1), measured)
-        return Account(self._steps, self._silent, self._declined, why, self.belief.calibration())
+        why = reason(self.costs.target.curve(SHOWN, self._deepest), measured)
+        return Account(
+            self._steps,
+            self._silent,
+            self._declined,
+            why,
+            self.belief.calibration(),
+            refused=self._refusals,
+            braked=self._brakings,
+        )
 
     # What a budget asks.
 
-    def should_call(self, budget: RateBudget, drafter: str, draft: Callable[[], DraftTree]) -> bool:
+    def should_call(
+        self, budget: RateBudget, drafter: str, draft: Callable[[], DraftTree], behind: int
+    ) -> bool:
         """By what calls have gained at steps like this one."""
         now, gain = self._clock(), self._gains.get(drafter)
         if gain is None:
@@ -241,16 +268,31 @@ class Rate:
         negligible = NEGLIGIBLE * self._alone
         worth, kind = 0.0, 0
         last = self._gains.get(budget.call.drafter, gain)
-        if max(gain.seconds, last.seconds) > negligible:
+        reads = behind > CAUGHT_UP
+        if reads or max(gain.seconds, last.seconds) > negligible:
             survival = self.belief.survivals(budget.track.recent, draft())
             worth, kind = self._worth(survival), certainty(max(survival, default=0.0))
         self._settle(budget, now, worth)
         dear = gain.seconds > negligible or (budget.brake and (not gain.calls or drafter in self._sampling))
-        if dear and (budget.brake or not gain.should_call(kind, self.rate)):
+        if (dear and (budget.brake or not gain.should_call(kind, self.rate))) or (
+            reads and not self._is_worth_reading(budget.track, gain.tokens[kind], gain.seconds, behind)
+        ):
             self._refused.add(id(budget.track))
             return False
         self._called[drafter] += 1
-        budget.call.begin(drafter, self._clock(), worth, kind)
+        budget.call.begin(drafter, self._clock(), worth, kind, reads)
+        return True
+
+    def _is_worth_reading(self, track: Track, tokens: float, seconds: float, behind: int) -> bool:
+        """Once calls would have saved what reading takes, had the text been read from the start: twice what
+        the best choice in hindsight costs, at most (the ski rental of Karlin et al., 1988). tokens, seconds:
+        of a call."""
+        if (cost := self.costs.draft) is None:
+            return True
+        track.missed += max(0.0, tokens / self.rate - seconds)
+        if track.missed < behind * cost.seconds(cost.most, behind) / cost.most:
+            return False
+        track.missed = 0.0
         return True
 
     def _settle(self, budget: RateBudget, now: float, worth: float) -> None:
@@ -259,7 +301,9 @@ class Rate:
         if call.drafter:
             seconds = (now - call.since) / self._called[call.drafter]
             gain = self._gains[call.drafter]
-            self._lose(budget.track, gain.observe(call.kind, worth - call.before, seconds, call.levels))
+            won = worth - call.before
+            counted = gain.observe(call.kind, won, seconds, call.levels, reads=call.reads)
+            self._lose(budget.track, counted)
             call.drafter = ""
 
     def deepens(self, budget: RateBudget, depth: int, survival: float) -> bool:
@@ -295,6 +339,23 @@ class Rate:
     def _worth(self, survival: Sequence[float]) -> float:
         """Of a draft, in tokens."""
         return self._best(sorted([-s for s in survival]), self._rows)[1]
+
+    def _retried(self, survival: Sequence[float], rows: int) -> int:
+        """How many of them are verified where none is worth it, to see what that takes: a cell that was
+        measured too dear is avoided, and would stay so."""
+        if self._reading:  # such a pass is not observed
+            return 0
+        gained = 0.0
+        for n, s in enumerate(survival[: min(RETRIED, self._end - rows)], 1):
+            gained -= s
+            extra = self._pace * (self._curve[rows + n] - self._curve[rows])
+            pays = gained > 0.5 * self.rate * extra
+            if pays and self.costs.target.is_overdue(rows + n, self._deepest):
+                if extra > self._spare:
+                    return 0
+                self._spare -= extra
+                return n
+        return 0
 
     def _best(self, survival: Sequence[float], rows: int) -> tuple[int, float]:
         """How many of the survivals (here below zero, so that the likeliest are the least and come first) are

@@ -13,15 +13,15 @@ from paceline.core.tree import DraftTree
 class Call:
     """The drafter that is being called for one proposal ("" for none), since when, what the draft was worth
     before, in tokens, and at which kind of step (gain.py). levels: that it has computed so far. nodes: minus
-    the survivals of what it has drafted, ascending."""
+    the survivals of what it has drafted, ascending. reads: it had much to read first."""
 
-    __slots__ = ("before", "drafter", "kind", "levels", "nodes", "since")
+    __slots__ = ("before", "drafter", "kind", "levels", "nodes", "reads", "since")
 
     def __init__(self) -> None:
         self.begin("", 0.0, 0.0, 0)
 
-    def begin(self, drafter: str, since: float, before: float, kind: int) -> None:
-        self.drafter, self.since, self.before, self.kind = drafter, since, before, kind
+    def begin(self, drafter: str, since: float, before: float, kind: int, reads: bool = False) -> None:
+        self.drafter, self.since, self.before, self.kind, self.reads = drafter, since, before, kind, reads
         self.levels = 0
         self.nodes: list[float] = []
 
@@ -35,8 +35,8 @@ class RateBudget(Budget):
     brake: bool = False
     call: Call = field(default_factory=Call)
 
-    def should_call(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
-        return bool(self.policy.should_call(self, drafter, draft))
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
+        return bool(self.policy.should_call(self, drafter, draft, behind))
 
     def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:
         recent = self.track.recent.get(drafter, 0.0)

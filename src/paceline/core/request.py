@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import ContextError, UsageError
 from paceline.core.guard import Guard
 from paceline.core.ports import UNLIMITED, Budget, Caps, Drafter, Grammar, Memory, Session, Target
 from paceline.core.record import Stats, StopReason
@@ -146,9 +146,9 @@ def check(target: Target, prompt: Sequence[int], max_tokens: int, *, ends_itself
     if max_tokens < 1:
         raise refusal("max_tokens", max_tokens, "at least 1")
     if len(prompt) > target.caps.n_ctx:
-        raise UsageError(
+        raise ContextError(
             f"the prompt has {len(prompt):,} tokens, the context {target.caps.n_ctx:,}: "
-            "shorten it or ask for a larger context (-c)"
+            "shorten it or ask for a larger context (n_ctx, -c)"
         )
     if min(prompt) < 0 or max(prompt) >= target.vocab.size:
         raise UsageError(f"the prompt has a token id outside the vocabulary of {target.vocab.size:,}")

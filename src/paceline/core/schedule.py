@@ -3,7 +3,7 @@
 A request joins when a session is free, reads its prompt in chunks beside those that decode already, and
 leaves when it has ended, failed or been cancelled; what happens to one is nothing to the others. Each gets
 the text that it would get alone. The tokens that a pass reads of prompts are at most one chunk, shared evenly
-by all that read, so that nobody waits longer for a long prompt than a pass with one chunk takes.
+by all that read; beside requests that decode they are fewer, so that a long prompt does not stall those.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Literal
 
+from paceline.core.chunks import ChunkSize
 from paceline.core.decode import Clock, advance
 from paceline.core.errors import BusyError
 from paceline.core.policy import Policy
@@ -52,7 +53,7 @@ class Scheduler:
         if chunk is not None and chunk < 1:
             raise refusal("chunk", chunk, "at least 1")
         self._target, self._drafter, self._policy, self._clock = target, drafter, policy, clock
-        self._chunk = min(chunk or target.caps.chunk, target.caps.chunk)
+        self._chunk = ChunkSize(min(chunk or target.caps.chunk, target.caps.chunk))
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
 
@@ -82,14 +83,16 @@ class Scheduler:
         requests = {job.request: job for job in self.running if job.request is not None}
         if not requests:
             return []
+        decoding = sum(request.n_tokens > 0 for request in requests)
+        chunk, began = self._chunk.beside(decoding), self._clock()
         try:
-            steps = advance(
-                self._target, self._drafter, self._policy, list(requests), self._clock, self._chunk
-            )
+            steps = advance(self._target, self._drafter, self._policy, list(requests), self._clock, chunk)
         except Exception as error:  # the pass itself: nobody knows whose fault it was
             for job in list(self.running):
                 self._end(job, "failed", error)
             return []
+        read = sum(step.rows for _, step in steps if not step.tokens)
+        self._chunk.update(decoding, read, self._clock() - began)
         for request, job in requests.items():
             if request.is_over:
                 self._end(job, "failed" if request.error else "done", request.error)

@@ -125,7 +125,7 @@ class Drafting:
             )
         if self.cross_vocab != "off" and not users(self.drafters, DRAFT):
             raise UsageError(
-                f"cross_vocab {self.cross_vocab} translates for a draft model: give one (-md), "
+                f"cross_vocab {self.cross_vocab} translates for a draft model: give one (draft, -md), "
                 "with 'model' among the drafters"
             )
         if self.cross_vocab == "slem" and (self.temperature > 0 or self.width > 1):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from paceline.core.ports import Budget, Drafter, Features, Learner, Memory, Session, Want
+from paceline.core.ports import Budget, Drafter, Features, Learner, Memory, Reader, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, ROOT, DraftTree, Votes
 
@@ -19,6 +19,17 @@ from paceline.core.tree import EMPTY, ROOT, DraftTree, Votes
 class ComposedMemory:
     def __init__(self, parts: list[Memory]) -> None:
         self.parts = parts
+        self._readers: dict[int, Reader] = {}  # by their place
+
+    def add(self, part: Memory) -> None:
+        if isinstance(part, Reader):
+            self._readers[len(self.parts)] = part
+        self.parts.append(part)
+
+    def unread_by(self, i: int) -> int:
+        """Tokens that a part has to read before it can draft."""
+        reader = self._readers.get(i)
+        return 0 if reader is None else reader.behind()
 
     def observe(self, step: Step, features: Features) -> None:
         for part in self.parts:
@@ -43,7 +54,7 @@ class _Several:
         memory = ComposedMemory([])
         try:
             for drafter in self.drafters:
-                memory.parts.append(drafter.open(prompt, seed, session, scope))
+                memory.add(drafter.open(prompt, seed, session, scope))
         except BaseException:
             memory.close()
             raise
@@ -159,11 +170,11 @@ class Portfolio(_Several):
         for i, drafter in enumerate(self.drafters):
             open_ = [
                 at
-                for at, (_, budget) in enumerate(batch)
+                for at, (memory, budget) in enumerate(batch)
                 if alone[at] is None
                 and budget.depth > 0
                 and budget.may_call(drafter.name)
-                and budget.should_call(drafter.name, unions[at].tree)
+                and budget.should_call(drafter.name, unions[at].tree, memory.unread_by(i))
             ]
             if not open_:
                 continue

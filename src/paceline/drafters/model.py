@@ -56,6 +56,10 @@ class ModelMemory:
     def observe(self, step: Step, features: Features) -> None:
         self.extend(step.tokens)
 
+    def behind(self) -> int:
+        self.reader.become(self.tokens)
+        return self.session.unread
+
     def close(self) -> None:
         self.reader.close()
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 Said = tuple[list[Message], list[Tool] | None, dict[str, Any]]  # messages, tools, a template's variables
 
-NO_TEMPLATE = "this model has no chat template: it is a base model; give a plain prompt without --chat"
+NO_TEMPLATE = (
+    "this model has no chat template: it is a base model; give a plain prompt (to generate, or to run "
+    "without --chat)"
+)
 LONGEST = 1 << 16  # characters of a template, compiled in seconds; real ones have up to 20,000
 NUMBER = 20  # characters of one, or of another value that is no text
 LONGEST_DATE = 200  # characters of a date's format

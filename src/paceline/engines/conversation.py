@@ -45,8 +45,8 @@ def conversation(prompt: Prompt) -> list[Message]:
     if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
         raise typed.refusal("the chat", prompt, "text, or a list of messages with role and content")
     messages, names = list[Message](), dict[str, str]()
-    for number, one in enumerate(prompt, 1):
-        where = f"message {number}"
+    for number, one in enumerate(prompt):
+        where = f"messages[{number}]"
         if not isinstance(one, Mapping):
             raise typed.refusal(where, one, "a mapping with role and content")
         message = _message(where, one)
@@ -97,8 +97,8 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
     if not isinstance(calls, list | tuple):
         raise typed.refusal(f"{where}: its tool_calls", calls, "a list")
     made = []
-    for number, call in enumerate(calls, 1):
-        name = f"{where}: tool call {number}"
+    for number, call in enumerate(calls):
+        name = f"{where}: tool_calls[{number}]"
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping):
             raise typed.refusal(name, call, 'a mapping: {"id": ..., "type": "function", "function": {...}}')
@@ -139,8 +139,8 @@ def declared(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
         raise typed.refusal("tools", tools, "a list of function descriptions")
     made, names = list[Tool](), set[str]()
-    for number, tool in enumerate(tools, 1):
-        where = f"tool {number}"
+    for number, tool in enumerate(tools):
+        where = f"tools[{number}]"
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or tool.get("type", "function") != "function":
             wanted = 'a mapping: {"type": "function", "function": {"name": ..., "parameters": {...}}}'

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
+from time import thread_time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +18,11 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 NO_EXTENSION = "NoExtensionBias"  # no token fits, though the text is not whole
+CACHED_GRAMMARS = 32  # of a model; one that is ordinary has some 100 kB
+# Copies of a compiled grammar share llguidance's lexer, and its limits count what all of them have made it
+# build: after so many copies another one is compiled.
+MAX_COPIES = 1000
+MAX_REBUILD_SECONDS = 0.05  # a grammar that takes longer is not compiled again in the middle of an answer
 
 
 class TokenTrie:
@@ -35,6 +43,35 @@ class TokenTrie:
         self.everything, self.nothing = np.full(self.size, True), np.full(self.size, False)
         for mask in (self.everything, self.nothing):
             mask.setflags(write=False)
+        self._lock = threading.Lock()  # of the grammars below
+        self._compiled: OrderedDict[Syntax, CompiledGrammar] = OrderedDict()  # the one used last is the last
+
+    def compiled(self, syntax: Syntax) -> CompiledGrammar:
+        """A cached grammar, or one compiled here and now: seconds, for a schema that is made for it. Any
+        thread may call it. Raises UsageError where no text of this model's can begin."""
+        known = self.cached(syntax)
+        if known is None:
+            known = CompiledGrammar(syntax, self)
+            with self._lock:
+                self._compiled[syntax] = known
+                if len(self._compiled) > CACHED_GRAMMARS:
+                    self._compiled.popitem(last=False)
+        return known
+
+    def cached(self, syntax: Syntax) -> CompiledGrammar | None:
+        """The grammar of an earlier `compiled`, if it is still there and not worn out."""
+        with self._lock:
+            known = self._compiled.get(syntax)
+            if known is None or known.copies >= MAX_COPIES:
+                return None
+            self._compiled.move_to_end(syntax)
+            return known
+
+    def discard(self, grammar: CompiledGrammar) -> None:
+        """Do not hand it out again: its lexer has come to a limit."""
+        with self._lock:
+            if self._compiled.get(grammar.syntax) is grammar:
+                del self._compiled[grammar.syntax]
 
     def allowed(self, matcher: LLMatcher) -> Mask:
         """What may follow where `matcher` stands; nothing where it has come to an error."""
@@ -62,25 +99,56 @@ class _Spelling:
         return []  # only for forced tokens, which are off
 
 
+class CompiledGrammar:
+    """A syntax compiled for one vocabulary, with its first mask: what takes time. Requests take copies, each
+    in some 20 microseconds.
+
+    Later masks are bounded by llguidance's own limits (steps of its lexer, items of its parser; 0.15 s at the
+    worst that was found in grammars of at most 2 s): what exceeds them is an error of the matcher."""
+
+    def __init__(self, syntax: Syntax, trie: TokenTrie) -> None:
+        """Raises UsageError where no text of this vocabulary can begin."""
+        from llguidance import LLMatcher
+
+        began = thread_time()
+        self.syntax, self.trie, self.copies = syntax, trie, 0
+        self._matcher = LLMatcher(trie.tokenizer, syntax.lark, log_level=0)
+        self.first = trie.nothing if self._matcher.is_error() else trie.allowed(self._matcher)
+        if self.first is trie.nothing:
+            raise UsageError(_stuck(syntax.name, _error(self._matcher), begun=False))
+        self.seconds = thread_time() - began
+
+    def matcher(self) -> LLMatcher:
+        """Another one that stands at the beginning."""
+        self.copies += 1
+        return self._matcher.deep_copy()
+
+
 class TextGrammar:
     """One request's Grammar. Owns its matcher, which may stand anywhere below the committed text."""
 
-    def __init__(self, syntax: Syntax, trie: TokenTrie) -> None:
-        self.syntax = syntax
-        self._trie = trie
+    def __init__(self, grammar: CompiledGrammar) -> None:
+        self.syntax = grammar.syntax
+        self._grammar, self._trie = grammar, grammar.trie
         self._committed: list[int] = []
         self._ended = False
-        self._masks: dict[tuple[int, ...], Mask] = {}
+        self._masks: dict[tuple[int, ...], Mask] = {(): grammar.first}
         self._restart()
-        self.mask(())
 
     def _restart(self) -> None:
         """A matcher that has come to an error never leaves it: another one takes its place."""
-        from llguidance import LLMatcher
-
-        self._matcher = LLMatcher(self._trie.tokenizer, self.syntax.lark, log_level=0)
+        self._matcher = self._grammar.matcher()
         self._matcher.consume_tokens(self._committed)
         self._below: tuple[int, ...] = ()  # the drafted tokens it has consumed
+
+    def _renew(self, said: str) -> None:
+        """Leave a lexer that has come to a limit, and is the same for all copies, for one of its own. Raises
+        UsageError where that would keep others waiting."""
+        self._trie.discard(self._grammar)
+        if self._grammar.seconds > MAX_REBUILD_SECONDS:
+            raise UsageError(_stuck(self.syntax.name, said, begun=True))
+        self._grammar = CompiledGrammar(self.syntax, self._trie)
+        self._restart()
 
     def mask(self, path: Sequence[int]) -> Mask:
         """Raises UsageError where nothing can follow the committed text itself."""
@@ -100,13 +168,17 @@ class TextGrammar:
                 return nothing
             if above is everything or token in self._trie.eos:
                 return everything
-        for _ in range(2):  # what drafts made it try counts against its limits: a fresh one decides
+        # What others and drafts made it try counts against its limits: a fresh one decides.
+        for _ in range(2):
             if self._walk(path) and (mask := self._trie.allowed(self._matcher)) is not nothing:
                 return mask
-            said = self._matcher.get_error().partition("\n")[0]
-            self._restart()
+            said = _error(self._matcher)
+            if said == NO_EXTENSION:  # not a limit: so it is with any matcher
+                self._restart()
+                break
+            self._renew(said)
         if not path:
-            raise UsageError(self._stuck(said))
+            raise UsageError(_stuck(self.syntax.name, said, begun=bool(self._committed)))
         return nothing
 
     def _walk(self, path: tuple[int, ...]) -> bool:
@@ -117,14 +189,6 @@ class TextGrammar:
         self._matcher.rollback(len(self._below) - shared)
         self._below = path
         return self._matcher.consume_tokens(list(path[shared:]))
-
-    def _stuck(self, said: str) -> str:
-        name = self.syntax.name
-        if said != NO_EXTENSION:
-            return f"{name} is too complex for llguidance ({said}): simplify it"
-        if self._committed:
-            return f"{name}: nothing can follow the text so far"
-        return f"no text can satisfy {name}"
 
     def commit(self, tokens: Sequence[int]) -> None:
         for n, token in enumerate(tokens):
@@ -138,3 +202,13 @@ class TextGrammar:
             self._committed += text
             self._below = ()
         self._masks.clear()
+
+
+def _error(matcher: LLMatcher) -> str:
+    return matcher.get_error().partition("\n")[0]
+
+
+def _stuck(name: str, said: str, *, begun: bool) -> str:
+    if said != NO_EXTENSION:
+        return f"{name} is too complex for llguidance ({said}): simplify it"
+    return f"{name}: nothing can follow the text so far" if begun else f"no text can satisfy {name}"

@@ -15,25 +15,28 @@ from paceline.core.tree import chain
 # cells, and a few rows may show none of it.
 LENGTH = 256
 PLACES = 8
+FEW = 8  # rows of a usual draft: kernels are chosen by the number of rows, and the most are not the worst
 
 Rows = NDArray[np.float64]
 
 
 def batch_noise(target: Target, text: Sequence[int], n: int, one_by_one: Rows | None = None) -> float:
-    """The most that any two logits of one row moved apart when up to `n` rows were computed together.
+    """The most that any two logits of one row moved apart when text and rows were computed in passes of a
+    few rows, and of `n`, as drafting has them.
 
     An engine that is judged by it must not excuse itself, so nothing here is accepted, rejected or branched:
-    each place is computed from an empty cache, its text as a prompt is and then a pass of right tokens, and
-    compared with decoding the text a token at a time: `one_by_one`, where that is known already.
+    each place is computed from an empty cache, its text read in passes of so many tokens and then a pass of
+    right ones, and compared with decoding the text a token at a time: `one_by_one`, where that is known.
     """
     text = text[-LENGTH:]
     if one_by_one is None:
         one_by_one = singly(target, text)
     last = len(text) - 1
     noise = 0.0
-    for at in sorted({max(1, last - n - i * last // PLACES) for i in range(PLACES)}):
-        together = afresh(target, text[:at], text[at : min(at + n - 1, last)])
-        noise = max(noise, apart(one_by_one[at - 1 : at - 1 + len(together)], together))
+    for rows in sorted({min(FEW, n), n}):
+        for at in sorted({max(1, last - rows - i * last // PLACES) for i in range(PLACES)}):
+            together = afresh(target, text[:at], text[at : min(at + rows - 1, last)], rows)
+            noise = max(noise, apart(one_by_one[at - 1 : at - 1 + len(together)], together))
     return noise
 
 
@@ -48,13 +51,17 @@ def apart(a: Rows, b: Rows) -> float:
     return float((moved.max(axis=1) - moved.min(axis=1)).max())
 
 
-def afresh(target: Target, tokens: Sequence[int], right: Sequence[int] = ()) -> Rows:
+def afresh(
+    target: Target, tokens: Sequence[int], right: Sequence[int] = (), piece: int | None = None
+) -> Rows:
     """Rows [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`, with nothing of an
-    earlier session taken over."""
+    earlier session taken over. piece: the text before is read in passes of so many tokens, else along."""
     target.forget()
     session = target.open()
     try:
         session.extend(tokens)
+        while piece is not None and session.unread:
+            target.forward([(session, min(piece, session.unread))], Want())
         out = target.forward([(session, chain(right, "right"))], Want())[0]
         return np.stack([out.logits(row).astype(np.float64) for row in range(len(right) + 1)])
     finally:

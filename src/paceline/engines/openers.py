@@ -38,6 +38,9 @@ def _toy(_: Path) -> Opener:
 
 
 def _transformers(_: Path) -> Opener:
+    from paceline.engines.hf.loading import libraries
+
+    libraries()  # or MissingExtraError, before a module that imports them at its top
     from paceline.engines.hf import opener
 
     return opener

@@ -27,6 +27,8 @@ SPACES = 100  # of white space before a call that are held back, and left out
 HEAD = 300  # characters that a function's name is looked for in
 
 NAMES, ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
+KEYS = (*NAMES, *ARGUMENTS, "type", "id")
+FIRST_KEY = re.compile(r'[\s\[{]*(?:"(\w*)("?))?')  # of a JSON object that has come so far
 THOUGHT, THOUGHT_END = "<think>", "</think>"  # in a thought nothing is a call
 
 
@@ -34,10 +36,17 @@ def new_id() -> str:
     return "".join(secrets.choice(LETTERS) for _ in range(ID))
 
 
-def parsed(form: Format, tools: Collection[Tool], text: str, ids: Callable[[], str] = new_id) -> Answer:
-    """What a whole answer says, and what it calls of `tools`."""
+def parsed(
+    form: Format,
+    tools: Collection[Tool],
+    text: str,
+    ids: Callable[[], str] = new_id,
+    *,
+    cut: bool = False,
+) -> Answer:
+    """What a whole answer says, and what it calls of `tools`. cut: see `ToolCallStream.finish`."""
     stream = ToolCallStream(form, tools, ids)
-    return Answer.of([*stream.feed(text), *stream.finish()])
+    return Answer.of([*stream.feed(text), *stream.finish(cut=cut)])
 
 
 class ToolCallStream:
@@ -56,6 +65,8 @@ class ToolCallStream:
         self._text = JsonText()
         self._deltas: list[Delta] = []
         self._live: list[str] = []  # of the arguments of the last call, what is not passed on yet
+        self._opened: int | None = None  # where what may be a call begins, while it is read
+        self._bare = False  # whether it has no mark before it
         self._fresh = True  # nothing was said since the beginning, or since the last call
         self.calls = 0  # so far
         self._reading = self._read()
@@ -64,8 +75,11 @@ class ToolCallStream:
         self._text.add(text)
         return self._advance()
 
-    def finish(self) -> list[Delta]:
-        """What was held back: the answer is over."""
+    def finish(self, *, cut: bool = False) -> list[Delta]:
+        """What was held back: the answer is over. cut: by its length, so that the beginning of a call is no
+        content, and is left out."""
+        if cut and self._begins_a_call():
+            self._reading.close()
         self._text.ended = True
         return self._advance()
 
@@ -74,6 +88,18 @@ class ToolCallStream:
         self._pass_on()
         deltas, self._deltas = self._deltas, []
         return deltas
+
+    def _begins_a_call(self) -> bool:
+        """Whether what is held back may be no content."""
+        held = self._text.text[self._opened :] if self._opened is not None else ""
+        if self._opened is None:
+            mark = self._text.text[self._text.at :].strip()
+            return len(mark) > 1 and any(one.startswith(mark) for one in self._format.opens)
+        if not self._bare:
+            return True
+        found = FIRST_KEY.match(held)
+        key, whole = (found[1] or "", found[2]) if found else ("", "")
+        return any(key == one if whole else one.startswith(key) for one in KEYS)
 
     # What is told.
 
@@ -122,7 +148,10 @@ class ToolCallStream:
             bare = opener not in self._format.opens
             line = self._fresh or "\n" in text.text[before : found.start()]
             text.at = found.start() if bare else found.end()
-            if (line or not bare) and (yield from self._call(opener, bare)):
+            self._opened, self._bare = text.at, bare
+            made = (line or not bare) and (yield from self._call(opener, bare))
+            self._opened = None
+            if made:
                 self._fresh = True
                 text.forget()
             else:

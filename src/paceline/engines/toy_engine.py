@@ -144,4 +144,6 @@ class Digits:
         tools: list[Tool] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        raise ModelError("the toy model has no chat template; give a plain prompt without --chat")
+        raise ModelError(
+            "the toy model has no chat template; give a plain prompt (to generate, or to run without --chat)"
+        )

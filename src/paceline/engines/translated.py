@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.answers import Answers
+from paceline.core.answers import Answers, place
 from paceline.core.arrays import Logits
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.following import Following
@@ -151,8 +151,7 @@ class TranslatedForward(Answers):
             self.features = Features(top_k=top)
 
     def logits(self, row: int) -> Logits:
-        if not self._first <= row < len(self._rows):
-            raise ContractError(f"row {row} is not among those this forward computed")
+        place(row, range(self._first, len(self._rows)))
         theirs = self._out.logits(self._rows[row])
         ours: Logits = np.full(self._size, -np.inf, dtype=theirs.dtype)
         ours[self._common.target_ids] = theirs[self._common.draft_ids]

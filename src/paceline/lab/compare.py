@@ -33,13 +33,14 @@ class Difference:
     noise: float
     spread: float = field(default=math.inf, compare=False)
     tokens: tuple[int | None, int | None] = field(default=(None, None), compare=False)
-    drafted_gap: float = field(default=math.inf, compare=False)
+    drafted_gap: float = field(default=0.0, compare=False)
 
     @property
     def near_tie(self) -> bool:
-        """A near-tie, and one that rounding explains: an engine that mixes up its cells moves logits by as
-        much as they differ among themselves, and that is no noise."""
-        return abs(self.gap) <= self.noise <= PLAUSIBLE * self.spread
+        """A near-tie in both ways of computing it, and one that rounding explains: an engine that mixes up
+        its cells moves logits by as much as they differ among themselves, and that is no noise."""
+        gap = max(abs(self.gap), abs(self.drafted_gap))
+        return gap <= self.noise <= PLAUSIBLE * self.spread
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from paceline.core.cost import Cost, Costs
-from paceline.costing import NOISY, as_costs, key_of, measured, roles
+from paceline.costing import as_costs, doubt, fastest, key_of, measured, roles
 from paceline.engines.engine import Engine, OwnKernels
 from paceline.lab.provenance import provenance
 from paceline.llm import LLM
@@ -30,12 +30,13 @@ Tick = Callable[[str, float], None]
 @dataclass(frozen=True)
 class Findings:
     """kept: the models whose costs were known from before. made: see provenance. without: the target's costs
-    with the engine's kernels instead of ours."""
+    with the engine's kernels instead of ours. doubts: by model, why nothing is concluded from its costs."""
 
     costs: Costs
     kept: tuple[str, ...]
     made: dict[str, Any]
     without: Cost | None = None
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """What `doctor --json` prints; `Costs.read` reads it."""
@@ -45,6 +46,7 @@ class Findings:
             **self.costs.as_dict(),
             "kept": list(self.kept),
             "noise": {role: cost.noise for role, cost in models.items() if cost and role not in self.kept},
+            "doubts": dict(self.doubts),
             "made": self.made,
             WITHOUT: None if self.without is None else self.without.as_dict(),
         }
@@ -53,19 +55,22 @@ class Findings:
 def examine(llm: LLM, effort: Effort, warn: Warn, tick: Tick, *, again: bool = False) -> Findings:
     """Measure what was not measured before with as much effort, and keep it for whatever loads these models
     next. tick: told which model it is, and what share of its time is over."""
-    found, kept = {}, []
+    found, doubts = dict[str, Kept](), dict[str, str | None]()
     for role, model in roles(llm.target, llm.draft).items():
         asked = effort if role == "target" else for_a_draft(effort)
-        found[role], known = _examine(model, role, asked, warn, partial(tick, role), again)
-        kept += [role] if known else []
+        found[role], doubts[role] = _examine(model, role, asked, warn, partial(tick, role), again)
+    kept = tuple(role for role, said in doubts.items() if said is None)
     without = None
     if compares(llm.target):
         assert isinstance(llm.target, OwnKernels)
         asked = replace(for_a_draft(effort), seconds=effort.seconds, depths=effort.depths[:1])
         with closing(llm.target.without_kernels()) as other:
-            without = _examine(other, "target", asked, warn, partial(tick, WITHOUT), again)[0].cost
+            compared, doubts[WITHOUT] = _examine(other, "target", asked, warn, partial(tick, WITHOUT), again)
+            without = None if doubts[WITHOUT] else compared.cost
     made = provenance(llm, asdict(effort) | {"again": again})
-    return Findings(as_costs(found), tuple(kept), made, without)
+    return Findings(
+        as_costs(found), kept, made, without, {role: said for role, said in doubts.items() if said}
+    )
 
 
 def compares(target: Engine) -> bool:
@@ -77,19 +82,20 @@ def compares(target: Engine) -> bool:
 
 def _examine(
     model: Engine, role: str, asked: Effort, warn: Warn, tick: Callable[[float], None], again: bool
-) -> tuple[Kept, bool]:
-    """A model's costs, and whether they were known from before."""
+) -> tuple[Kept, str | None]:
+    """A model's costs, and what makes them doubtful; None where they were known from before."""
     key = key_of(model, role)
     asked = replace(asked, depths=tuple(min(depth, model.caps.n_ctx) for depth in asked.depths))
-    before = recall(key, warn)
+    before = recall(key, warn, partial(fastest, model))
     if before is not None and before.effort.covers(asked) and not again:
-        return before, True
+        return before, None
     found = measured(model, asked, tick)
     if before is not None:
         found.step = before.step
-    if found.cost.noise < NOISY:
+    said = doubt(found.cost, model)
+    if not said:
         keep(key, found, warn)
-    return found, False
+    return found, said
 
 
 def for_a_draft(effort: Effort) -> Effort:

@@ -250,6 +250,16 @@ def taken_cores(e: Evidence) -> Iterator[Cause]:
         )
 
 
+def too_busy(e: Evidence) -> Iterator[Cause]:
+    if e.doubt:
+        yield Cause(
+            "times that tell nothing",
+            HIGH,
+            f"{e.doubt}: the machine was too busy to tell what passes cost",
+            "run this again with --again when it is calm; nothing is concluded from these times",
+        )
+
+
 def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
@@ -258,6 +268,7 @@ JUDGES: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     whole_rollback,
     throttling,
     taken_cores,  # before what was measured beside them
+    too_busy,
     many_threads,
     swapping,
     wrong_device,

@@ -22,7 +22,7 @@ class Evidence:
     memory: a Facts' word. experts, experts_used: of the target.
     size: bytes of both models; available, usable: of memory, before they were loaded, and at most.
     curve: seconds of the target's pass by rows; deeper: of one over a single row by context depth.
-    draft_token: seconds of a draft's token.
+    draft_token: seconds of a draft's token. doubt: why the times that were measured tell nothing.
     steps, drafted, accepted, rejected, times: of a drafted run (core/record.py). seconds: it took.
     others: processors that other programs kept busy meanwhile. throttled: seconds of it that the quota took.
     swapped: bytes that came back from swap, of all programs. faults: pages that had to be read from disk."""
@@ -52,6 +52,7 @@ class Evidence:
     curve: Mapping[int, float] | None = None
     deeper: Mapping[int, float] | None = None
     draft_token: float | None = None
+    doubt: str = ""
     steps: int = 0
     drafted: int = 0
     accepted: int = 0

@@ -97,9 +97,10 @@ def of_models(
     draft: Facts | None,
     engine: Mapping[str, Any],
     costs: Costs | None,
+    doubt: str = "",
 ) -> Evidence:
     """What can be told without running anything. engine: threads, n_ctx, gpu_layers, draft_layers,
-    cache_type and flash (see Evidence)."""
+    cache_type and flash; doubt: why the costs are left out (see Evidence)."""
     memory = hardware.memory
     sizes = [facts.size for facts in (target, draft) if facts is not None]
     depth = None if costs is None else costs.target.depths[0]
@@ -120,8 +121,9 @@ def of_models(
         size=sum(sizes),
         available=0 if memory is None else memory.available,
         usable=0 if memory is None else memory.usable,
+        doubt=doubt,
     )
-    if costs is not None and depth is not None:
+    if costs is not None and depth is not None and not doubt:
         curve = costs.target.curve(costs.target.most, depth)
         evidence = replace(
             evidence,

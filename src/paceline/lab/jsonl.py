@@ -13,7 +13,7 @@ from paceline.core.errors import UsageError
 
 LONGEST = 1 << 26  # bytes of a line; a longer one is no line but some other kind of file
 ADVICE = "write one JSON object a line"
-BOM = b"\xef\xbb\xbf"  # what Windows' editors put before a text
+MARK = "\ufeff"  # what Windows' editors put before a text
 
 
 class LineError(UsageError):
@@ -55,11 +55,15 @@ def text_of(line: Line) -> str:
     """Raises LineError for what is no text, or not of one line."""
     if len(line.data) > LONGEST:
         raise LineError(f"is longer than {LONGEST >> 20} MiB; {ADVICE}")
-    data = line.data if line.start else line.data.removeprefix(BOM)
     try:
-        return data.decode("utf-8")
+        return _decoded(line)
     except UnicodeDecodeError as error:
         raise LineError(f"is not UTF-8 text (byte {error.start}); convert it first") from error
+
+
+def _decoded(line: Line) -> str:
+    text = line.data.decode("utf-8")
+    return text if line.start else text.removeprefix(MARK)
 
 
 def object_of(line: Line) -> dict[str, Any]:
@@ -78,7 +82,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     UsageError for what is no readable text."""
     for line in raw_lines(path):
         try:
-            yield line.number, line.data.decode("utf-8")
+            yield line.number, _decoded(line)
         except UnicodeDecodeError as error:
             at = line.start + error.start
             raise UsageError(f"{path}: is not UTF-8 text (byte {at}); convert it first") from error

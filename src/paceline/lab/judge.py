@@ -36,6 +36,7 @@ def warm_up(llm: LLM, prompt: Sequence[int], on_read: OnRead | None = None) -> G
     """Before runs that are compared, so that all start alike: every model's weights are in memory, and the
     prompt is in the target's cache but not in the draft's, whose work on it counts. Returns what read it.
     on_read: see LLM.stream."""
+    prompt = tuple(prompt)  # a list without tokens would be a batch without prompts
     llm.generate(prompt[:1], max_tokens=2, remember=False)
     return llm.generate(prompt, max_tokens=1, plain=True, on_read=on_read)
 

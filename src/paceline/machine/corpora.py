@@ -61,6 +61,10 @@ class Manifest:
     def as_dict(self) -> dict[str, Any]:
         return {"version": VERSION} | asdict(self)
 
+    def is_of(self, vocab: Vocab) -> bool:
+        """Whether it was built with this vocabulary."""
+        return self.n_vocab == vocab.size and self.fingerprint == fingerprint(vocab)
+
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Raises ModelError where it is damaged or of a newer version."""
@@ -156,11 +160,11 @@ def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
     """`find_corpus`, and VocabError unless it was built with this vocabulary."""
     corpus = find_corpus(name_or_path)
     manifest = corpus.manifest
-    if manifest.n_vocab != vocab.size or manifest.fingerprint != fingerprint(vocab):
+    if not manifest.is_of(vocab):
         raise VocabError(
             f"the corpus {manifest.name!r} was built with another tokenizer, of {manifest.model} "
             f"({manifest.n_vocab:,} tokens, the target {vocab.size:,}): build it again with "
-            "--tokenizer and the target's file"
+            "--tokenizer, the target's file and --force"
         )
     for path in (corpus.static, corpus.datastore):
         if path is not None and not path.exists():

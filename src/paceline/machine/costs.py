@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline.core.cost import Cost, Costs
 from paceline.core.errors import UsageError
+from paceline.core.plausible import fault
 from paceline.machine import home
 from paceline.machine.home import Key, Warn
 
@@ -46,8 +48,9 @@ def path_of(key: Key) -> Path:
     return home.kept_at("costs", key)
 
 
-def recall(key: Key, warn: Warn) -> Kept | None:
-    """What was kept; None where nothing was, or where it cannot be used: then `warn` is told."""
+def recall(key: Key, warn: Warn, fastest: Callable[[Cost], float] = lambda _: 0.0) -> Kept | None:
+    """What was kept; None where nothing was, or where it cannot be used or believed: then `warn` is told.
+    fastest: what plausible.py calls so, of a model with such costs."""
     try:
         said = home.recall("costs", key)
         costs = Costs.read({"target": said["cost"], "step": said["step"]})
@@ -60,6 +63,9 @@ def recall(key: Key, warn: Warn) -> Kept | None:
         return None
     except (ValueError, TypeError, KeyError, UsageError):
         warn(f"{path_of(key)}: holds no costs of this model; they are measured again")
+        return None
+    if wrong := fault(costs.target.table, fastest(costs.target)):
+        warn(f"{path_of(key)}: costs that no machine has ({wrong}); they are measured again")
         return None
     return Kept(costs.target, costs.step, effort)
 

@@ -66,7 +66,9 @@ class Remembered:
         wait: float = WAIT,
     ) -> None:
         if limit < 1:
-            raise UsageError(f"{limit} tokens to remember: must be at least 1; leave out --remember for none")
+            raise UsageError(
+                f"{limit} tokens to remember: must be at least 1; leave out remember (--remember) for none"
+            )
         self.path, self.project = path, project
         self._limit, self._warn, self._wait = limit, warn, wait
         self._size, self._fingerprint = vocab.size, fingerprint(vocab)

@@ -27,7 +27,7 @@ from paceline.machine.database import (
 
 VERSION = 1
 APPLICATION = int.from_bytes(b"PACR")  # marks the file as ours: another program's is left alone
-ADVICE = "remove it with `paceline corpus forget`, or leave out --remember"
+ADVICE = "remove it with `paceline corpus forget`, or leave out remember (--remember)"
 
 # AUTOINCREMENT: an id that was dropped is never given again, so that ids are in the order of time.
 SCHEMA = (
@@ -116,7 +116,9 @@ def _known(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether it is made; RememberedError where the file is not for us to use."""
     application, version, tables = marks(connection)
     if tables and application != APPLICATION:
-        raise RememberedError(f"{path} is another program's database: move it away, or leave out --remember")
+        raise RememberedError(
+            f"{path} is another program's database: move it away, or leave out remember (--remember)"
+        )
     if version > VERSION:
         raise RememberedError(
             f"{path} has version {version}, this Paceline knows {VERSION}: update Paceline, or {ADVICE}"
@@ -153,5 +155,5 @@ def damaged(path: Path, why: str) -> RememberedError:
 def _unusable(path: Path, why: str) -> RememberedError:
     return RememberedError(
         f"{path}, where past outputs are kept, cannot be opened or written ({why}): name another folder with "
-        "PACELINE_HOME, or leave out --remember"
+        "PACELINE_HOME, or leave out remember (--remember)"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,13 +41,19 @@ def blocks(record: Record) -> list[Block]:
     others = list(curves(record[WITHOUT]).values())[:1] if record.get(WITHOUT) else []
     for depth, curve in curves(record["target"]).items():
         token = None if draft is None else draft.seconds(1, depth)
-        out.append(table(curve, depth, token, dict(others.pop()) if others else {}))
+        block = table(curve, depth, token, dict(others.pop()) if others else {})
+        out.append(bare(block) if record["doubts"] else block)
     if draft is not None:
         out += [short_table(curve, depth) for depth, curve in curves(record["draft"]).items()]
     return out
 
 
 def notes(record: Record) -> list[str]:
+    if record["doubts"]:
+        return [
+            f"{role}: {said}: the machine was too busy to tell; run again (--again) when it is calm"
+            for role, said in record["doubts"].items()
+        ]
     out = [
         "break-even: how often a drafted token must be right for a draft of rows - 1 tokens to lose nothing",
         "fill up to n: n rows cost no more than these; free: no more than the line above;",
@@ -63,12 +70,18 @@ def notes(record: Record) -> list[str]:
         out.append(f"without kernels: with llama.cpp's, after {record[WITHOUT]['depths'][0]:,} tokens")
     for role, noise in record["noise"].items():
         if noise > UNSTEADY:
-            apart = f"lie {noise:.1f}x apart" if math.isfinite(noise) else "are too few to compare"
             out.append(
-                f"{role}: times of one and the same pass {apart}; the machine is busy: "
+                f"{role}: times of one and the same pass lie {noise:.1f}x apart; the machine is busy: "
                 "measure again later (--again)"
             )
     return out
+
+
+def bare(block: Block) -> Block:
+    """A table of passes without what is concluded from their times."""
+    return replace(
+        block, columns=block.columns[:4], rows=tuple((row[0], row[1], "", row[3]) for row in block.rows)
+    )
 
 
 def curves(cost: Record) -> dict[int, Curve]:

@@ -17,7 +17,7 @@ PHASES = {
 
 
 def write(run: Mapping[str, Any], file: IO[str]) -> None:
-    """run: with the names of `paceline run --json`."""
+    """run: with the names of `paceline run --json`. Why drafting was off stands in the summary above it."""
     stats = run["stats"]
     steps, total = max(1, stats["steps"]), sum(stats["time"].values())
     spent = {PHASES[name]: seconds for name, seconds in stats["time"].items()} | {"all": total}
@@ -32,9 +32,7 @@ def write(run: Mapping[str, Any], file: IO[str]) -> None:
     ]
     listing((f"time of {stats['steps']} steps", "ms", "share", "us/step"), rows, file, 1)
     policy = run.get("policy")
-    if not policy:
-        return
-    if policy["calibration"]:
+    if policy and policy["calibration"]:
         file.write("\n")
         told = policy["calibration"].items()
         listing(
@@ -46,5 +44,3 @@ def write(run: Mapping[str, Any], file: IO[str]) -> None:
             file,
             1,
         )
-    if policy["why"]:
-        file.write(f"\n{policy['why']}\n")

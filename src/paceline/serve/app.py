@@ -19,7 +19,7 @@ from paceline.core import typed
 from paceline.core.errors import UsageError
 from paceline.core.printable import printable
 from paceline.llm import LLM
-from paceline.serve import page, refusals, wishes
+from paceline.serve import defaults, page, refusals, wishes
 from paceline.serve.asking import Ask, ClosingError, Deliver, FailedError, TooSlowError, Update
 from paceline.serve.guard import Guard, Rules
 from paceline.serve.replies import Choice, Json, Replies, counted, ended
@@ -69,19 +69,25 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             report=wish is not None and wish.report,
         )
         answers = Answers(service, wanted, request.state.client, request.state.told)
-        if body.stream:
+        gone = asyncio.ensure_future(leaves(request))
+        # Of a stream, too, what cannot begin is an error by its status.
+        first = asyncio.ensure_future(answers.queued() if body.stream else answers.all())
+        streams = False
+        try:
+            await asyncio.wait((gone, first), return_when=asyncio.FIRST_COMPLETED)
+            if not first.done():
+                return Response(status_code=499)
+            choices = first.result()
+            if not body.stream:
+                return JSONResponse(replies.whole(choices))
+            streams = True
             options = body.stream_options or StreamOptions()
             return Events(events(answers, replies, options), answers.cancel)
-        gone, done = asyncio.ensure_future(leaves(request)), asyncio.ensure_future(answers.all())
-        try:
-            await asyncio.wait((gone, done), return_when=asyncio.FIRST_COMPLETED)
-            if not done.done():
-                return Response(status_code=499)
-            return JSONResponse(replies.whole(done.result()))
         finally:
             gone.cancel()
-            done.cancel()
-            answers.cancel()
+            first.cancel()
+            if not streams:
+                answers.cancel()
 
     def called(model: str) -> None:
         if model and model not in names:
@@ -119,15 +125,16 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             "meta": {
                 "description": target.description,
                 "n_vocab": target.vocab.size,
+                "sampling": defaults.of_chats(llm, service.limits.sampling),
                 "drafters": [] if llm.drafting.plain else llm.drafter.name.split(","),
             },
         }
 
     @app.get("/health", summary="Whether it answers")
     async def health() -> Response:
-        if service.problem:
-            raise HTTPException(503, service.problem)
-        return JSONResponse({"status": "ok"})
+        if service.health:
+            raise HTTPException(503, service.health)
+        return JSONResponse({"status": "ok", "pass_seconds": round(service.pass_seconds, 3)})
 
     @app.get("/metrics", summary="For Prometheus", response_class=PlainTextResponse)
     async def metrics() -> Response:
@@ -200,6 +207,13 @@ class Answers:
     @property
     def over(self) -> bool:
         return all(choice.end is not None for choice in self.choices)
+
+    async def queued(self) -> list[Choice]:
+        """Wait until the grammars can be used. Raises what `next` does."""
+        for ticket in self._tickets:
+            if not await asyncio.wrap_future(ticket.queued):
+                await self.next()
+        return self.choices
 
     async def all(self) -> list[Choice]:
         while not self.over:

@@ -9,6 +9,7 @@ from paceline.core.errors import PacelineError, UsageError
 from paceline.core.ports import UNLIMITED
 from paceline.core.record import Logprob, Stats, StopReason
 from paceline.core.sampling import Sampling
+from paceline.core.settings import checked
 from paceline.engines.conversation import Tool
 from paceline.engines.syntax import Syntax
 from paceline.engines.tool_formats import Format
@@ -38,13 +39,19 @@ class FailedError(PacelineError):
 class Limits:
     """apart: past answers of a client are drafts for that client alone. queue: requests that wait, at most.
     each: requests of one client that are open, at most; 0: as many as there is room for. seconds: from a
-    request's arrival to its last token. n_predict: tokens of an answer; 0: as many as the context has."""
+    request's arrival to its last token. n_predict: tokens of an answer; 0: as many as the context has.
+    sampling: fields of `Sampling` for requests that do not say; the others are OpenAI's defaults. Raises
+    UsageError."""
 
     apart: bool = False
     queue: int = 64
     each: int = 0
     seconds: float = 600.0
     n_predict: int = 0
+    sampling: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checked(Sampling, self.sampling)
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,11 @@ class End:
     first: float
     rest: float
     stats: Stats
+
+    @property
+    def cut(self) -> bool:
+        """Whether there would have been more."""
+        return self.reason not in ("eos", "stop")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import h11
@@ -14,6 +16,9 @@ from paceline.serve.replies import problem
 
 PATIENCE = 30.0  # seconds
 REFUSED = 32  # connections over the limit that are told so
+FEWEST_IDLE = 8  # from one address, whatever the limit
+IDLE_SHARE = 0.25  # of all connections that may stand idle from one address
+_numbers = count()
 
 
 class Connection(H11Protocol):
@@ -22,11 +27,15 @@ class Connection(H11Protocol):
     a request is the guard's.)"""
 
     patience = PATIENCE
+    proxies: Sequence[str] = ()  # addresses that stand for many clients
+    number = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
         super().connection_made(transport)
+        self.number = next(_numbers)
         if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency + REFUSED:
             transport.abort()  # uvicorn would wait for a request before it refuses that
+        self._make_room()
         self._before: tuple[str, Any] | None = None
         self._timer = self.loop.call_later(self.patience, self._look)
 
@@ -34,6 +43,26 @@ class Connection(H11Protocol):
         self._timer.cancel()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+
+    @property
+    def _idle(self) -> bool:
+        return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()
+
+    def _make_room(self) -> None:
+        """Drop the oldest idle connection of the same address, where there are too many of them."""
+        if self.limit_concurrency is None or self.client is None or self.client[0] in self.proxies:
+            return
+        address = self.client[0]
+        idle = [
+            one
+            for one in self.connections
+            if isinstance(one, Connection)
+            and one._idle
+            and one.client is not None
+            and one.client[0] == address
+        ]
+        if len(idle) > max(FEWEST_IDLE, IDLE_SHARE * self.limit_concurrency):
+            min(idle, key=lambda one: one.number).transport.abort()
 
     def _look(self) -> None:
         now = self._standing()
@@ -47,7 +76,7 @@ class Connection(H11Protocol):
         """What it waits for from its client, and how far that is; the same where nothing has moved."""
         if self.transport.is_closing() or self.flow.write_paused:
             return "reading", self.transport.get_write_buffer_size()
-        if self.cycle is None or self.cycle.response_complete:
+        if self._idle:
             return "silent", self.cycle
         return None
 

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from ipaddress import ip_address
 from time import monotonic
 from typing import Any
 
@@ -40,10 +41,12 @@ log = logging.getLogger("paceline.serve.requests")
 class Rules:
     """keys: one of them has to be sent, where there are any. hosts: that a request may name; none: any (a
     server on the loopback interface is asked by web pages too, under whatever name they gave it).
-    body: bytes. patience: seconds for a body, and what it takes at the slowest speed."""
+    proxies: addresses whose X-Forwarded-For names the client. body: bytes. patience: seconds for a body, and
+    what it takes at the slowest speed."""
 
     keys: Sequence[str] = ()
     hosts: Sequence[str] = ()
+    proxies: Sequence[str] = ()
     body: int = 8 << 20
     patience: float = 30.0
 
@@ -103,7 +106,13 @@ class Guard:
         key = _key(headers)
         if self._keys and key:
             return f"key-{sha256(key.encode('utf-8', 'replace')).hexdigest()[:8]}"
-        return scope["client"][0] if scope.get("client") else "local"
+        address = scope["client"][0] if scope.get("client") else "local"
+        if address not in self._rules.proxies:
+            return address
+        # Each proxy adds whom it was asked by: what stands before the last of ours may be anything.
+        named = [one.strip() for one in headers.get("x-forwarded-for", "").split(",")]
+        last = next((one for one in reversed(named) if one not in self._rules.proxies), "")
+        return last if is_address(last) else address
 
     async def _let_in(self, scope: Message, headers: dict[str, str], receive: Receive, send: Send) -> None:
         if self._rules.hosts and _host(headers.get("host", "")) not in self._rules.hosts:
@@ -113,6 +122,11 @@ class Guard:
             await refuse(
                 send, 401, "a key is needed here: send it as 'Authorization: Bearer KEY'", "invalid_api_key"
             )
+            return
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Whatever stands between may go by the other one, and take the rest for a request of its own.
+            both = "Content-Length and Transfer-Encoding are both there: send one of them"
+            await refuse(send, 400, both, "bad_header", close=True)
             return
         size = headers.get("content-length", "0")
         if not (size.isascii() and size.isdecimal() and len(size) < 20):
@@ -141,7 +155,20 @@ class Guard:
                 return {"type": "http.request", "body": body, "more_body": False}
             return await receive()
 
-        await self._app(scope, whole, send)
+        if scope["method"] != "HEAD":
+            await self._app(scope, whole, send)
+            return
+        over = False
+
+        async def head(message: Message) -> None:
+            nonlocal over
+            if message["type"] == "http.response.body" and not over:
+                over = True  # of a stream without an end, too
+                await send({"type": "http.response.body", "body": b""})
+            elif not over:
+                await send(message)
+
+        await self._app({**scope, "method": "GET"}, whole, head)
 
     def _knows(self, headers: dict[str, str]) -> bool:
         """All keys are compared, each in the same time, whatever was sent."""
@@ -180,14 +207,16 @@ class _Refused(Exception):  # noqa: N818  # a way out, not a failure
         self.status, self.code = status, code
 
 
-async def refuse(send: Send, status: int, message: str, code: str, rest: Receive | None = None) -> None:
-    """rest: of a body; who hangs up while it is still being sent is not heard."""
+async def refuse(
+    send: Send, status: int, message: str, code: str, rest: Receive | None = None, *, close: bool = False
+) -> None:
+    """rest: of a body; who hangs up while it is still being sent is not heard. close: the connection."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     body = json.dumps(problem(message, kind, code)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if status in (408, 413, 503):  # what is left of the body would be taken for the next request
+    if close or status in (408, 413, 503):  # what is left of the body would be taken for the next request
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": rest is not None})
@@ -199,8 +228,23 @@ async def refuse(send: Send, status: int, message: str, code: str, rest: Receive
         await send({"type": "http.response.body", "body": b""})
 
 
+def is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _headers(scope: Message) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    """Of a list that comes in several lines, all."""
+    found: dict[str, str] = {}
+    for name, value in (
+        (one.decode("latin-1").lower(), two.decode("latin-1")) for one, two in scope["headers"]
+    ):
+        is_more = name == "x-forwarded-for" and name in found
+        found[name] = f"{found[name]},{value}" if is_more else value
+    return found
 
 
 def _key(headers: dict[str, str]) -> str:

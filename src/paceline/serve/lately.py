@@ -29,6 +29,7 @@ class Lately:
         self._accepted: Counter[str] = Counter()
         self._decision, self._looked = "Nothing has been asked yet.", -EVERY
         self._plain: float | None = None
+        self._plain_each: float | None = None  # of one among those who decode
         self.seconds = 1.0  # that an answer takes
         self._state: dict[str, Any] = {}
         self._made = -FRESH  # when
@@ -55,6 +56,8 @@ class Lately:
             return
         self._looked = now
         self._plain = self._plain_rate(running)
+        if self._plain is not None and running:
+            self._plain_each = self._plain / running
         self._decision = self._sentence()
 
     def rest(self) -> None:
@@ -116,6 +119,7 @@ class Lately:
         return {
             "tokens_per_second": sum(n for *_, n in passes) / busy if busy else 0.0,
             "plain_tokens_per_second": self._plain,
+            "plain_tokens_per_second_each": self._plain_each,
             "acceptance": [r / d for r, d in zip(right, depths, strict=True) if d],
             "drafted": dict(self._drafted),
             "accepted": dict(self._accepted),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -21,10 +21,11 @@ class Line(Generic[T]):
     def add(self, client: str, one: T) -> None:
         self._clients.setdefault(client, deque()).append(one)
 
-    def next(self) -> T:
-        """The first of the client whose turn it is; that client is the last then. Raises KeyError where
-        nobody waits."""
-        client, own = self._clients.popitem(last=False)
+    def next(self, but: Container[str] = ()) -> T:
+        """The first of the client whose turn it is, `but` these; that client is the last then. Raises
+        StopIteration where nobody waits."""
+        client = next(client for client in self._clients if client not in but)
+        own = self._clients.pop(client)
         one = own.popleft()
         if own:
             self._clients[client] = own

@@ -8,6 +8,8 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+from math import ceil
 from types import FrameType
 from typing import Any
 
@@ -17,18 +19,23 @@ from paceline.core.errors import PacelineError, UsageError
 from paceline.core.printable import printable
 from paceline.serve.connection import PATIENCE, Connection
 from paceline.serve.service import Service
+from paceline.system.leaving import leave
 
 MOST, FEWEST = 1024, 16  # connections at once
 FILES = 128  # that may be open beside them
 BACKLOG = 2048  # connections that wait to be accepted
+LAST = 0.5  # seconds for what is told at the end of the grace, and then for the pass under way
+
+log = logging.getLogger("paceline.serve")
 
 
 class Server(uvicorn.Server):
-    """It says that it is going down before it waits for its streams, and ends where the service has."""
+    """It says that it is going down before it waits for its streams, ends what is left of them by an error
+    after `grace` seconds, and ends where the service has."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, grace: float) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._grace = service, grace
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._service.announce()
@@ -36,6 +43,13 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         return await super().on_tick(counter) or self._service.has_failed
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        timer = asyncio.get_running_loop().call_later(self._grace, self._service.break_off)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
 
 
 class Lines(logging.Formatter):
@@ -115,37 +129,43 @@ def room(most: int = MOST) -> int:
     return max(FEWEST, min(most, soft - FILES))
 
 
-def configured(app: Any, grace: float, patience: float = PATIENCE, most: int = MOST) -> uvicorn.Config:
+def configured(
+    app: Any, grace: float, patience: float = PATIENCE, most: int = MOST, proxies: Sequence[str] = ()
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=type("Patient", (Connection,), {"patience": patience}),
+        http=type("Patient", (Connection,), {"patience": patience, "proxies": proxies}),
         ws="none",
         log_config=None,
         access_log=False,
         limit_concurrency=most,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=max(1, round(grace)),
+        timeout_graceful_shutdown=ceil(grace + LAST),
         server_header=False,
-        proxy_headers=False,  # anybody on this machine could name any address
+        proxy_headers=False,  # the guard reads them
         h11_max_incomplete_event_size=1 << 16,
         lifespan="off",
     )
 
 
-def run(app: Any, service: Service, listening: socket.socket, grace: float) -> None:
+def run(
+    app: Any, service: Service, listening: socket.socket, grace: float, proxies: Sequence[str] = ()
+) -> None:
     """Until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises UsageError where another
     server listens on the same port by now, and PacelineError where the service has failed: whoever started
     this process may start another."""
-    config = configured(app, grace, most=room())
+    config = configured(app, grace, most=room(), proxies=proxies)
     # uvicorn sends itself the signal again when all is done: by then it is answered.
     before = {kind: signal.signal(kind, lambda *_: None) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
         listen_on(listening)
-        Server(config, service).run(sockets=[listening])
+        Server(config, service, grace).run(sockets=[listening])
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
         listening.close()
-        service.close()
+        if not service.close(patience=LAST):
+            log.warning("the pass under way takes longer than the grace: the process ends without it")
+            leave(0)
     if service.has_failed:
         raise PacelineError(service.problem)

@@ -45,7 +45,7 @@ class Reader:
             self._end += len(text)
         deltas = self._stream.feed(update.text)
         if update.end is not None:
-            deltas += self._stream.finish()
+            deltas += self._stream.finish(cut=update.end.cut)
         return [Said(delta.openai(), self._parts(delta)) for delta in deltas]
 
     def _parts(self, delta: Delta) -> Parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from paceline.core.errors import ModelError, UsageError
+from paceline.core.errors import ContextError, ModelError, UsageError
 from paceline.core.printable import printable, shortened
 from paceline.serve.asking import ClosingError, FailedError, FullError, TooSlowError
 from paceline.serve.replies import Json, problem
@@ -25,6 +25,8 @@ def told(error: Exception) -> tuple[int, Json, dict[str, str]]:
         return 503, problem(str(error), "server_error", "unavailable"), {"retry-after": "5"}
     if isinstance(error, TooSlowError):  # OpenAI's clients would send it again
         return 408, problem(str(error), "server_error", "timeout"), {"x-should-retry": "false"}
+    if isinstance(error, ContextError):  # by this code clients choose a model with a larger context
+        return 400, problem(str(error), "invalid_request_error", "context_length_exceeded"), {}
     if isinstance(error, UsageError | ModelError):
         return 400, problem(str(error), "invalid_request_error"), {}
     if isinstance(error, FailedError):
@@ -32,11 +34,28 @@ def told(error: Exception) -> tuple[int, Json, dict[str, str]]:
     return 500, problem("the server has failed at this request; its log says why", "server_error"), {}
 
 
+def wrong(error: Mapping[str, Any]) -> str:
+    """What is wrong with a value, of pydantic's errors."""
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return "this server knows no such field; leave it out"
+    if kind == "none_required":
+        return "this is not supported here; leave it out"
+    if kind == "literal_error":
+        given = shortened(repr(error["input"]), 60)
+        return f"{given} is not supported here: use {error['ctx']['expected']}"
+    return str(error["msg"]).replace("Input should be", "must be")
+
+
 def explain(app: FastAPI) -> None:
     """Errors in OpenAI's form."""
 
-    async def ours(_: Request, error: Exception) -> Response:
+    async def ours(request: Request, error: Exception) -> Response:
         status, body, headers = told(error)
+        if isinstance(error, ContextError):
+            body["error"]["param"] = (
+                "messages" if request.url.path.endswith("/chat/completions") else "prompt"
+            )
         return JSONResponse(body, status, headers)
 
     async def http(request: Request, error: Exception) -> Response:
@@ -69,9 +88,7 @@ def explain(app: FastAPI) -> None:
                 return JSONResponse(problem(said, "invalid_request_error"), 400)
         if first["type"] == "json_invalid":
             return JSONResponse(problem("the body is not JSON", "invalid_request_error", "invalid_json"), 400)
-        said = f"{where}: {first['msg']}" if where else f"the body: {first['msg']}"
-        if unknown:
-            said = f"{where}: this server knows no such field; leave it out"
+        said = f"{where or 'the body'}: {wrong(first)}"
         return JSONResponse(problem(said, "invalid_request_error", None, where or None), 400)
 
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {

@@ -48,7 +48,8 @@ class Settings(BaseModel):
     load: what `paceline.load` takes (target, draft, drafters, n_ctx, threads, gpu_layers, n_draft, ...);
     paths are those of the nodes. alias: what requests may call the model. replicas: "4", or "2..8" for as
     many as there is work for. num_cpus, num_gpus: of a node, which a replica reserves; it decodes with as
-    many threads as CPUs where `load` says nothing of them. release: any text; another one replaces the
+    many threads as CPUs where `load` says nothing of them. sampling: temperature, top_k, top_p and min_p of
+    requests that do not say. release: any text; another one replaces the
     replicas of an application that is deployed again with the same settings (the model's file has changed).
     """
 
@@ -59,11 +60,13 @@ class Settings(BaseModel):
     api_key: list[str] = Field(default_factory=list)
     api_key_file: Path | None = None
     hosts: list[str] = Field(default_factory=list)
+    trusted_proxy: list[str] = Field(default_factory=list)
     sessions: Annotated[int, Field(ge=1)] = 4
     queue: Count = 64
     per_client: Count = 0
     apart: bool = False
     n_predict: Count = 0
+    sampling: dict[str, float] = Field(default_factory=dict)
     timeout: Positive = 600.0
     body_limit: Positive = 8.0
     grace: Positive = 30.0
@@ -120,6 +123,7 @@ class Replica:
             each=settings.per_client,
             seconds=settings.timeout,
             n_predict=settings.n_predict,
+            sampling=settings.sampling,
             apart=settings.apart,
         )
         self._llm = load(**settings.loading())
@@ -131,15 +135,17 @@ class Replica:
         in_file = keys.in_file(said.api_key_file) if said.api_key_file is not None else []
         known = keys.checked([*said.api_key, *in_file])
         names = said.alias or [default_name(str(said.loading()["target"]))]
-        made = app.create(self._service, names, Rules(known, said.hosts, round(said.body_limit * 1e6)))
+        made = app.create(
+            self._service, names, Rules(known, said.hosts, said.trusted_proxy, round(said.body_limit * 1e6))
+        )
         made.router.routes.insert(0, Route("/metrics", self._metrics))  # before that of one process
         return Named(made, self._name)
 
     def check_health(self) -> None:
         """Ray replaces a replica that raises here a few times. (While Ray itself ends one, nothing is amiss:
         what is still routed to it is answered.)"""
-        if self._service.problem:
-            raise RuntimeError(self._service.problem)
+        if self._service.health:
+            raise RuntimeError(self._service.health)
 
     async def families(self) -> list[Metric]:
         """What Prometheus may know of this replica, under its name."""

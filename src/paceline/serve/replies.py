@@ -124,7 +124,9 @@ class Replies:
             return {**out, "text": choice.text}
         message: Json = {"role": "assistant", "content": choice.text}
         if self._calls is not None:
-            read = parsed(self._calls.format, self._calls.tools, self._calls.begun + choice.text)
+            read = parsed(
+                self._calls.format, self._calls.tools, self._calls.begun + choice.text, cut=choice.end.cut
+            )
             message = read.openai()
             out["finish_reason"] = finished(choice.end, len(read.calls))
         return {**out, "message": {**message, "refusal": None}}
@@ -200,7 +202,7 @@ def drafted(ends: Sequence[End]) -> Json:
 
 def finished(end: End, calls: int) -> str:
     """calls: of tools, in the answer."""
-    if end.reason not in ("eos", "stop"):
+    if end.cut:
         return "length"
     return "tool_calls" if calls else "stop"
 

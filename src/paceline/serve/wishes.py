@@ -4,10 +4,10 @@ long prompt, a large schema), and belongs into a thread."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import ContextError, UsageError
 from paceline.core.ports import UNLIMITED
 from paceline.core.request import check
 from paceline.core.sampling import Sampling
@@ -87,7 +87,7 @@ def require_room(llm: LLM, said: Any) -> None:
     takes minutes where somebody means it."""
     most = max(SHORT, llm.most_text)
     if (n := sum(len(text) for text in texts_in(said))) > most:
-        raise UsageError(
+        raise ContextError(
             f"the prompt has {n:,} characters; the context of {llm.target.caps.n_ctx:,} tokens has room for "
             f"{most:,} at the very most: shorten it"
         )
@@ -113,7 +113,7 @@ def _asks(
     logprobs: int | None,
     calls: Calls | None = None,
 ) -> list[Ask]:
-    sampling = sampling_of(request)
+    sampling = sampling_of(request, limits.sampling)
     if (last := max(sampling.logit_bias, default=0)) >= llm.target.vocab.size:
         raise UsageError(
             f"logit_bias for token {last}: the model's tokens are 0 to {llm.target.vocab.size - 1}"
@@ -123,7 +123,7 @@ def _asks(
         raise UsageError(f"stop: up to {STOPS} texts, none of them empty")
     check(llm.target, tokens, most or 1, ends_itself=syntax is not None and request.ignore_eos)
     if syntax is not None:
-        llm.target.trie  # noqa: B018  # UsageError for a model that cannot end a text
+        llm.target.trie  # noqa: B018  # UsageError for a model that cannot end a text; it takes a second
     seed = request.seed
     if seed is None:
         seed = 0 if sampling.greedy else secrets.randbits(62)
@@ -146,7 +146,9 @@ def _asks(
     ]
 
 
-def sampling_of(request: Sampled) -> Sampling:
+def sampling_of(request: Sampled, defaults: Mapping[str, float]) -> Sampling:
+    left = {name: value for name, value in defaults.items() if name not in request.model_fields_set}
+    request = request.model_copy(update=left)
     bias = {}
     for token, value in (request.logit_bias or {}).items():
         if not (token.isascii() and token.isdecimal() and len(token) < 10):

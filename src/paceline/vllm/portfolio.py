@@ -31,7 +31,7 @@ Draft = tuple[list[int], list[float]]  # a chain, and each token's chance to be 
 class Frugal(Budget):
     """A drafter more is called only where those before it are not sure of the next token."""
 
-    def should_call(self, drafter: str, draft: Callable[[], DraftTree]) -> bool:
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
         return max(draft().survival, default=0.0) < SURE
 
 

@@ -14,8 +14,8 @@ FIRST_COMPARED_ID = 5
 def check_shared(target: Vocab, draft: Vocab) -> None:
     """Raise VocabError unless a token id means the same to both models."""
     advice = (
-        "use a draft of the same family, --cross-vocab auto to translate, or --draft lookup, "
-        "which needs no draft model"
+        "use a draft of the same family, cross_vocab auto (--cross-vocab auto) to translate, or the drafter "
+        "lookup (drafters, --draft), which needs no draft model"
     )
     for what, ours, theirs in (
         ("tokenizer type", target.kind, draft.kind),

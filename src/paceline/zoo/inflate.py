@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import ModelError
+from paceline.core.printable import amount
 from paceline.system.scratch import scratch_file
 from paceline.system.whole import check_output, output
 from paceline.zoo.layout import ROPE, Layout, choose_layout, layout_of, tensor_shapes
@@ -171,7 +172,7 @@ def check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed * 1.02:
         raise ModelError(
-            f"{folder} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB are needed: "
+            f"{folder} has {amount(free)} free, {amount(needed)} are needed: "
             "free some or choose another folder"
         )
 

@@ -109,10 +109,9 @@ def test_kept_costs_are_found_without_loading_the_model(
 
 
 def test_measuring_keeps_what_advice_then_finds(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None
 ) -> None:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path))
-    monkeypatch.setattr("paceline.costing.NOISY", float("inf"))
     target, draft, seen = models / "target.gguf", models / "draft.gguf", list[Path]()
     given = {"threads": 1, "gpu_layers": 0, "flash_attention": None, "cache_type": "f16", "n_ctx": 256}
     strange, notes = write_llama(tmp_path / "strange.gguf", arch="strange"), list[str]()

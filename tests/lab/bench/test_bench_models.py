@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-import pytest
-
-from paceline import costing
 from paceline.core.cost import Cost, Costs
 from paceline.core.rate import Rate
 from paceline.core.settings import Drafting
@@ -29,25 +25,22 @@ def _draft(llm: LLM) -> Cost:
     return cost
 
 
-def test_each_draft_has_costs_of_its_own_and_all_are_kept(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_draft_has_costs_of_its_own_and_all_are_kept(models: Path, however_busy: None) -> None:
     """The target's are the same for all."""
-    monkeypatch.setattr(costing, "NOISY", math.inf)  # tests run beside it
     target, draft = models / "target.gguf", models / "draft.gguf"
     with Models({"target": target, "threads": 1}) as loaded:
         alone, one, other = loaded.llm(ALONE, None), loaded.llm(DRAFTING, draft), loaded.llm(DRAFTING, target)
         assert len({id(_costs(llm).target) for llm in (alone, one, other)}) == 1
-        for llm, seconds in ((one, 2.0), (other, 3.0)):
+        for llm, seconds in ((one, 2e-4), (other, 3e-4)):
             assert llm.draft is not None
             assert llm.draft.on_pass is not None
             for _ in range(3):
                 llm.draft.on_pass(99, 16, seconds)
         for _ in range(3):
-            _costs(alone).target.observe(99, 16, 1.0)
-        assert [_draft(llm).seconds(99, 16) for llm in (one, other)] == [2.0, 3.0]
+            _costs(alone).target.observe(99, 16, 1e-4)
+        assert [_draft(llm).seconds(99, 16) for llm in (one, other)] == [2e-4, 3e-4]
     with Models({"target": target, "threads": 1}) as again:
-        for path, seconds in ((draft, 2.0), (target, 3.0)):
+        for path, seconds in ((draft, 2e-4), (target, 3e-4)):
             llm = again.llm(DRAFTING, path)
             assert _draft(llm).seconds(99, 16) == seconds
             assert 99 in _costs(llm).target.rows

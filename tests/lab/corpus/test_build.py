@@ -102,6 +102,18 @@ def test_a_new_corpus_takes_the_place_of_the_old(sources: Sources, tokenizer: To
     assert left(home / "mine") == ["manifest.json", "static.ngram"]
 
 
+def test_a_corpus_of_another_tokenizer_is_replaced_with_force_only(
+    sources: Sources, tokenizer: Tokenizer, models: Path
+) -> None:
+    build("mine", sources, tokenizer)
+    with closing(open_tokenizer(models / "target.gguf")) as other:
+        with pytest.raises(UsageError, match="another name, or replace it with --force"):
+            build("mine", sources, other)
+        open_corpus("mine", tokenizer.vocab)
+        build("mine", sources, other, force=True)
+        open_corpus("mine", other.vocab)
+
+
 def whole(tokenizer: Tokenizer, home: Path, corpus: Corpus) -> None:
     """The corpus is there as it was, and nothing else."""
     assert open_corpus("mine", tokenizer.vocab) == corpus

@@ -94,12 +94,12 @@ def test_requests_that_share_a_pass_share_its_time_at_their_mean_depth() -> None
 
     clock = VirtualClock()
     some = [Recording((1,) * 3, (2, 3)), Recording((2,) * 8, (3, 4, 5))]
-    target = SimulatedTarget(recorded(*some), Asked({256: {1: 1.0, 2: 3.0}}), clock, 0.5)
+    target = SimulatedTarget(recorded(*some), Asked({256: {1: 2.0, 2: 3.0}}), clock, 0.5)
     steps = list(together(target, NoDrafter(), Fixed(Budget(0, 0)), some, clock))
     assert [who for who, _ in steps] == [0, 1, 0, 1, 1]
     assert Asked.depths_asked == [(2, 5), (2, 6), (1, 10)]
-    assert [step.times.total for _, step in steps] == [2.0] * 4 + [1.5]
-    assert clock() == 9.5
+    assert [step.times.total for _, step in steps] == [2.0] * 4 + [2.5]
+    assert clock() == 10.5
 
 
 def test_a_policys_widest_budget_is_remembered() -> None:

@@ -6,13 +6,11 @@ import socket
 import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
-from gguf import GGUFWriter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gguf_files import byte_tokens, write_llama
+from gguf_files import byte_tokens, write_llama, write_parts
 from paceline import zoo
 from paceline.core.errors import ModelError
 from paceline.machine.models.cursor import MAX_STRINGS
@@ -33,26 +31,6 @@ def word(name: str, value: str) -> bytes:
 def write(path: Path, *keys: bytes) -> Path:
     path.write_bytes(raw([*keys]))
     return path
-
-
-def write_parts(folder: Path, count: int = 3, name: str = "big") -> list[Path]:
-    """A model in parts, as llama.cpp splits it: the first one has all that is said of the model."""
-    paths = [folder / f"{name}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
-    for i, path in enumerate(paths):
-        writer = GGUFWriter(path, "llama")
-        if i == 0:
-            writer.add_name("Llama 3.2 3B")
-            writer.add_block_count(5)
-        writer.add_uint16("split.no", i)
-        writer.add_uint16("split.count", count)
-        writer.add_int32("split.tensors.count", 2 * count)
-        for j in range(2):
-            writer.add_tensor(f"blk.{i}.{j}", np.ones((4, 8), np.float32))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-    return paths
 
 
 def test_the_embedded_target() -> None:
@@ -275,6 +253,9 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     for path in (first, third):
         with pytest.raises(ModelError, match=rf"{second.name}: is missing, one of 3 parts"):
             read_gguf(path)
+    first.rename(tmp_path / "elsewhere")
+    with pytest.raises(ModelError, match=rf"{first.name}: is missing.* give the first, .*{first.name}"):
+        read_gguf(third)
 
 
 def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:

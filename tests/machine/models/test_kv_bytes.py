@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from paceline.machine.models.kv_bytes import Layers, kv_bytes
@@ -34,3 +36,19 @@ from paceline.machine.models.kv_bytes import Layers, kv_bytes
 )
 def test_bytes_of_a_token_at_f16(layers: Layers, expected: int) -> None:
     assert kv_bytes(layers) == expected
+
+
+class Counted(list[int]):
+    """Knows how often all of it was looked at."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.looked += 1
+        return super().__iter__()
+
+
+def test_what_is_told_for_each_layer_is_not_gone_through_for_each_layer() -> None:
+    heads, kept = Counted([4] * 1000), Counted([2] * 1000)
+    assert kv_bytes(Layers("llama", 1000, 64, heads, kept)) == 1000 * 2 * 32 * 2
+    assert (heads.looked, kept.looked) == (1, 0)

@@ -55,7 +55,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../x.safetensors", "/etc/passwd", "a/b.safetensors", "..\\x", "", "a\0b", ".."]
+    "name",
+    ["../x.safetensors", "/etc/passwd", "a/b.safetensors", "..\\x", "", "a\0b", "..", "\ud800"],
 )
 def test_an_index_names_files_beside_it_only(tmp_path: Path, name: str) -> None:
     write_json(tmp_path / "model.safetensors.index.json", {"weight_map": {"a": name}})

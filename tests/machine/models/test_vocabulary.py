@@ -81,6 +81,7 @@ def test_a_token_without_a_text_is_named_as_llama_cpp_names_it() -> None:
         ("BPE", "gpt-2", 1, "Ġé".encode(), b" \xe9"),  # é stands for one byte there
         ("BPE", "gpt-2", 1, "Ã©".encode(), "é".encode()),
         ("BPE", "gpt-2", 1, "日".encode(), b"[UNK_BYTE_0xe697a5\xe6\x97\xa5]"),
+        ("BPE", "gpt-2", 1, b" " * 50_000, b"[UNK_BYTE_" + b" " * 50_000 + b"]"),
         ("BPE", "gpt-2", 4, b"<think>", b"<think>"),
         ("BPE", "gpt-2", 3, b"<|im_start|>", b""),
         ("BPE", "gpt-2", 4, b"<|fim_prefix|>", b""),

@@ -26,7 +26,7 @@ from paceline.machine.stores import download
 from paceline.machine.stores.download import in_cache, pull
 from paceline.machine.stores.hub_layout import repo_folder
 from paceline.machine.stores.reference import Held, parse
-from paceline.machine.stores.transfer import Partial, amount
+from paceline.machine.stores.transfer import Partial
 
 Seen = list[tuple[str, int, int]]
 Q4, Q8 = "m-Q4_K_M.gguf", "m-Q8_0.gguf"
@@ -598,9 +598,3 @@ def test_the_only_one_that_is_here_is_meant_and_of_several_none(cache: Path) -> 
     (repo_folder("u/r") / "snapshots/c/b-Q4_K_M.gguf").symlink_to("../../blobs/gone")
     with pytest.raises(UsageError, match="u/r:Q4_K_M is not on this machine: paceline pull hf"):
         in_cache(parse("u/r:Q4_K_M"))
-
-
-def test_amounts_are_read_at_a_glance() -> None:
-    assert [amount(n) for n in (0, 999, 1000, 4_700_000, 4_683_073_952)] == [
-        "0 bytes", "999 bytes", "1.00 kB", "4.70 MB", "4.68 GB"
-    ]  # fmt: skip

@@ -37,6 +37,7 @@ def test_lm_studio_tells_where_its_models_are(tmp_path: Path) -> None:
     (tmp_path / ".lmstudio-home-pointer").write_text(f"{moved}\n")
     (moved / "settings.json").write_text(json.dumps({"downloadsFolder": "/models"}))
     assert lm_studio(tmp_path)[:2] == [Path("/models"), moved / "models"]
-    for said in ("", "[]", '{"downloadsFolder": 3}', '{"downloadsFolder": "here"}'):
+    odd = ['{"downloadsFolder": "/a\\u0000"}', '{"downloadsFolder": "/a\\ud800"}']
+    for said in ("", "[]", '{"downloadsFolder": 3}', '{"downloadsFolder": "here"}', *odd):
         (moved / "settings.json").write_text(said)
         assert lm_studio(tmp_path)[0] == moved / "models"

@@ -34,6 +34,8 @@ LIBRARY = "registry.ollama.ai/library"
         ("~/m", PATH, "~/m", ""),
         ("/models/a:b", PATH, "/models/a:b", ""),
         ("a/b/c", PATH, "a/b/c", ""),
+        ("C:/m.gguf", PATH, "C:/m.gguf", ""),
+        ("c:\\models\\folder", PATH, "c:\\models\\folder", ""),
         ("ollama:llama3.2:3b", OLLAMA, f"{LIBRARY}/llama3.2", "3b"),
         ("ollama:llama3.2", OLLAMA, f"{LIBRARY}/llama3.2", "latest"),
         ("ollama:me/mine:v1", OLLAMA, "registry.ollama.ai/me/mine", "v1"),

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.core.answers import Answers
+from paceline.core.answers import Answers, place
 from paceline.core.arrays import Mask
-from paceline.core.errors import ContractError
 from paceline.core.ports import NOTHING, Features, Want
 from paceline.core.sampling import Odds, Sampling, odds, require_numbers, top_k
 
@@ -39,11 +38,7 @@ class HfForward(Answers):
         super().__init__(computed, features)
 
     def _place(self, row: int) -> int:
-        if not self._is_last():
-            raise ContractError("this answer was overwritten by the target's next forward")
-        if not self._first <= row < self._first + len(self._rows):
-            raise ContractError(f"row {row} is not among those this forward computed")
-        return row - self._first
+        return place(row, range(self._first, self._first + len(self._rows)), self._is_last())
 
     def argmax(self, row: int) -> int:
         at = self._place(row)

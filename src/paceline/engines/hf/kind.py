@@ -15,12 +15,12 @@ from paceline.engines.hf.session import Rows
 
 CHUNK = 512  # tokens of prompts in one pass
 WINDOWED, WHOLE = "sliding_attention", "full_attention"
-ONE_BY_ONE = ("mamba", "falcon_mamba", "jamba", "zamba")  # take no state into a pass of several tokens
 
 
 class Kind:
-    """What is to be known of an architecture. masks: it can be told who attends to whom. rewinds: its cache
-    can. window: of the layers that do not see all of the text. most: tokens that it may read in one pass."""
+    """What an architecture says of itself; a trial finds how much of it is true (trial.py). masks: it can be
+    told who attends to whom. rewinds: its cache can. window: of the layers that do not see all of the text.
+    most: tokens that it may read in one pass. holds_state: in its modules, and not in a cache."""
 
     def __init__(self, model: Any, config: Any) -> None:
         takes = inspect.signature(model.forward).parameters
@@ -33,10 +33,10 @@ class Kind:
         self.window = int(window) if window and (not layers or WINDOWED in layers) else None
         self.rewinds = layers <= {WHOLE, WINDOWED} and not getattr(model, "_is_stateful", False)
         known = layers <= {WHOLE, WINDOWED} and attention in ("eager", "sdpa")
-        biased = bool(getattr(config, "alibi", False)) or config.model_type in ("bloom", "mpt")
-        self.masks = known and not biased and self.takes_positions and self.rewinds
+        self.masks = known and self.takes_positions and self.rewinds and not has_own_masks(model)
         self._mixed = layers >= {WHOLE, WINDOWED}
-        self.most = 1 if config.model_type in ONE_BY_ONE else CHUNK
+        self.most = CHUNK
+        self.holds_state = hasattr(model.get_decoder(), "_setup_cache")
 
     def mask(self, rows: Sequence[Rows], device: str) -> Any:
         """Of the rows of several sessions, one after the other, which do not see each other. None where the
@@ -64,6 +64,20 @@ class Kind:
         if not self._adds:
             return attends
         return torch.zeros(attends.shape, dtype=self._dtype, device=device).masked_fill_(~attends, -torch.inf)
+
+
+def has_own_masks(model: Any) -> bool:
+    """Whether its layers have masks of their own over the places of a cache, whose windows reach further than
+    a trial does: GPT-Neo's."""
+    return any(
+        buffer is not None
+        and buffer.dtype == torch.bool
+        and buffer.dim() > 1
+        and buffer.shape[-1] == buffer.shape[-2]
+        for module in model.get_decoder().children()
+        for part in module.modules()
+        for buffer in part._buffers.values()
+    )
 
 
 def text_config(config: Any) -> Any:

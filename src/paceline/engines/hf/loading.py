@@ -65,6 +65,12 @@ def first_line(error: BaseException) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
+def is_shortage(error: BaseException) -> bool:
+    """Of memory; torch says so on a processor in a RuntimeError."""
+    torch, _ = libraries()
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
+
+
 def arguments(path: Path) -> tuple[str, dict[str, Any]]:
     """The folder, and what else from_pretrained wants to know. Nothing is downloaded."""
     place = place_of(path)

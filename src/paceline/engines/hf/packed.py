@@ -68,7 +68,7 @@ def pack(model: Any, kind: str) -> int:
     multiple of a group, their rows none of 16) stay as they are. Raises UsageError on another device than the
     processor."""
     if model.device.type != "cpu":
-        raise UsageError(f"dtype {kind}: its kernels are for a processor (--device cpu)")
+        raise UsageError(f"dtype {kind}: its kernels are for a processor: cpu (device, --device)")
     made, n = KINDS[kind], 0
     with torch.inference_mode():
         for module in list(model.modules()):

@@ -60,7 +60,9 @@ class HfSession:
         if n == 0:
             raise UsageError("the prompt is empty: give at least one token")
         if n > self._n_ctx:
-            raise UsageError(f"{n:,} tokens do not fit the context of {self._n_ctx:,}: use -c")
+            raise UsageError(
+                f"{n:,} tokens do not fit the context of {self._n_ctx:,}: take a larger one (n_ctx, -c)"
+            )
         if self._slot is None:
             self._slot, shared = self.slots.take(self, list(tokens))
             shared = min(shared, len(tokens) - 1)

@@ -36,6 +36,7 @@ from paceline.engines.hf.loading import (
     check_device,
     first_line,
     helpers,
+    is_shortage,
     load_model,
     load_tokenizer,
     read_once,
@@ -43,6 +44,7 @@ from paceline.engines.hf.loading import (
 from paceline.engines.hf.session import HfSession, Rows
 from paceline.engines.hf.strip import Strips, Together
 from paceline.engines.hf.text import HfText
+from paceline.engines.hf.trial import abilities
 from paceline.engines.hf.view import ViewSession, reduced
 from paceline.engines.openers import place_of
 from paceline.engines.views import View
@@ -65,6 +67,7 @@ class HfTarget:
     vocab: Vocab
     path: Path
     _compiled: Compiled | None = None
+    _text: HfText | None = None
 
     def __init__(
         self,
@@ -83,7 +86,9 @@ class HfTarget:
         if sessions < 1:
             raise UsageError(f"{sessions} sessions: must be at least 1")
         if exact_rows:
-            raise UsageError(f"{path}: passes of one shape are for GGUF models; leave --exact-greedy out")
+            raise UsageError(
+                f"{path}: passes of one shape are for GGUF models; leave out exact_greedy (--exact-greedy)"
+            )
         self._given = {
             "threads": threads,
             "device": device,
@@ -98,8 +103,8 @@ class HfTarget:
         torch.set_num_threads(threads)
         if dtype in PACKED:
             self.alters = f"{dtype} weights"
-        self._use(path, model, sessions, n_ctx)
-        self._text: HfText | None = HfText(tokenizer, self.vocab.size)
+        self._use(path, model, sessions, n_ctx, identity(path, self._given))
+        self._text = HfText(tokenizer, self.vocab.size)
         self.vocab = self._text.vocab(self.vocab.eos)
         if compile:
             self._compiled = Compiled(model, self._kind, self._device)
@@ -116,11 +121,13 @@ class HfTarget:
         }
         self._device = str(model.device)
         n_ctx = int(getattr(text_config(model.config), "max_position_embeddings", 0) or DEFAULT_CONTEXT)
-        self._use(Path(model.name_or_path or "model"), model, sessions, n_ctx)
-        self._text = None
+        self._use(
+            Path(model.name_or_path or "model"), model, sessions, n_ctx, identity_of(model, self._given)
+        )
         return self
 
-    def _use(self, path: Path, model: Any, sessions: int, n_ctx: int) -> None:
+    def _use(self, path: Path, model: Any, sessions: int, n_ctx: int, identity: Mapping[str, Any]) -> None:
+        """Raises ModelError for one that cannot be decoded exactly."""
         self.path, self._model = path, model
         self._weights = int(model.get_memory_footprint())
         config = text_config(model.config)
@@ -128,28 +135,37 @@ class HfTarget:
         ends = frozenset(end for end in ends_of(model.config, model.generation_config) if end < size)
         self.vocab = Vocab(size, "", None, ends, False, False, lambda _: b"", lambda _: b"")
         trained = int(getattr(config, "max_position_embeddings", 0) or DEFAULT_CONTEXT)
-        self._kind = Kind(self._model, config)
-        self.caps = Caps(
-            branch=MAX_BRANCHES if self._kind.masks else 1,
-            rollback="free" if self._kind.rewinds else "none",
-            sessions=sessions,
-            rows=MAX_ROWS,
-            chunk=CHUNK,
-            n_ctx=n_ctx or min(trained, DEFAULT_CONTEXT),
-        )
-        self._slots = Slots(sessions, self._cache, self._kind.rewinds)
         self._whole: HfTarget | None = None  # of a view
         self._view = ""  # which one it is
         self.besides: Sequence[HfTarget] = ()  # see Accompanied
         self._passes = 0  # counts forwards, so that an answer asked for too late is noticed
         self.on_pass: Callable[[int, int, float], None] | None = None
+        self._kind, self._slots = Kind(self._model, config), Slots(0, list, rewinds=False)
+        depends_on = {name: identity[name] for name in ("model", "engine", "dtype", "attention")}
+        found = abilities(self, model, self._kind, depends_on | {"device": self._device})
+        if found.refused:
+            raise ModelError(f"{path}: {found.refused}")
+        found.limit(self._kind)
+        self.caps = Caps(
+            branch=MAX_BRANCHES if self._kind.masks else 1,
+            rollback="free" if self._kind.rewinds else "none",
+            sessions=sessions if found.company else 1,
+            rows=MAX_ROWS,
+            chunk=CHUNK,
+            n_ctx=n_ctx or min(trained, DEFAULT_CONTEXT),
+        )
+        self._slots = Slots(self.caps.sessions, self.make_cache, self._kind.rewinds)
 
-    def _cache(self) -> Any:
+    def make_cache(self) -> Any:
+        """An empty one, for a session."""
         if self._kind.rewinds:
             return Strips()
         from transformers import DynamicCache
 
-        return DynamicCache(config=self._require_open().config)
+        model = self._require_open()
+        if self._kind.holds_state:  # that of the last session, until it is told to begin anew
+            model.get_decoder()._setup_cache(model.config, 1, self._device, model.dtype)
+        return DynamicCache(config=model.config)
 
     def _require_open(self) -> Any:
         if self._model is None:
@@ -210,7 +226,7 @@ class HfTarget:
             raise UsageError(f"{self.path}: its state cannot be rolled back: no part of it can draft for it")
         out = copy(self)
         out._model, out._whole = reduced(self._model, attention, feed_forward), self
-        out._slots = Slots(self.caps.sessions, out._cache, rewinds=True)
+        out._slots = Slots(self.caps.sessions, out.make_cache, rewinds=True)
         out._compiled = None if self._compiled is None else Compiled(out._model, self._kind, self._device)
         out._view, out._weights = view.words, int(out._model.get_memory_footprint())
         if n := view.left_out(self.layers):
@@ -248,7 +264,7 @@ class HfTarget:
             for session, _ in batch:
                 session.rollback()
             if is_shortage(error):
-                raise self._shortage(error) from error
+                raise self.shortage(error) from error
             raise
         helpers().worked()
         reads = sum(out.read for out in outs)
@@ -257,11 +273,11 @@ class HfTarget:
             self.on_pass(rows, len(batch[0][0].tokens), perf_counter() - began)
         return outs
 
-    def _shortage(self, error: BaseException) -> ModelError:
+    def shortage(self, error: BaseException) -> ModelError:
         held = f"{self.memory / 1e6:,.0f} MB of weights, {self._slots.memory / 1e6:,.0f} MB of caches"
         return ModelError(
             f"{self.path}: out of memory in a pass ({first_line(error)}); held are {held}: use a smaller "
-            "context (-c), fewer sessions, or --dtype bfloat16"
+            "context (n_ctx, -c), fewer sessions, or bfloat16 (dtype, --dtype)"
         )
 
     def _read(self, session: HfSession, tree: DraftTree | int, want: Want) -> Due:
@@ -354,11 +370,6 @@ class HfTarget:
             if want.layers:
                 layers = [layer[0, end - n : end] for layer in out.hidden_states if layer is not None]
                 each.hidden = torch.stack(layers, dim=1)
-
-
-def is_shortage(error: BaseException) -> bool:
-    """Of memory; torch says so on a processor in a RuntimeError."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
 
 
 @dataclass

@@ -20,8 +20,9 @@ from paceline.engines.alike import common_prefix
 from paceline.engines.hf.cache import Slot
 from paceline.engines.hf.session import HfSession, Rows
 
-ATTENTION = ("self_attn", "attention", "attn")  # what transformers calls the two parts of a layer
-FEED_FORWARD = ("mlp", "feed_forward", "block_sparse_moe")
+# What transformers calls the two parts of a layer.
+ATTENTION = ("self_attn", "attention", "attn", "self_attention")
+FEED_FORWARD = ("mlp", "feed_forward", "block_sparse_moe", "ffn")
 
 
 class ViewSession(HfSession):
@@ -80,40 +81,79 @@ class ViewSession(HfSession):
 
 
 class Skipped(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """In the place of a layer: what comes in goes out."""
+    """In the place of a layer: what comes in goes out. returns: see `returned`."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, returns: int) -> None:
         super().__init__()
+        self._returns = returns
         if hasattr(layer, "attention_type"):
             self.attention_type = layer.attention_type
 
     def forward(self, hidden_states: Any, *_: Any, **__: Any) -> Any:
-        return hidden_states
+        return alone(hidden_states, self._returns)
 
 
 class Nothing(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """In the place of an attention or a feed-forward block, to whose input its output is added."""
+    """In the place of an attention or a feed-forward block, to whose input its output is added; by the block
+    itself, where the input is its second argument. returns: see `returned`."""
 
-    def __init__(self, pairs: bool) -> None:
+    def __init__(self, returns: int) -> None:
         super().__init__()
-        self._pairs = pairs
+        self._returns = returns
 
-    def forward(self, hidden_states: Any, *_: Any, **__: Any) -> Any:
-        nothing = torch.zeros_like(hidden_states)
-        return (nothing, None) if self._pairs else nothing
+    def forward(self, hidden_states: Any, *others: Any, **_: Any) -> Any:
+        residual = others[0] if others else None
+        adds = isinstance(residual, torch.Tensor) and residual.shape == hidden_states.shape
+        return alone(residual if adds else torch.zeros_like(hidden_states), self._returns)
+
+
+def alone(states: Any, returns: int) -> Any:
+    return (states, *[None] * (returns - 1)) if returns else states
+
+
+def returned(model: Any, modules: Sequence[Any]) -> list[int]:
+    """How many values each module returns; 0 for one that is no tuple. Takes a pass of one token."""
+    found = dict.fromkeys(modules, 0)
+
+    def note(module: Any, _: Any, out: Any) -> None:
+        found[module] = len(out) if isinstance(out, tuple) else 0
+
+    hooks = [module.register_forward_hook(note) for module in modules]
+    try:
+        with torch.inference_mode():
+            model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return list(found.values())
 
 
 def reduced(model: Any, attention: Collection[int], feed_forward: Collection[int]) -> Any:
     """The model with only these layers' blocks. Raises UsageError where it is not made of such layers."""
     decoder = model.get_decoder()
     place, layers = layers_of(decoder)
-    if decoder is None or 0 not in attention:
+    if 0 not in attention:
         raise UsageError("a view needs the first layer's attention, by which places in the text are counted")
-    chosen = [layer_of(layer, at in attention, at in feed_forward) for at, layer in enumerate(layers)]
+    made = [(layer, at in attention, at in feed_forward) for at, layer in enumerate(layers)]
+    left_out = {at: part_of(*parts) for at, parts in enumerate(made) if not all(parts[1:])}
+    returns = returned(model, [part if name else layers[at] for at, (name, part) in left_out.items()])
+    chosen = list(layers)
+    for (at, (name, _)), n in zip(left_out.items(), returns, strict=True):
+        chosen[at] = sharing(layers[at]) if name else Skipped(layers[at], n)
+        if name:
+            chosen[at]._modules[name] = Nothing(n)
     inner = sharing(decoder)
     inner._modules[place] = torch.nn.ModuleList(chosen)
-    out = sharing(model)
-    out._modules[next(name for name, one in model._modules.items() if one is decoder)] = inner
+    way = next(name for name, module in model.named_modules() if module is decoder)
+    return replaced(model, [part for part in way.split(".") if part], inner)
+
+
+def replaced(module: Any, way: Sequence[str], part: Any) -> Any:
+    """The module with another part, which is reached by these names."""
+    if not way:
+        return part
+    out = sharing(module)
+    out._modules[way[0]] = replaced(module._modules[way[0]], way[1:], part)
     return out
 
 
@@ -126,20 +166,17 @@ def layers_of(decoder: Any) -> tuple[str, Any]:
     raise UsageError(f"{type(decoder).__name__}: has no list of layers to choose from")
 
 
-def layer_of(layer: Any, attends: bool, feeds: bool) -> Any:
-    if attends and feeds:
-        return layer
+def part_of(layer: Any, attends: bool, feeds: bool) -> tuple[str, Any]:
+    """The block of a layer that is left out, by its name; "" where that is all of it."""
     if not attends and not feeds:
-        return Skipped(layer)
-    out = sharing(layer)
+        return "", layer
     names = FEED_FORWARD if attends else ATTENTION
     name = next((name for name in names if name in layer._modules), None)
     if name is None:
         raise UsageError(
             f"{type(layer).__name__}: its blocks cannot be skipped one by one; skip whole layers"
         )
-    out._modules[name] = Nothing(pairs=not attends)
-    return out
+    return name, layer._modules[name]
 
 
 def sharing(module: Any) -> Any:

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline.core.errors import MissingExtraError, ModelError, UsageError
+from paceline.core.printable import amount
 from paceline.engines.llama import gate, pages
 from paceline.system.forks import Process
 from paceline.system.helpers import Helpers
@@ -30,6 +31,9 @@ ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
 BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
 TILES = Path(__file__).with_name("tileconfig.h")
+
+# Of `Sampling`, by what GGUF files call them behind general.sampling.
+SUGGESTED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 
 # What llama.cpp says of a file that ends too early, depending on where.
 CUT_SHORT = (
@@ -205,6 +209,17 @@ def metadata(model: Any, key: str) -> str | None:
     return buffer.value.decode(errors="replace")
 
 
+def suggested_sampling(model: Any) -> dict[str, float]:
+    """By the names of `Sampling`; what is no number is left out."""
+    found: dict[str, float] = {}
+    for name, key in SUGGESTED.items():
+        said = metadata(model, f"general.sampling.{key}")
+        with contextlib.suppress(ValueError):
+            if said is not None:
+                found[name] = int(said) if name == "top_k" else float(said)
+    return found
+
+
 def make_context(
     model: Any,
     path: Path,
@@ -237,8 +252,8 @@ def make_context(
         if not context:
             said = next((line for line in _log if line), "memory?")
             raise ModelError(
-                f"{path}: no context of {n_ctx:,} tokens could be made ({said}); ask for fewer with -c, "
-                "or for the usual --cache-type and --flash-attn"
+                f"{path}: no context of {n_ctx:,} tokens could be made ({said}); ask for fewer (n_ctx, -c), "
+                "or for the usual cache_type (--cache-type) and flash_attention (-fa)"
             )
     pages.ask()  # of scratch space nothing has been touched yet
     return context
@@ -249,7 +264,9 @@ def check_memory(model: Any, path: Path, n_ctx: int, size: float) -> None:
     import psutil
 
     if n_ctx > MAX_POSITIONS:
-        raise UsageError(f"a context of {n_ctx:,} tokens: at most {MAX_POSITIONS:,}; ask for fewer with -c")
+        raise UsageError(
+            f"a context of {n_ctx:,} tokens: at most {MAX_POSITIONS:,}; ask for fewer (n_ctx, -c)"
+        )
     cpp = llama_cpp()
     if cpp.llama_supports_gpu_offload() or cpp.llama_model_is_hybrid(model):
         return  # the cache lies elsewhere, or only some layers have one
@@ -261,6 +278,6 @@ def check_memory(model: Any, path: Path, n_ctx: int, size: float) -> None:
     free = psutil.virtual_memory().available + psutil.swap_memory().free
     if needed > free:
         raise ModelError(
-            f"{path}: a context of {n_ctx:,} tokens needs {needed / 1e9:,.1f} GB of memory, "
-            f"{free / 1e9:,.1f} GB are free: ask for fewer with -c"
+            f"{path}: a context of {n_ctx:,} tokens needs {amount(needed)} of memory, {amount(free)} are "
+            "free: ask for fewer (n_ctx, -c)"
         )

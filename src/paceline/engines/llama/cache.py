@@ -17,12 +17,12 @@ MAX_BRANCHES = 64
 class Slot:
     """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
     that starts alike finds its prefix computed. prompt: how many of them a prompt of that length left.
-    owner: the session that has it."""
+    owner: the session that has it. used: grows with every session."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
         self.cached: list[int] = []
-        self.prompt = 0
+        self.prompt = self.used = 0
         self.owner: weakref.ref[Any] | None = None
 
     @property
@@ -60,18 +60,18 @@ class Cache:
 
     def take_slot(self, owner: object, tokens: list[int]) -> Slot:
         """A free trunk, with as much of `tokens` as any trunk holds, in use or not. It is one that would lose
-        little of what it holds itself (all chats begin alike). It is free again when `owner` frees it, or is
-        gone: an interrupt may come between any two lines."""
+        little of what it holds itself (all chats begin alike), and of equal ones that which was taken longest
+        ago. It is free again when `owner` frees it, or is gone: an interrupt may come between any two lines.
+        """
         free = [slot for slot in self.slots if slot.is_free]
         if not free:
             raise BusyError(
                 f"all {self._sessions} sessions of this model are in use: close a running stream first"
             )
         held = {slot.sequence: common_prefix(slot.cached, tokens) for slot in self.slots}
-        if self._shares:
-            best = max(free, key=lambda slot: 3 * held[slot.sequence] - len(slot.cached))
-        else:
-            best = max(free, key=lambda slot: held[slot.sequence])
+        # A token that is held saves reading it now; one that is cut may have to be read again.
+        best = max(free, key=lambda slot: (3 * held[slot.sequence] - len(slot.cached), -slot.used))
+        best.used = 1 + max(slot.used for slot in self.slots)
         best.owner = weakref.ref(owner)
         self.free_branches(best)
         donor = max(self.slots, key=lambda slot: held[slot.sequence])
@@ -89,6 +89,7 @@ class Cache:
         for slot in self.slots:
             if slot.is_free:
                 self.trim(slot, 0)
+                slot.used = 0
 
     def take_branch(self, slot: Slot) -> int:
         """A sequence for a branch of that trunk."""

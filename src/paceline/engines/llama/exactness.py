@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.core.errors import ModelError
 from paceline.core.ports import Want
@@ -46,12 +47,16 @@ def require_exact(target: LlamaTarget) -> None:
     text = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
     start = max(1, length // 4)
     n = target.exact_rows
+
+    def rows(each: int) -> NDArray[Any]:
+        target.forget()  # in the same cells each time
+        return np.asarray(teacher_forced(target, text, start, each))
+
     same = binding.metadata(target._model, f"{arch}.expert_count") in (None, "0") and all(
-        np.array_equal(teacher_forced(target, text, start, n), teacher_forced(target, text, start, fewer))
-        for fewer in (1, n // 2 + 1)
+        np.array_equal(rows(n), rows(fewer)) for fewer in (1, n // 2 + 1)
     )
     if not same:
         raise ModelError(
             f"{target.path}: what a row says depends on the rows beside it (as in a mixture of experts), "
-            "so exact greedy output cannot be had for this model; leave --exact-greedy out"
+            "so exact greedy output cannot be had for this model; leave out exact_greedy (--exact-greedy)"
         )

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import ModelError
+from paceline.core.errors import ModelError, UsageError
 from paceline.core.printable import printable
 from paceline.machine.home import kept_at, write_whole
 from paceline.machine.models.header import Metadata, named_parts, read_parts, read_tokenizer
@@ -34,7 +34,8 @@ _admitted: set[str] = set()  # by this process; see _key
 
 def admit(path: Path, **way: Any) -> None:
     """way: how it is going to be loaded (vocab_only, gpu_layers). Raises UsageError where `path` is no
-    file, ModelError where it is no model, or one that llama.cpp does not survive."""
+    file or not the first part of a model, ModelError where it is no model, or one that llama.cpp does not
+    survive."""
     from llama_cpp import __version__
 
     key = _key(path, way)
@@ -44,6 +45,8 @@ def admit(path: Path, **way: Any) -> None:
     if kept.exists():
         return
     parts = read_parts(path, tokens=True)
+    if parts[0].path != path:
+        raise UsageError(f"{path}: is one of {len(parts)} parts of a model: give the first, {parts[0].path}")
     tokenizer, vocab_only = read_tokenizer(Metadata(parts[0])), way["vocab_only"]
     check_sound(parts, tokenizer, vocab_only=vocab_only)
     settled = is_ordinary(parts, tokenizer, vocab_only=vocab_only)
@@ -66,7 +69,10 @@ def _key(path: Path, way: dict[str, Any]) -> str:
     """The model's files as they are now. Raises UsageError where `path` is none."""
     check_file(path)
     stats = [(part.absolute(), part.stat()) for part in named_parts(path) if part.is_file()]
-    return repr(([(str(part), s.st_size, s.st_mtime_ns, s.st_ino) for part, s in stats], sorted(way.items())))
+    files = [(str(part), s.st_size, s.st_mtime_ns, s.st_ino) for part, s in stats]
+    # The first part of a model is let in, and no other.
+    later = [path.name] if path != named_parts(path)[0] else []
+    return repr((files, sorted(way.items()), *later))
 
 
 def _try(path: Path, size: int, way: dict[str, Any]) -> bool:

@@ -49,7 +49,9 @@ class LlamaSession:
         if n == 0:
             raise UsageError("the prompt is empty: give at least one token")
         if n > self._cache.n_ctx:
-            raise UsageError(f"{n:,} tokens do not fit the context of {self._cache.n_ctx:,}: use -c")
+            raise UsageError(
+                f"{n:,} tokens do not fit the context of {self._cache.n_ctx:,}: take a larger one (n_ctx, -c)"
+            )
         if self._slot is None:
             self._begin(list(tokens))
         elif self._rooted and tokens:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.answers import Answers
+from paceline.core.answers import Answers, place
 from paceline.core.errors import ContractError, ModelError, UsageError
 from paceline.core.ports import NOTHING, Caps, Features, Session, Want
 from paceline.core.sampling import top_k
@@ -181,6 +181,12 @@ class LlamaTarget:
     @property
     def settings(self) -> Mapping[str, Any]:
         return {name: getattr(self, name) for name in SETTINGS}
+
+    @property
+    def suggested_sampling(self) -> dict[str, float]:
+        """What the file says of how to sample from it, by the names of `Sampling`."""
+        self._require_open()
+        return binding.suggested_sampling(self._model)
 
     def identity(self) -> dict[str, Any]:
         return identity(self.path, self.settings)
@@ -366,7 +372,7 @@ class LlamaTarget:
         code = self._batch.decode(self._context)
         binding.helpers().worked()
         if code == _OUT_OF_CELLS:
-            raise ModelError(f"{self.path}: the KV cache is full; ask for a larger context (-c)")
+            raise ModelError(f"{self.path}: the KV cache is full; ask for a larger context (n_ctx, -c)")
         if code != 0:
             raise ModelError(f"{self.path}: llama_decode failed with code {code}")
 
@@ -393,9 +399,6 @@ class LlamaForward(Answers):
         super().__init__(len(rows), features)
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        if self._pass != self._target._passes:
-            raise ContractError("this answer was overwritten by the target's next forward")
-        if not self._first <= row < self._first + len(self._rows):
-            raise ContractError(f"row {row} is not among those this forward computed")
-        out: NDArray[np.float32] = self._rows[row - self._first]
+        rows = range(self._first, self._first + len(self._rows))
+        out: NDArray[np.float32] = self._rows[place(row, rows, self._pass == self._target._passes)]
         return out

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.errors import ModelError, PacelineError
 from paceline.core.theory import distinct_experts
+from paceline.engines.engine import Engine
 from paceline.engines.openers import Way
 from paceline.lab.advice.prior import bits_of
 from paceline.machine.models.facts import Facts
@@ -106,31 +106,29 @@ def measure(
     of each. note: told of drafts that cannot be loaded, which end nothing, and of costs that cannot be relied
     on, which are left out."""
     from paceline.assemble import load
-    from paceline.costing import NOISY, beside, costs_of
+    from paceline.costing import beside, costs_of, doubt
 
     found = {}
 
-    def add(path: Path, costs: Costs, cost: Cost) -> None:
-        if cost.noise < NOISY:
-            found[path] = costs
+    def add(path: Path, costs: Costs, cost: Cost, model: Engine) -> None:
+        if said := doubt(cost, model):
+            note(f"{path}: {said}; measure again later")
         else:
-            apart = f"lie {cost.noise:.1f}x apart" if isfinite(cost.noise) else "are too few to compare"
-            note(f"{path}: times of one and the same pass {apart}; measure again later")
+            found[path] = costs
         done(path)
 
     with load(target, drafters="none", **given) as large:
         costs = costs_of(large.target, quiet=True)
-        add(target, costs, costs.target)
+        add(target, costs, costs.target, large.target)
         for path in drafts:
             try:
                 settings = beside(given | {"n_ctx": large.target.caps.n_ctx}, path)
                 with load(path, drafters="none", **settings) as small:
                     costs = costs_of(large.target, small.target, quiet=True)
+                    add(path, costs, costs.draft or costs.target, small.target)
             except ModelError as error:
                 note(f"not measured: {error}")
                 done(path)
-            else:
-                add(path, costs, costs.draft or costs.target)
     return found
 
 

@@ -51,6 +51,7 @@ def check_greedy(
     decoding says, where that is known."""
     request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0}
     request["remember"] = False
+    prompt = tuple(prompt)  # a list without tokens would be a batch without prompts
     plain = plain or llm.generate(prompt, plain=True, **request)
     drafted = llm.generate(prompt, **request)
     difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)

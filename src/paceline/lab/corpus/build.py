@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import paceline
-from paceline.core.errors import PacelineError, UsageError
+from paceline.core.errors import ModelError, PacelineError, UsageError
 from paceline.engines.engine import Tokenizer
 from paceline.lab.corpus.collect import File, Reader, Skipped, find
 from paceline.lab.corpus.records import Content
@@ -71,16 +71,20 @@ def build(
     tokenizer: Tokenizer,
     kinds: Sequence[str] = tuple(KINDS),
     *,
+    force: bool = False,
     phase: Phase = silent,
     check: Callable[[], None] = lambda: None,
 ) -> tuple[Corpus, Skipped]:
     """Build the corpus `name`, in place of one that has the name. Also what was skipped.
 
-    phase: shows the progress of work so large, with what is to be called after each part of it. check:
-    called every now and then. Both may raise, to stop. Raises UsageError for sources that are not there or
-    hold nothing, MissingExtraError, PacelineError where it cannot be written.
+    force: in place of one of another tokenizer too. phase: shows the progress of work so large, with what is
+    to be called after each part of it. check: called every now and then. Both may raise, to stop. Raises
+    UsageError for sources that are not there or hold nothing, and for a corpus of another tokenizer,
+    MissingExtraError, PacelineError where it cannot be written.
     """
     folder = corpora.corpora_folder() / corpora.check_name(name)
+    if not force:
+        _require_same(folder, tokenizer)
     kinds = check_kinds(kinds)
     if "datastore" in kinds:
         _require_sorting()
@@ -115,6 +119,17 @@ def build(
         manifest.write(new / MANIFEST)
         corpora.replace(new, folder)
     return Corpus(folder, manifest), skipped
+
+
+def _require_same(folder: Path, tokenizer: Tokenizer) -> None:
+    """What cannot be read may be built again: nobody can use it."""
+    with suppress(ModelError):
+        manifest = Manifest.read(folder)
+        if not manifest.is_of(tokenizer.vocab):
+            raise UsageError(
+                f"the corpus {folder.name!r} was built with another tokenizer, of {manifest.model}: choose "
+                "another name, or replace it with --force"
+            )
 
 
 @contextmanager

@@ -29,15 +29,26 @@ def measured(threads: int | None = None, *, warn: Warn = lambda _: None, again: 
     """Bytes a second that so many threads read together (None: as many as decoding uses). From the disk where
     it was measured before; warn: told where it cannot be kept. Raises PacelineError where too little memory
     is free to tell, or the system gives too little of it or of threads."""
-    from paceline.machine.hardware.threads import choose_threads, logical_cores
+    from paceline.machine.hardware.threads import choose_threads
 
     threads = threads or choose_threads(None)
-    key = {"processor": cpu_name(), "cores": logical_cores(), "threads": threads}
+    key = _key(threads)
     if not again and (kept := recall(key)) is not None:
         return kept
     rate = measure(threads, size_for(last_level(Files()), free_memory()))
     home.keep("bandwidth", key, {"bytes_per_second": rate}, warn, "memory is measured again next time")
     return rate
+
+
+def known(threads: int) -> float | None:
+    """What `measured` has kept of so many threads; None where nothing was."""
+    return recall(_key(threads))
+
+
+def _key(threads: int) -> Key:
+    from paceline.machine.hardware.threads import logical_cores
+
+    return {"processor": cpu_name(), "cores": logical_cores(), "threads": threads}
 
 
 def size_for(cache: int, free: int) -> int:

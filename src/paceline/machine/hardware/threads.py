@@ -80,6 +80,7 @@ def choose_threads(asked: int | None) -> int:
         raise UsageError(f"{asked} threads: must be at least 1")
     if asked > logical_cores():
         raise UsageError(
-            f"{asked} threads, but this machine has {logical_cores()} cores: use -t {choose_threads(None)}"
+            f"{asked} threads, but this machine has {logical_cores()} cores: "
+            f"use {choose_threads(None)} (threads, -t)"
         )
     return asked

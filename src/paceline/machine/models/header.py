@@ -203,7 +203,8 @@ def _parts(header: Header, keep: Callable[[str, int], bool]) -> list[Header]:
             f"name them NAME-00001-of-{count:05d}.gguf and so on"
         )
     if missing := next((path for path in paths if not exists(path)), None):
-        raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too")
+        first = "" if header.path == paths[0] else f", and give the first, {paths[0]}"
+        raise ModelError(f"{missing}: is missing, one of {count} parts of a model: fetch it too{first}")
     parts = [header if path == header.path else read_header(path, keep) for path in paths]
     for i, part in enumerate(parts):
         said = Metadata(part)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 F16 = 2
+MAX_LAYERS = 1 << 16  # no model has so many
 # Where the file does not say which layers attend: every so many (llama.cpp, src/models).
 _INTERVALS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4, "minimax-01": 8}
 
@@ -38,16 +39,16 @@ class Layers:
 def kv_bytes(layers: Layers) -> int:
     """Bytes at F16; 0 where the numbers are not known. A layer with a sliding window counts in full, though
     what it keeps stops growing at the window."""
-    if not layers.heads or not max(layers.heads) or layers.count > 1 << 16:
+    most = max(layers.heads, default=0)
+    if not most or layers.count > MAX_LAYERS:
         return 0
-    total = 0
+    total, plain = 0, layers.n_embd // most
     for i in range(layers.count - min(layers.count, layers.shared)):
         if _is_recurrent(layers, i):
             continue
         heads = _of(layers.heads, i)
         kept = _of(layers.kv_heads, i) if layers.kv_heads else heads
         local = bool(layers.local_key and len(layers.local) > 1 and _of(layers.local, i))
-        plain = layers.n_embd // max(layers.heads)
         key = layers.local_key if local else layers.key or plain
         value = (layers.local_value or layers.local_key) if local else layers.value or plain
         total += kept * (key if layers.compressed else key + value)

@@ -47,6 +47,14 @@ def exists(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110
 
 
+def can_be_path(text: str) -> bool:
+    """False for a zero byte, and for half a character, which JSON can spell: Python raises for them."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def read_text(path: Path, limit: int) -> str:
     """A small text file, whole. Raises ModelError where it has more than `limit` bytes, or is no UTF-8."""
     try:

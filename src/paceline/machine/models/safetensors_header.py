@@ -61,9 +61,14 @@ def _listed(index: Path) -> list[Path]:
     if not isinstance(table, dict):
         raise ModelError(f"{index}: has no weight_map")
     names = list(dict.fromkeys(str(name) for name in table.values()))
-    if len(names) > MAX_FILES or any(_PATH.search(name) or not name.strip(".") for name in names):
+    if len(names) > MAX_FILES or not all(map(_is_name, names)):
         raise ModelError(f"{index}: names files that are not beside it")
     return [index.with_name(name) for name in sorted(names)]
+
+
+def _is_name(name: str) -> bool:
+    """Whether it can be a file's in a folder. JSON can spell half a character, which no path takes."""
+    return bool(name.strip(".")) and name.isprintable() and not _PATH.search(name)
 
 
 def _counted(files: list[Path], size: int) -> Weights:

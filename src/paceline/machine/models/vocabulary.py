@@ -66,6 +66,8 @@ def _byte_level() -> dict[str, int]:
 
 
 BYTE_LEVEL = _byte_level()
+# Bytes of a token; of a longer one what llama.cpp makes of it, whose length is squared, is not followed.
+LONGEST_SPELLED = 256
 
 
 def vocabulary(tokenizer: TokenizerFacts) -> Vocab:
@@ -141,6 +143,8 @@ def _bpe(stored: bytes) -> bytes:
         return bytes(map(BYTE_LEVEL.__getitem__, spelled))
     except KeyError:
         # Spelled as llama.cpp does: no text says it, so that it is never taken for one.
+        if len(stored) > LONGEST_SPELLED:
+            return b"[UNK_BYTE_%s]" % stored
         known: Mapping[str, int] = BYTE_LEVEL
         return b"".join(
             bytes([known[c]]) if c in known else b"[UNK_BYTE_0x%s%s]" % (c.encode().hex().encode(), stored)

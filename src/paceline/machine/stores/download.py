@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.core.errors import ModelError, PacelineError, UsageError
-from paceline.core.printable import printable
+from paceline.core.printable import amount, printable
 from paceline.machine.stores.hub_api import Remote, endpoint, explained, headers, host, listing, reason
 from paceline.machine.stores.hub_http import headers_of
 from paceline.machine.stores.hub_layout import (
@@ -30,7 +30,7 @@ from paceline.machine.stores.hub_layout import (
     stated_sha256,
 )
 from paceline.machine.stores.reference import Held, Reference, asked_for, pick, variants
-from paceline.machine.stores.transfer import Partial, amount, fill
+from paceline.machine.stores.transfer import Partial, fill
 from paceline.system.whole import whole
 
 LARGEST = 50 * 10**9  # bytes that the hub gives over plain HTTP

@@ -202,7 +202,9 @@ def _no_model(facts: Facts) -> str:
     if facts.n_layers == 0:
         kind = read_header(facts.path, no_list).metadata.get("general.type")
         return f"is {WITHOUT_LAYERS.get(str(kind), 'a part of a model')}, no model"
-    return "" if facts.parameters or facts.format == "hf" else "is a vocabulary only: it has no weights"
+    if facts.format == "hf":
+        return "" if facts.size else "has no weights here"
+    return "" if facts.parameters else "is a vocabulary only: it has no weights"
 
 
 def no_list(_key: str, _count: int) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paceline.core.errors import ModelError
 from paceline.machine.home import expanded
-from paceline.machine.models.plain_file import read_text
+from paceline.machine.models.plain_file import can_be_path, read_text
 from paceline.machine.stores.search import Search
 
 OLLAMA, HUB, LM_STUDIO, LLAMA_CPP = "Ollama", "Hugging Face", "LM Studio", "llama.cpp"
@@ -64,11 +64,12 @@ def lm_studio(home: Path) -> list[Path]:
     homes = [home / ".lmstudio", home / ".cache" / "lm-studio"]
     with contextlib.suppress(ModelError):
         pointer = read_text(home / ".lmstudio-home-pointer", MAX_PATH).strip()
-        homes.insert(0, home / pointer)
+        homes[:0] = [home / pointer] if can_be_path(pointer) else []
     found = []
     for one in homes:
         settings = Search().json(one / "settings.json") or {}
         named = settings.get("downloadsFolder")
-        found += [Path(named)] if isinstance(named, str) and Path(named).is_absolute() else []
+        if isinstance(named, str) and can_be_path(named) and Path(named).is_absolute():
+            found.append(Path(named))
         found.append(one / "models")
     return list(dict.fromkeys(found))

@@ -110,7 +110,7 @@ def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Referenc
         return _ollama(text, rest) if head.lower() == "ollama" else _zoo(text, rest)
     if (address := _ADDRESS.fullmatch(text)) is not None:
         return _hub(text, address[1])
-    if re.match(r"[a-z]+:/", text, re.IGNORECASE) and not Path(text).anchor:
+    if re.match(r"[a-z]{2,}:/", text, re.IGNORECASE) and not Path(text).anchor:
         raise UsageError(f"{_short(text)}: of addresses only those of huggingface.co are known")
     if _looks_like_path(text):
         return Reference(PATH, text)
@@ -120,7 +120,10 @@ def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Referenc
 
 
 def _looks_like_path(text: str) -> bool:
-    if text[0] in "/.~" or (os.name == "nt" and re.match(r"[A-Za-z]:|\\", text)):
+    # A drive of Windows is no scheme of an address, on any system.
+    if text[0] in "/.~" or re.match(r"[A-Za-z]:[\\/]", text):
+        return True
+    if os.name == "nt" and re.match(r"[A-Za-z]:|\\", text):
         return True
     # user/repo:file.gguf is of the hub; more slashes than it has names are a path.
     of_hub = text.count("/") == 1 and ":" in text

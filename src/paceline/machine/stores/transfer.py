@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import PacelineError
+from paceline.core.printable import amount
 from paceline.machine.deadline import OverdueError
 from paceline.machine.stores.hub_api import reason
 from paceline.machine.stores.hub_http import asked, host_of
@@ -118,10 +119,3 @@ def _stream(
             if partial.done >= enough:
                 stream.deadline.extend()
                 enough = partial.done + BLOCK
-
-
-def amount(n: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if n >= size:
-            return f"{n / size:.2f} {unit}"
-    return f"{n} bytes"

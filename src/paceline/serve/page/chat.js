@@ -1,7 +1,7 @@
 // The conversation: sends a message, shows the answer as it comes, stops, tries again.
 
 import { announce, byId } from "./dom.js";
-import { plainRate } from "./live.js";
+import { watchPlain } from "./live.js";
 import { Follower } from "./scroll.js";
 import { Failure, events, request } from "./server.js";
 import { requestSettings, systemPrompt } from "./settings.js";
@@ -60,17 +60,19 @@ async function answer(turn) {
   turn.begin();
   keep();
   follower.toEnd();
+  const plain = watchPlain();
   try {
     const body = { ...(await requestSettings(signal)), messages: messages(turn) };
     const stream = { stream: true, stream_options: { include_usage: true } };
     const options = { method: "POST", headers: { "Content-Type": "application/json" }, signal };
     const response = await request("v1/chat/completions", { ...options, body: JSON.stringify({ ...body, ...stream }) });
     for await (const chunk of events(response)) follower.during(() => turn.take(chunk));
-    follower.during(() => turn.finish(plainRate()));
+    follower.during(() => turn.finish(plain()));
   } catch (error) {
     if (!signal.aborted && !(error instanceof Failure)) throw error;
     follower.during(() => (signal.aborted ? turn.stop() : turn.fail(error)));
   } finally {
+    plain();
     running = null;
     show();
     keep();

@@ -9,11 +9,22 @@ const SECOND = 1000;
 const LONGEST_WAIT = 15 * SECOND;
 const HISTORY = 120; // samples, two a second
 const POSITIONS = 16; // of a draft that are shown
+const BUSY = 0.95; // times plain decoding, below which something else takes the time
 let plain = null;
+let plainEach = null; // of one answer among those under way
+const watches = new Set();
 let history = [];
 
-/** Tokens a second of plain decoding, or null where the server does not know. */
-export const plainRate = () => plain;
+/** Begins to watch; what it returns ends that, and tells the tokens a second that plain decoding would have brought
+ *  one answer meanwhile, beside all others, or null where nobody knows. */
+export function watchPlain() {
+  const seen = [];
+  watches.add(seen);
+  return () => {
+    watches.delete(seen);
+    return seen.length ? seen.length / seen.reduce((seconds, value) => seconds + 1 / value, 0) : plainEach;
+  };
+}
 
 /** Follows the server for as long as the page is in sight: a browser has six connections to a server, for all
  *  of its tabs together. connected: called when the server has answered after it had not. */
@@ -57,6 +68,8 @@ function say(text) {
 function show(state) {
   byId("live-body").hidden = false;
   plain = state.plain_tokens_per_second;
+  plainEach = state.plain_tokens_per_second_each ?? null;
+  if (plainEach && state.running > 0) for (const seen of watches) seen.push(plainEach);
   byId("model-name").textContent = `${state.model}, ${state.engine}`;
   showSpeed(state.tokens_per_second, state.running > 0);
   byId("decision").textContent = state.decision;
@@ -71,7 +84,7 @@ function showSpeed(speed, busy) {
   byId("speed").textContent = rate(speed);
   byId("against-plain").textContent = !plain
     ? "Plain decoding has not been measured yet."
-    : `Plain decoding: ${rate(plain)} tokens/s` + (speed && busy ? `. Now ${times(speed / plain)} that.` : ".");
+    : `Plain decoding: ${rate(plain)} tokens/s.${speed && busy ? ` ${against(speed / plain)}` : ""}`;
   history = [...history, speed].slice(-HISTORY);
   const top = 1.1 * Math.max(...history, plain ?? 0, 1);
   const height = (value) => (40 * (1 - value / top)).toFixed(1);
@@ -79,6 +92,10 @@ function showSpeed(speed, busy) {
   byId("history-line").setAttribute("points", history.map((value, i) => `${start + i},${height(value)}`).join(" "));
   byId("history-plain").setAttribute("d", plain ? `M0 ${height(plain)}H${HISTORY}` : "");
   byId("history-key").hidden = !plain;
+}
+
+function against(ratio) {
+  return ratio < BUSY ? "Now less: busy with prompts or other work." : `Now ${times(ratio)} that.`;
 }
 
 function showAcceptance(shares) {

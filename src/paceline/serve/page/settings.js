@@ -4,9 +4,16 @@ import { byId } from "./dom.js";
 import { Failure, json } from "./server.js";
 import { lasting } from "./store.js";
 
-const FIELDS = ["system", "temperature", "longest", "drafting", "marks"];
+const SAMPLING = {
+  temperature: "The temperature is a number from 0 to 2.",
+  top_k: "Top-k is a whole number, 0 for off.",
+  top_p: "Top-p is a number from 0 to 1.",
+  min_p: "Min-p is a number from 0 to 1.",
+};
+const FIELDS = [...Object.keys(SAMPLING), "system", "longest", "drafting", "marks"];
 const ON = { drafting: true, marks: true }; // before anything was kept
 let models = [];
+let suggested = {}; // how to sample from the model
 
 export function openSettings() {
   for (const id of FIELDS) restore(byId(id));
@@ -45,18 +52,22 @@ export async function loadModels(signal) {
   const { data } = await json("v1/models", { signal });
   if (!data?.length) throw new Failure("This server has no model.", "Start it with one: paceline serve -m MODEL.");
   models = data.map((model) => model.id);
+  suggested = data[0].meta?.sampling ?? {};
+  for (const id of Object.keys(SAMPLING)) byId(id).placeholder = suggested[id] ?? "The server's";
   byId("model").replaceChildren(...models.map((id) => new Option(id, id)));
 }
 
 /** The fields of a request that the settings decide. Throws a Failure where one makes no sense. */
 export async function requestSettings(signal) {
   await loadModels(signal);
-  for (const [id, what] of [["temperature", "The temperature is a number from 0 to 2."],
-    ["longest", "The longest answer is a whole number of tokens, at least 1."]]) {
+  for (const [id, what] of [...Object.entries(SAMPLING), ["longest", "The longest answer is a whole number of tokens, at least 1."]]) {
     if (!byId(id).checkValidity()) throw new Failure(what, "Change it under Settings, then try again.");
   }
   const fields = { model: byId("model").value, speculative: { enabled: byId("drafting").checked, report: true } };
-  if (byId("temperature").value !== "") fields.temperature = byId("temperature").valueAsNumber;
+  for (const id of Object.keys(SAMPLING)) {
+    const value = byId(id).value === "" ? suggested[id] : byId(id).valueAsNumber;
+    if (value !== undefined) fields[id] = value;
+  }
   if (byId("longest").value !== "") fields.max_tokens = byId("longest").valueAsNumber;
   return fields;
 }

@@ -1,0 +1,30 @@
+"""Schemas that do harm: llguidance does not survive them, or does not come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def chain(length: int, prefix: str = "#") -> dict[str, Any]:
+    """So many objects, each of which refers to the next."""
+    nodes: dict[str, Any] = {
+        f"d{n}": {
+            "type": "object",
+            "properties": {"x": {"$ref": f"{prefix}/$defs/d{n + 1}"}},
+            "required": ["x"],
+        }
+        for n in range(length)
+    }
+    return {
+        "$id": "http://localhost/x",
+        "$defs": {**nodes, f"d{length}": {"type": "null"}},
+        "$ref": f"{prefix}/$defs/d0",
+    }
+
+
+# It takes all memory, and years.
+ENDLESS = {"allOf": [{"type": "string", "pattern": f"a.{{{n}}}b"} for n in range(40)]}
+# Seconds, and 300 MB.
+SLOW = {"type": "integer", "multipleOf": 1000003}
+# Seconds, quadratic.
+WIDE = {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(5000)}}
