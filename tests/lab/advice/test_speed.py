@@ -31,10 +31,11 @@ def best(kinds: list[Kind], costs: Costs) -> Best:
 
 
 def curve(steps: list[float]) -> tuple[float, ...]:
-    """The sums of the steps, but every third row costs no more than the one before it."""
+    """The sums of the steps, but every third row costs no more than the one before it, and no number of them
+    more than one by one."""
     out = [0.0, 1.0]
     for i, step in enumerate(steps):
-        out.append(out[-1] + (0.0 if i % 3 == 2 else step))
+        out.append(min(out[-1] + (0.0 if i % 3 == 2 else step), float(len(out))))
     return tuple(out)
 
 

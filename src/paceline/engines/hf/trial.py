@@ -3,8 +3,8 @@
 An architecture may keep its state where no cache of ours is, ignore the cache or the mask that it is given,
 or count places of the cache where it should count positions, and nothing but its numbers tells. So a few
 tokens are decoded in every way that the engine would use, against passes over the whole text, and what
-differs is not done with this model. It takes some twenty passes of few tokens, once for each model, and what
-was found is kept on the disk.
+differs is not done with this model. It takes a dozen passes of few tokens (more where something is wrong),
+once for each model, and what was found is kept on the disk.
 """
 
 from __future__ import annotations
@@ -88,17 +88,18 @@ class Trial:
             return self._refused(first_line(error))
         if not torch.isfinite(whole).all():  # nothing can be told of it, and each row will say so
             return Abilities(kind.rewinds, True, kind.masks, True)
-        if not self._holds(self._plain):
-            return self._refused(self._fault or "token by token it says something else than in one pass")
         kind.masks = kind.masks and self._holds(self._branches)
         several = self._holds(self._several)
-        kind.rewinds = kind.rewinds and several and self._holds(self._rejected)
-        kind.masks = kind.masks and kind.rewinds
+        kind.rewinds, kind.masks = kind.rewinds and several, kind.masks and several
         kind.most = kind.most if several else 1
-        company = self._holds(self._company)
-        if kind.masks and not company:
-            kind.masks = False  # then each in a pass of its own
-            company = self._holds(self._company)
+        both, one = self._texts, self._texts[:1]
+        company = self._holds(lambda: self._turns(both, drafts=kind.rewinds))
+        if not company:  # what of it is at fault?
+            if not self._holds(lambda: self._turns(one)):
+                return self._refused(self._fault or "token by token it says something else than in one pass")
+            kind.rewinds = kind.rewinds and self._holds(lambda: self._turns(one, drafts=True))
+            kind.masks = kind.masks and kind.rewinds and self._holds(lambda: self._turns(both))
+            company = self._holds(lambda: self._turns(both))
         return Abilities(kind.rewinds, several, kind.masks, company)
 
     def _refused(self, reason: str) -> Abilities:
@@ -112,7 +113,7 @@ class Trial:
     def _holds(self, way: Callable[[], Pairs]) -> bool:
         """Whether rows are those of whole passes. Fewer than half may differ: rounding sends a token to other
         experts."""
-        self._slots = Slots(2, self._target.make_cache, self._kind.rewinds)
+        self._fault, self._slots = "", Slots(2, self._target.make_cache, self._kind.rewinds)
         try:
             apart = sorted(float((a - b).norm() / (b - b.mean()).norm()) for a, b in way())
         except ModelError:  # too little memory
@@ -147,28 +148,25 @@ class Trial:
             for out, (_, tree) in zip(outs, batch, strict=True)
         ]
 
-    def _plain(self) -> Pairs:
-        """One token after the other."""
-        return self._rejected(EMPTY)
-
-    def _rejected(self, tree: DraftTree | None = None) -> Pairs:
-        """The same, and drafts that are never right."""
-        text, pairs = self._texts[0], Pairs()
-        session, drafted = self._open(text[:PROMPT]), chain(self._drafted, "trial") if tree is None else tree
+    def _turns(self, texts: Sequence[Sequence[int]], *, drafts: bool = False) -> Pairs:
+        """One token after the other, of each text in turns. drafts: with some that are never right."""
+        tree = chain(self._drafted, "trial") if drafts else EMPTY
+        sessions, pairs = [self._open(text[:PROMPT]) for text in texts], Pairs()
         for at in range(PROMPT, LENGTH):
-            pairs.append((self._rows((session, drafted))[0][0], self._whole(text)[at - 1]))
-            session.keep([], text[at])
-        return pairs[1:]  # the first one is of a whole pass itself
+            outs = self._rows(*((session, tree) for session in sessions))
+            pairs += [(rows[0], self._whole(text)[at - 1]) for rows, text in zip(outs, texts, strict=True)]
+            for session, text in zip(sessions, texts, strict=True):
+                session.keep([], text[at])
+        return pairs[len(texts) :]  # the first ones are of whole passes themselves
 
     def _several(self) -> Pairs:
-        """A pass of several tokens behind each text."""
-        pairs = Pairs()
-        for text in self._texts:
-            session = self._open(text[:PROMPT])
-            self._rows((session, EMPTY))
-            session.extend(text[PROMPT:])
-            pairs.append((self._rows((session, EMPTY))[0][0], self._whole(text)[-1]))
-            session.close()
+        """Passes of several tokens behind a text."""
+        text, pairs = self._texts[0], Pairs()
+        session = self._open(text[:PROMPT])
+        self._rows((session, EMPTY))
+        for begin in range(PROMPT, LENGTH, 2):
+            session.extend(text[begin : begin + 2])
+            pairs.append((self._rows((session, EMPTY))[0][0], self._whole(text)[begin + 1]))
         return pairs
 
     def _branches(self) -> Pairs:
@@ -176,15 +174,3 @@ class Trial:
         tree = DraftTree(tuple(self._drafted), PARENTS, (0.5,) * n, ("trial",) * n)
         rows = self._rows((self._open(text), tree))[0][1:]
         return [(row, self._whole([*text, *tree.path_tokens(node)])[-1]) for node, row in enumerate(rows)]
-
-    def _company(self) -> Pairs:
-        """Both texts in turns."""
-        sessions, pairs = [self._open(text[:PROMPT]) for text in self._texts], Pairs()
-        for at in range(PROMPT, LENGTH):
-            for text, (row,) in zip(
-                self._texts, self._rows(*((one, EMPTY) for one in sessions)), strict=True
-            ):
-                pairs.append((row, self._whole(text)[at - 1]))
-            for session, text in zip(sessions, self._texts, strict=True):
-                session.keep([], text[at])
-        return pairs[2:]
