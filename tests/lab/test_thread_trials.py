@@ -236,7 +236,7 @@ def test_a_second_copy_lies_on_the_nodes_named_and_is_closed(
         with monkeypatch.context() as patch:
             patch.setattr(type(llm.target), "memory", property(lambda _: 10**18))
             assert len(try_threads(llm, settings, [0], lambda *_: None)["tried"]) == 1
-        assert "a second copy takes 1000000000.0 GB" in capsys.readouterr().err
+        assert "a second copy takes 1,000,000,000.00 GB" in capsys.readouterr().err
         monkeypatch.setattr("paceline.machine.hardware.bandwidth.free_memory", lambda: 1000)
         assert len(try_threads(llm, settings, [0], lambda *_: None)["tried"]) == 1
         assert "a second copy takes" in capsys.readouterr().err
