@@ -106,8 +106,7 @@ def doubt(cost: Cost, model: Engine) -> str:
 
 
 def never_pays(cost: Cost) -> bool:
-    """Whether the rule would never draft, however often guesses are right. Of a model that takes a single row
-    alone it says nothing."""
+    """Whether the rule would never draft, however often guesses are right. False for a curve of one row."""
     return cost.most > 1 and all(reason(cost.curve(SHOWN, depth), None).never for depth in cost.depths)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from paceline.asked import Asked, SamplingSettings
 from paceline.core import typed
-from paceline.core.errors import BatchError, BusyError, UsageError
+from paceline.core.errors import BatchError, BusyError, ContextError, UsageError
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import NO_BUDGET, Drafter
 from paceline.core.sampling import Sampling
@@ -87,11 +87,11 @@ class LLM:
         return self.target.caps.n_ctx * max(len(text.piece(token)) for token in range(vocab.size))
 
     def _require_room(self, said: Any) -> None:
-        """Raises UsageError for texts that cannot fit whatever their tokens are, before any is looked for:
-        that takes minutes where a file was named by mistake."""
+        """Raises ContextError for texts that cannot fit whatever their tokens are, before any is looked for:
+        that takes minutes where a file was named by mistake, or somebody means it."""
         n = sum(map(len, texts_in(said)))
         if n > SHORT and n > self.most_text:
-            raise UsageError(
+            raise ContextError(
                 f"the prompt has {n:,} characters; the context of {self.target.caps.n_ctx:,} tokens has room "
                 f"for {self.most_text:,} at the very most: shorten it or ask for a larger context (n_ctx, -c)"
             )

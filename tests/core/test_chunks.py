@@ -27,9 +27,9 @@ def test_a_short_prompt_behind_a_long_one_is_read_at_once() -> None:
 
 def test_alone_a_prompt_is_read_in_whole_chunks() -> None:
     size = ChunkSize(512)
-    assert size.beside(0) == 512
+    assert size.limit(0) == 512
     size.update(0, 512, 100.0)
-    assert size.beside(0) == 512
+    assert size.limit(0) == 512
 
 
 @pytest.mark.parametrize(
@@ -48,19 +48,19 @@ def test_beside_others_a_piece_takes_no_longer_than_it_may(
     size = ChunkSize(most)
     for _ in range(100):
         size.update(1, 0, own)
-        n = size.beside(1)
+        n = size.limit(1)
         size.update(1, n, own + token * n)
-    assert abs(size.beside(1) - expected) <= 1
+    assert abs(size.limit(1) - expected) <= 1
 
 
 def test_before_anything_is_known_a_piece_is_the_least() -> None:
-    assert ChunkSize(512).beside(1) == 16
+    assert ChunkSize(512).limit(1) == 16
 
 
 def test_a_machine_that_becomes_slower_is_learned() -> None:
     size = ChunkSize(512)
     size.update(0, 512, 0.1)
-    assert size.beside(2) == 512
+    assert size.limit(2) == 512
     for _ in range(40):
         size.update(0, 512, 5.12)
-    assert size.beside(2) == 16
+    assert size.limit(2) == 16

@@ -40,10 +40,8 @@ class Reason:
             if self.measured is not None and self.measured < self.break_even:
                 said += f", measured there {self.measured:.2f}"
             elif self.measured is not None:
-                said += (
-                    f"; the first guesses were right {self.measured:.2f} of the time, and drafts too short "
-                )
-                said += "or not believed"
+                right = f"{self.measured:.2f} of the time"
+                said += f"; the first guesses were right {right}, and drafts too short or not believed"
         return f"{said} (paceline doctor -m MODEL --again measures that anew)" if self.never else said
 
 

@@ -18,7 +18,7 @@ class ChunkSize:
         self.most = most
         self._token, self._pass = _Mean(), _Mean()  # seconds
 
-    def beside(self, decoding: int) -> int:
+    def limit(self, decoding: int) -> int:
         """Tokens for a pass in which so many requests decode."""
         if not decoding:
             return self.most

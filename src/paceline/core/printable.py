@@ -14,7 +14,7 @@ def shortened(text: str, most: int = 300) -> str:
 
 
 def amount(n: float) -> str:
-    """Of bytes: 4.68 GB, 4.70 MB, 1.00 kB, 999 bytes."""
+    """A number of bytes in the unit that suits it: 4.68 GB, 4.70 MB, 1.00 kB, 999 bytes."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if n >= size:
             return f"{n / size:,.2f} {unit}"

@@ -135,7 +135,8 @@ class Rate:
             self.rate = max(self.rate, CAUTION * self._tokens / self._seconds)
         self._least = 0.0
         credit = CREDIT * self._alone / n + STAKE * max(0.0, self._saved)
-        self._braked = {id(track) for track in map(self.track, requests) if track.brakes(credit)}
+        tracks = [self.track(request) for request in requests]
+        self._braked = {id(track) for track in tracks if track.brakes(credit)}
         return [
             NO_BUDGET
             if track.brakes(2.0 * credit)
@@ -148,7 +149,7 @@ class Rate:
                 track=track,
                 brake=id(track) in self._braked,
             )
-            for track in map(self.track, requests)
+            for track in tracks
         ]
 
     def choose(

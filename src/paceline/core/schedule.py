@@ -84,7 +84,7 @@ class Scheduler:
         if not requests:
             return []
         decoding = sum(request.n_tokens > 0 for request in requests)
-        chunk, began = self._chunk.beside(decoding), self._clock()
+        chunk, began = self._chunk.limit(decoding), self._clock()
         try:
             steps = advance(self._target, self._drafter, self._policy, list(requests), self._clock, chunk)
         except Exception as error:  # the pass itself: nobody knows whose fault it was

@@ -136,7 +136,7 @@ def _require_bounded(name: str, schema: Any) -> None:
         unknown = next((further for further in rest if further not in total), None)
         if unknown is not None:
             total[unknown] = 0
-            path.append((unknown, read(unknown, _named(schema, unknown))))
+            path.append((unknown, read(unknown, _resolved(schema, unknown))))
             continue
         path.pop()
         below = (depth + total[further] for further, depth in links[reference])
@@ -157,7 +157,7 @@ def _require_short(name: str, schema: Mapping[str, Any]) -> None:
             )
 
 
-def _named(schema: Any, reference: str) -> Any:
+def _resolved(schema: Any, reference: str) -> Any:
     """The part that a reference names by a JSON pointer; None where it names none here."""
     for key in unquote(reference.partition("#")[2]).split("/")[1:]:
         key = key.replace("~1", "/").replace("~0", "~")

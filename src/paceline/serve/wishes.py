@@ -7,12 +7,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.core.errors import ContextError, UsageError
+from paceline.core.errors import UsageError
 from paceline.core.ports import UNLIMITED
 from paceline.core.request import check
 from paceline.core.sampling import Sampling
 from paceline.core.settings import checked
-from paceline.engines.conversation import chosen_tools, texts_in
+from paceline.engines.conversation import chosen_tools
 from paceline.engines.syntax import Syntax, from_schema
 from paceline.engines.tool_formats import forced
 from paceline.llm import LLM
@@ -20,7 +20,6 @@ from paceline.serve.asking import Ask, Calls, Limits
 from paceline.serve.schemas import Chat, Completion, NamedTool, ResponseFormat, Sampled
 
 STOPS = 16
-SHORT = 1 << 16  # characters that are always looked at
 
 
 def of_completion(llm: LLM, limits: Limits, request: Completion) -> list[Ask]:
@@ -33,9 +32,6 @@ def of_completion(llm: LLM, limits: Limits, request: Completion) -> list[Ask]:
             prompts = list(request.prompt)
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
-    for prompt in prompts:
-        if isinstance(prompt, str):
-            require_room(llm, prompt)
     syntax = grammar_of(request.response_format)
     return [
         ask
@@ -74,23 +70,11 @@ def of_chat(llm: LLM, limits: Limits, request: Chat) -> list[Ask]:
             llm.tool_spelling,
         )
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
-    require_room(llm, [messages, tools, request.chat_template_kwargs])
     begun = calls.begun if calls is not None else ""
     tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=begun)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     return _asks(llm, limits, request, tokens, most, syntax, logprobs, calls)
-
-
-def require_room(llm: LLM, said: Any) -> None:
-    """Raises UsageError for texts that cannot fit whatever their tokens are, before any is looked for: that
-    takes minutes where somebody means it."""
-    most = max(SHORT, llm.most_text)
-    if (n := sum(len(text) for text in texts_in(said))) > most:
-        raise ContextError(
-            f"the prompt has {n:,} characters; the context of {llm.target.caps.n_ctx:,} tokens has room for "
-            f"{most:,} at the very most: shorten it"
-        )
 
 
 def grammar_of(form: ResponseFormat | None) -> Syntax | None:

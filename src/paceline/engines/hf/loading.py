@@ -66,7 +66,7 @@ def first_line(error: BaseException) -> str:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Of memory; torch says so on a processor in a RuntimeError."""
+    """Whether memory ran out. On a processor torch raises a plain RuntimeError for it."""
     torch, _ = libraries()
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
 

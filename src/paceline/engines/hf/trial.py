@@ -81,12 +81,12 @@ class Trial:
     def run(self) -> Abilities:
         kind = self._kind
         try:
-            whole = self._whole(self._texts[0])
+            logits = self._expected(self._texts[0])
         except ModelError:
             raise
         except Exception as error:  # transformers raises whatever its parts raise
             return self._refused(first_line(error))
-        if not torch.isfinite(whole).all():  # nothing can be told of it, and each row will say so
+        if not torch.isfinite(logits).all():  # nothing can be told of it, and each row will say so
             return Abilities(kind.rewinds, True, kind.masks, True)
         kind.masks = kind.masks and self._holds(self._branches)
         several = self._holds(self._several)
@@ -123,7 +123,7 @@ class Trial:
             return False
         return bool(apart[len(apart) // 2] <= self._tolerance)
 
-    def _whole(self, tokens: Sequence[int]) -> Any:
+    def _expected(self, tokens: Sequence[int]) -> Any:
         """[tokens, n_vocab], of one pass without a cache."""
         key = tuple(tokens)
         if key not in self._known:
@@ -141,7 +141,7 @@ class Trial:
         return session
 
     def _rows(self, *batch: tuple[HfSession, DraftTree]) -> list[list[Any]]:
-        """Of each session the root's and its nodes'."""
+        """One list a session: the logits of its root, then of its nodes."""
         outs = self._target.forward(batch, Want())
         return [
             [torch.tensor(out.logits(row)) for row in range(len(tree) + 1)]
@@ -154,7 +154,7 @@ class Trial:
         sessions, pairs = [self._open(text[:PROMPT]) for text in texts], Pairs()
         for at in range(PROMPT, LENGTH):
             outs = self._rows(*((session, tree) for session in sessions))
-            pairs += [(rows[0], self._whole(text)[at - 1]) for rows, text in zip(outs, texts, strict=True)]
+            pairs += [(rows[0], self._expected(text)[at - 1]) for rows, text in zip(outs, texts, strict=True)]
             for session, text in zip(sessions, texts, strict=True):
                 session.keep([], text[at])
         return pairs[len(texts) :]  # the first ones are of whole passes themselves
@@ -166,11 +166,11 @@ class Trial:
         self._rows((session, EMPTY))
         for begin in range(PROMPT, LENGTH, 2):
             session.extend(text[begin : begin + 2])
-            pairs.append((self._rows((session, EMPTY))[0][0], self._whole(text)[begin + 1]))
+            pairs.append((self._rows((session, EMPTY))[0][0], self._expected(text)[begin + 1]))
         return pairs
 
     def _branches(self) -> Pairs:
         text, n = self._texts[0][:PROMPT], len(PARENTS)
         tree = DraftTree(tuple(self._drafted), PARENTS, (0.5,) * n, ("trial",) * n)
         rows = self._rows((self._open(text), tree))[0][1:]
-        return [(row, self._whole([*text, *tree.path_tokens(node)])[-1]) for node, row in enumerate(rows)]
+        return [(row, self._expected([*text, *tree.path_tokens(node)])[-1]) for node, row in enumerate(rows)]

@@ -40,8 +40,8 @@ def _try_pass(target: LlamaTarget) -> None:
 
 
 def require_exact(target: LlamaTarget) -> None:
-    """Of a target whose passes are filled up to one shape, by which llama.cpp chooses kernels: that a row
-    says the same wherever in the pass it stands, and whatever stands beside it. Raises ModelError."""
+    """Raises ModelError where a row depends on its place in the pass or on the rows beside it. The passes of
+    the target are filled up to one shape, since llama.cpp chooses its kernels by the shape."""
     arch = binding.metadata(target._model, "general.architecture")
     length = max(2, min(64, target.caps.n_ctx))
     text = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()

@@ -11,9 +11,8 @@ from paceline.engines.llama.kernels.build import AMX_SUFFIX, to_stderr
 from paceline.machine.identity import cpu_name
 from paceline.system.whole import whole
 
-Seconds = Callable[
-    [int, int, str], float
-]  # of a product: a type's number, rows of activations, buffer's name
+# Of a product: by a type's number, rows of activations, and a buffer's name.
+Seconds = Callable[[int, int, str], float]
 
 AMX = "AMX"  # ggml's name for the type of buffer
 OURS = ""
