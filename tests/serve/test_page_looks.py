@@ -155,7 +155,7 @@ def test_the_settings_open_and_close_by_keyboard(browser: Browser) -> None:
         page.keyboard.press("Enter")
         assert button.get_attribute("aria-expanded") == "true"
         page.keyboard.press("Tab")  # past "New chat"
-        for name in ("model", "temperature", "longest", "system", "drafting"):
+        for name in ("model", "temperature", "top_k", "top_p", "min_p", "longest", "system", "drafting"):
             page.keyboard.press("Tab")
             expect(page.locator(f"#{name}")).to_be_focused()
         page.keyboard.press("Escape")
