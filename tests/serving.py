@@ -46,6 +46,14 @@ class Served:
     def post(self, path: str, body: Any, **more: Any) -> httpx2.Response:
         return httpx2.post(self.url + path, json=body, timeout=LONG, **more)
 
+    def post_text(self, path: str, body: str) -> httpx2.Response:
+        """Whatever it is, as if it were JSON."""
+        headers = {"content-type": "application/json"}
+        return httpx2.post(self.url + path, content=body, headers=headers, timeout=LONG)
+
+    def delete(self, path: str) -> httpx2.Response:
+        return httpx2.delete(self.url + path, timeout=LONG)
+
     def get(self, path: str, **more: Any) -> httpx2.Response:
         return httpx2.get(self.url + path, timeout=LONG, **more)
 

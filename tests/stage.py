@@ -180,7 +180,7 @@ class Asking:
     """A request, as far as a policy looks at one before its first step."""
 
     def __init__(self) -> None:
-        self.session = SimpleNamespace(tokens=[0])
+        self.session = SimpleNamespace(tokens=[0], unread=0)
         self.n_draft = 8
         self.stats = Stats()
 

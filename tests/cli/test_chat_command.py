@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def chat(capsys: Capture, model: Path, typed: str, *args: str | Path) -> Done:
-    rest = ("-t", "1", "--draft", "lookup", "-n", "6", *args)
+    rest = ("-t", "1", "--draft", "lookup", "-n", "6", "--temp", "0", *args)
     return command(capsys, "chat", "-m", model, *rest, stdin=typed.encode())
 
 
@@ -222,3 +222,52 @@ def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> 
         assert prompt[: len(talk._last[0])] == talk._last[0]
         assert said.stats.by_source["suffix"].accepted > 0
         assert [dropped for _, dropped in texts] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("suggested", "args", "shown"),
+    [
+        ({}, (), "temp 0.8, top-k 40, top-p 0.95, min-p 0.05; seed 7"),
+        ({"temp": 0.5, "top_k": 20}, (), "temp 0.5, top-k 20, top-p 0.95, min-p 0.05; seed 7"),
+        (
+            {"temp": 0.5},
+            ("--temp", "1.5", "--top-k", "0"),
+            "temp 1.5, top-k 0, top-p 0.95, min-p 0.05; seed 7",
+        ),
+    ],
+)
+def test_a_chat_is_sampled_as_the_file_or_the_user_says_and_says_so(
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    suggested: dict[str, float],
+    args: tuple[str, ...],
+    shown: str,
+) -> None:
+    monkeypatch.setattr("secrets.randbelow", lambda _: 7)
+    metadata = {f"general.sampling.{key}": value for key, value in suggested.items()}
+    file = write_llama(tmp_path / "chat.gguf", chat_template=TEMPLATE, metadata=metadata)
+    options = ("-t", "1", "--draft", "lookup", "-n", "6", *args)
+    done = command(capsys, "chat", "-m", file, *options, stdin=b"hi\n/sampling\n")
+    assert done.code == 0
+    assert done.err.splitlines()[0].startswith(shown)
+    assert done.err.splitlines()[-1] == shown.partition(";")[0]
+
+
+def test_a_user_changes_the_sampling_between_turns(capsys: Capture, model: Path, tmp_path: Path) -> None:
+    greedy, changed = tmp_path / "greedy.json", tmp_path / "changed.json"
+    chat(capsys, model, f"one\n/save {greedy}\n")
+    typed = f"/sampling temp=0 top-k=3\none\n/save {changed}\n"
+    done = chat(capsys, model, typed, "--temp", "2", "--seed", "1")
+    assert (done.code, done.err.splitlines()[0]) == (0, "temp 0, top-k 3, top-p 0.95, min-p 0.05")
+    assert saved(greedy) == saved(changed)
+
+
+@pytest.mark.parametrize("word", ["temp", "temp=warm", "heat=1", "top-k=1.5"])
+def test_a_sampling_that_is_none_is_refused(capsys: Capture, model: Path, word: str) -> None:
+    done = chat(capsys, model, f"/sampling {word}\n/sampling temp=-1\n/sampling\n")
+    assert done.code == 2
+    first, second, last = done.err.splitlines()
+    assert f"/sampling {word}: write NAME=NUMBER; the names are temp, top-k, top-p, min-p" in first
+    assert "temperature" in second
+    assert last == "temp 0, top-k 40, top-p 0.95, min-p 0.05"

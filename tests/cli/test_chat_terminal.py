@@ -15,7 +15,7 @@ READY = r"\n>>> |^>>> "
 
 def chat(home: Path, *args: str) -> Terminal:
     # Drafters whose passes need not be measured first.
-    plain = ("-m", str(smollm2()), "-t", "1", "-c", "1024", "--draft", "suffix,lookup")
+    plain = ("-m", str(smollm2()), "-t", "1", "-c", "1024", "--draft", "suffix,lookup", "--temp", "0")
     return Terminal([*PROGRAM, "chat", *plain, *args], environment(PACELINE_HOME=str(home)))
 
 

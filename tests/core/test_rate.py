@@ -179,7 +179,7 @@ def test_everything_that_was_drawn_is_verified() -> None:
 
     def run(tape: Tape) -> tuple[int, int]:
         drafter = Portfolio([ModelDrafter(draft, 3, temperature=1.0)])
-        rate = decider({1: 1.0, 2: 1.3, 3: 1.6, 64: 40.0}, depth=4, nodes=6, width=2)
+        rate = decider({1: 1.0, 2: 1.0, 3: 1.3, 4: 1.6, 65: 40.0}, depth=4, nodes=6, width=2)
         request = start(target, drafter, [0, 1], max_tokens=20, sampling=Sampling(temperature=1.0))
         request.memory.parts[0].rng = tape  # type: ignore[attr-defined]  # a model's memory
         budgets = rate.budgets([request])

@@ -10,7 +10,7 @@ from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.decode import decode, start
 from paceline.core.ports import Budget
 from paceline.core.rate import BRAKE, CREDIT, EARNED, Rate
-from paceline.core.record import Stats
+from paceline.core.record import Stats, Step, Times
 from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.drafters.compose import Portfolio
 from paceline.drafters.model import ModelDrafter
@@ -84,6 +84,19 @@ def test_what_a_request_may_lose_grows_with_the_time_of_its_prompt() -> None:
         track.lost = CREDIT + BRAKE * 50.0
         (budget,) = rate.budgets([request])
         assert budget.brake is braked  # type: ignore[attr-defined]
+
+
+def test_the_end_of_a_prompt_in_the_first_pass_is_no_loss_of_the_draft_beside_it() -> None:
+    """Thirty tokens of a prompt are read with the first draft, whose one row was wrong: that row is lost."""
+    rate, requests, tree = a_rate(0.01), asking(1), chain([1], "x", [0.8])
+    rate.costs = Costs(Cost({SHALLOW: {n: float(n) for n in range(1, 200)}}))
+    requests[0].session.unread = 30
+    rate.budgets(requests)
+    step = Step((5,), ("target",), (), {}, {}, None, Times(forward=32.0), tree, rows=32)
+    rate.observe(requests, [step])
+    assert rate.track(requests[0]).lost == pytest.approx(1.0)
+    assert rate.track(requests[0]).plain == pytest.approx(1.0)
+    assert rate.costs.target.seconds(1, SHALLOW) == 1.0
 
 
 class Watched(ModelDrafter):

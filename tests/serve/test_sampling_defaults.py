@@ -11,9 +11,9 @@ import paceline
 from gguf_files import write_llama
 from paceline.core.errors import UsageError
 from paceline.core.sampling import Sampling
+from paceline.engines.suggested import LOCAL, chat_sampling
 from paceline.serve import wishes
 from paceline.serve.asking import Limits
-from paceline.serve.defaults import LOCAL, of_chats
 from paceline.serve.schemas import Completion
 
 SAID = "general.sampling."
@@ -60,5 +60,5 @@ def test_a_chat_begins_with_what_the_file_suggests(
     file = tmp_path / "model.gguf"
     write_llama(file, metadata={f"{SAID}{key}": value for key, value in metadata.items()})
     with paceline.load(file, drafters="none", n_ctx=64, threads=1) as llm:
-        assert of_chats(llm, {}) == {**LOCAL, **expected}
-        assert of_chats(llm, {"temperature": 0.1}) == {**LOCAL, **expected, "temperature": 0.1}
+        assert chat_sampling(llm.target, {}) == {**LOCAL, **expected}
+        assert chat_sampling(llm.target, {"temperature": 0.1}) == {**LOCAL, **expected, "temperature": 0.1}

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,20 @@ HELP = '''\
 /stats          the last answer: speed, who drafted, where the time went
 /sources        colour the text by who drafted it, or no longer
 /system TEXT    a system prompt from now on; without TEXT: the one there is
+/sampling       how words are drawn; /sampling temp=0 top-k=40: from now on
 /save FILE      the conversation as JSON, for --messages FILE
 /clear          forget what was said, but for the system prompt
 /bye            end the chat; so does Ctrl-D
 """             begins a message of several lines, and ends it; or Alt-Enter for a new line
 Ctrl-C          stops an answer, which stays as far as it came; at the prompt it clears the line
 '''
+
+
+NAMES = {"temp": "temperature", "top-k": "top_k", "top-p": "top_p", "min-p": "min_p"}  # as the options are
+
+
+def shown(sampling: Sampling) -> str:
+    return ", ".join(f"{name} {getattr(sampling, field):g}" for name, field in NAMES.items())
 
 
 class Chat:
@@ -61,7 +69,7 @@ class Chat:
         show_stats: bool,
     ) -> None:
         self._llm, self._conversation, self._early, self._interactive = llm, conversation, early, interactive
-        self._request, self._show_stats = request | asdict(sampling), show_stats
+        self._request, self._sampling, self._show_stats = request, sampling, show_stats
         self._marks, self._show_sources = Marks(Console(file=sys.stdout)), False
         self._answered, self._slowness, self._said_slow = 0, Slowness(llm), False
         self._last: dict[str, Any] | None = None  # the last answer's record
@@ -70,6 +78,7 @@ class Chat:
             "stats": self._stats,
             "sources": self._sources,
             "system": self._system,
+            "sampling": self._set_sampling,
             "save": self._save,
             "clear": self._clear,
         }
@@ -142,7 +151,7 @@ class Chat:
         """To its end, or to Ctrl-C."""
         room = {"max_tokens": self._request["max_tokens"] or self._llm.target.caps.n_ctx}
         seed = {"seed": self._request["seed"] + self._answered}
-        reading, shown, asked = Reading(interrupts), 0, self._request | room | seed
+        reading, shown, asked = Reading(interrupts), 0, self._request | asdict(self._sampling) | room | seed
         with closing(reading), self._llm.stream(prompt, on_read=reading, **asked) as stream:
             for piece in until_stopped(stream, interrupts):
                 shown += len(piece.text)
@@ -201,6 +210,20 @@ class Chat:
             if shown is None
             else f"system prompt: {shortened(shown)}"
         )
+
+    def _set_sampling(self, text: str) -> None:
+        given: dict[str, Any] = {}
+        for word in text.split():
+            name, _, value = word.partition("=")
+            field = NAMES.get(name.lstrip("-"))
+            try:
+                given[field or ""] = int(value) if field == "top_k" else float(value)
+            except ValueError:
+                field = None
+            if field is None:
+                raise UsageError(f"/sampling {word}: write NAME=NUMBER; the names are {', '.join(NAMES)}")
+        self._sampling = replace(self._sampling, **given)
+        say(shown(self._sampling))
 
     def _save(self, name: str) -> None:
         if not name:

@@ -147,6 +147,27 @@ def sampling(
     )
 
 
+def unless_given(group: Callable[..., Any], **fallback: Any) -> Callable[..., Any]:
+    """The same group, but the options named in `fallback` have no default: the model knows a better one.
+    It makes two things: what the group makes with `fallback`, and the options that were given."""
+    signature = inspect.signature(group, eval_str=True)
+
+    @wraps(group)
+    def pending(**given: Any) -> tuple[Any, dict[str, Any]]:
+        named = {name: given.pop(name) for name in fallback}
+        named = {name: value for name, value in named.items() if value is not None}
+        return group(**given, **{**fallback, **named}), named
+
+    parameters = []
+    for parameter in signature.parameters.values():
+        if parameter.name in fallback:
+            kind, info = get_args(parameter.annotation)
+            parameter = parameter.replace(annotation=Annotated[kind | None, info], default=None)
+        parameters.append(parameter)
+    pending.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return pending
+
+
 def drafting(
     policy: Annotated[
         str | None,

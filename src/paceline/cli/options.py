@@ -250,11 +250,15 @@ def kernels(mode: str) -> str:
 
 def seed_for(given: int | None, sampling: Sampling) -> tuple[int, bool]:
     """The request's seed, and whether chance chose it: only where tokens are drawn."""
-    if given is not None and given < 0:
-        raise UsageError(f"--seed {given}: must be at least 0")
+    require_seed(given)
     if given is not None or sampling.greedy:
         return given or 0, False
     return secrets.randbelow(1 << 32), True
+
+
+def require_seed(given: int | None) -> None:
+    if given is not None and given < 0:
+        raise UsageError(f"--seed {given}: must be at least 0")
 
 
 def by_chance(seed: int) -> str:

@@ -105,6 +105,7 @@ class Rate:
         self._deepest = 1  # tokens of the longest text
         self._called: Counter[str] = Counter()  # for how many requests a drafter was called
         self._reading, self._rows, self._end = 0, 1, 1  # rows: of prompts; without drafts; with all
+        self._tails = 0  # rows of prompts that those who decode still have to read
         self._pace, self._curve = 1.0, list[float]()  # what passes take, as Cost.paced has it
         self._alone = 0.0  # seconds of a pass without drafts
         self._least = 0.0
@@ -123,11 +124,12 @@ class Rate:
         n = len(requests)
         self._refused.clear()
         self._called.clear()
-        self._reading, self._rows = reading, n + reading
+        self._reading, self._tails = reading, sum([request.session.unread for request in requests])
+        self._rows = n + reading + self._tails
         self._end = self._rows + nodes * min(n, SHARED)
         self._deepest = max([len(request.session.tokens) for request in requests])
         self._pace, self._curve = self.costs.target.paced(self._end, self._deepest)
-        self._alone = self._pace * self._curve[self._rows]
+        self._alone = self._pace * self._curve[n + reading]
         # Of plain decoding, with no prompt in between. More requests bring no less than fewer would: some
         # number of rows in between may not be known, or have been measured in a bad moment.
         self.rate = max([m / self._curve[m] for m in range(1, n + 1)]) / self._pace
@@ -200,7 +202,10 @@ class Rate:
         # A hiccup of the machine says nothing of what drafting is worth: a pass counts what such passes cost.
         pass_ = cost.seconds(rows + self._reading, deepest)
         plain, drafting, beside = self._alone / n, 0.0, 0.0
-        extra = (pass_ - self._alone) / max(1, nodes)  # of a drafted row
+        base = self._alone
+        if self._tails:  # the end of a prompt is nothing that drafts have cost
+            base = cost.seconds(rows + self._reading - nodes, deepest)
+        extra = (pass_ - base) / max(1, nodes)  # of a drafted row
         for track, step in zip(tracks, steps, strict=True):
             times = step.times
             drafting += times.draft
@@ -208,9 +213,9 @@ class Rate:
             track.plain += len(step.tokens) * plain
             saved = (len(step.tokens) - 1) * plain
             self._lose(track, extra * len(step.tree) + min(times.other, plain) - saved)
-        if self._reading:  # what such a pass took is the prompt's matter
+        if self._reading or self._tails:  # what such a pass took is the prompt's matter
             return
-        if all(request.stats.steps > 1 for request in requests):  # the first may hold a prompt's end
+        if all(request.stats.steps > 1 for request in requests):  # the first one builds what others reuse
             cost.observe(rows, deepest, sum([step.times.forward for step in steps]))
             counted = min(beside, pass_) / n  # of one request; drafts have costs of their own
             self.costs.step += 0.02 * (counted - self.costs.step) if self.costs.step else counted
@@ -344,7 +349,7 @@ class Rate:
     def _retried(self, survival: Sequence[float], rows: int) -> int:
         """How many of them are verified where none is worth it, to see what that takes: a cell that was
         measured too dear is avoided, and would stay so."""
-        if self._reading:  # such a pass is not observed
+        if self._reading or self._tails:  # such a pass is not observed
             return 0
         gained = 0.0
         for n, s in enumerate(survival[: min(RETRIED, self._end - rows)], 1):

@@ -18,8 +18,9 @@ import paceline
 from paceline.core import typed
 from paceline.core.errors import UsageError
 from paceline.core.printable import printable
+from paceline.engines.suggested import chat_sampling
 from paceline.llm import LLM
-from paceline.serve import defaults, page, refusals, wishes
+from paceline.serve import page, refusals, wishes
 from paceline.serve.asking import Ask, ClosingError, Deliver, FailedError, TooSlowError, Update
 from paceline.serve.guard import Guard, Rules
 from paceline.serve.replies import Choice, Json, Replies, counted, ended
@@ -125,7 +126,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             "meta": {
                 "description": target.description,
                 "n_vocab": target.vocab.size,
-                "sampling": defaults.of_chats(llm, service.limits.sampling),
+                "sampling": chat_sampling(llm.target, service.limits.sampling),
                 "drafters": [] if llm.drafting.plain else llm.drafter.name.split(","),
             },
         }

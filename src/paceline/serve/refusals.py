@@ -70,6 +70,8 @@ def explain(app: FastAPI) -> None:
             said = f"nothing is at {path}: GET /openapi.json lists what is; a client's base URL ends in /v1"
         elif allowed:
             said = f"{request.method} is not for this path: use {allowed}"
+            if "GET" in allowed:  # what answers GET answers HEAD (`guard.py`)
+                return JSONResponse(problem(said, kind, code), status, {"Allow": f"{allowed}, HEAD"})
         return JSONResponse(problem(said, kind, code), status, error.headers)
 
     async def invalid(request: Request, error: Exception) -> Response:
