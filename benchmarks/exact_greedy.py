@@ -26,7 +26,7 @@ from paceline.engines.llama import LlamaTarget
 from paceline.engines.noise import batch_noise
 from paceline.lab.judge import warm_up
 from paceline.llm import LLM
-from paceline.stream import Generation
+from paceline.handle import Generation
 
 sys.path.append(str(Path(__file__).parents[1]))  # for tools
 

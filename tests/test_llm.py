@@ -22,7 +22,7 @@ from paceline.core.vocab import Vocab
 from paceline.drafters.none import NoDrafter
 from paceline.engines.grammar import TextGrammar
 from paceline.llm import LLM
-from paceline.stream import Stream
+from paceline.engine import Stream
 
 
 class Text:

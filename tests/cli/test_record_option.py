@@ -19,7 +19,7 @@ from paceline.engines.openers import open_tokenizer
 from paceline.lab.replay import recording, traces
 from paceline.lab.replay.traces import Trace
 from paceline.machine.fingerprint import fingerprint
-from paceline.stream import Stream
+from paceline.engine import Stream
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = ("ab ab ab ab", "-n", "12", "--ignore-eos", "--draft", "lookup")

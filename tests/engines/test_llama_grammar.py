@@ -20,7 +20,7 @@ from paceline.engines.grammar import TextGrammar
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.syntax import from_pattern, from_schema
 from paceline.llm import LLM
-from paceline.stream import Generation
+from paceline.handle import Generation
 
 SCHEMA = {
     "type": "object",
