@@ -1,7 +1,7 @@
 """The engine: one target, what drafts for it and the rule that decides how much, behind one lock.
 
-`run_inline` decodes in the caller's own thread; `submit` in a worker thread (engine_worker.py). Both go
-through the same scheduler and the same loop.
+`run_inline` decodes in the caller's own thread, an `EngineWorker` (engine_worker.py) in one that it owns. Both
+go through the same scheduler and the same loop.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ class InferenceEngine:
         self.process = Process()
         self.clock = clock
         self._rule, self._remembered = rule, remembered
-        text: Any = getattr(target, "text", None)
-        self._piece: Callable[[int], bytes] | None = None if text is None else text.piece
         self._lock, self._arrivals = FairLock(), threading.Lock()
         self._given_back = 0  # sessions of runs so far
         self._later: deque[Callable[[], None]] = deque()
@@ -89,7 +87,9 @@ class InferenceEngine:
         deliver: Callable[[StepOutput], None] | None = None,
         clock: Clock | None = None,
     ) -> RequestHandle:
-        return RequestHandle(request, self._piece, clock or self.clock, deliver)
+        text: Any = getattr(self.target, "text", None)
+        piece = None if text is None else text.piece
+        return RequestHandle(request, piece, clock or self.clock, deliver)
 
     def run_inline(self, request: GenerationRequest, on_prefill: OnPrefill | None = None) -> Stream:
         """Decode in the thread that takes the outputs. While other threads have all sessions it waits for

@@ -189,7 +189,8 @@ class RequestHandle:
     def leave(self) -> None:
         """No more outputs are taken; text that was held back is certain."""
         if self.finish is None:
-            self._take_text(last=True)
+            if self._text is not None:
+                self._parts += [text for text, _ in self._text.finish()]
             self.end()
 
     def deliver(self, output: StepOutput) -> None:

@@ -15,7 +15,7 @@ import broken
 from command_line import Done, command
 from paceline import zoo
 from paceline.cli.options import read_prompts
-from paceline.core.decode import Request
+from paceline.core.decode import ActiveRequest
 from paceline.core.ports import Forward
 from paceline.core.record import Logprob
 from paceline.core.sampling import logprob
@@ -339,7 +339,7 @@ def test_a_verification_that_is_biased_is_a_defect_of_sampled_output_alone(
 def test_log_probabilities_of_another_row_are_a_defect(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(request: Request, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
+    def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(*logprob(out.logits(0), token, 0)) for token in tokens)
 
     monkeypatch.setattr("paceline.core.decode.told", told)
@@ -349,7 +349,7 @@ def test_log_probabilities_of_another_row_are_a_defect(
 def test_log_probabilities_that_are_no_numbers_are_a_defect(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(request: Request, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
+    def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(-1.0 if i == 0 else np.nan, ()) for i, _ in enumerate(tokens))
 
     monkeypatch.setattr("paceline.core.decode.told", told)

@@ -214,7 +214,9 @@ def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> 
         for question in ("Write one sentence about the sea and its waves.", "Write that sentence again."):
             talk.ask(question)
             prompt, dropped = talk.prompt()
-            unread = [llm.stream(prompt, max_tokens=1)._request.session.unread]
+            active = llm.stream(prompt, max_tokens=1).handle.scheduled.active
+            assert active is not None
+            unread = [active.session.unread]
             said = llm.generate(prompt, max_tokens=40)
             talk.answered(prompt, said)
             read += unread

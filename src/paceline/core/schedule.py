@@ -114,7 +114,7 @@ class Scheduler:
             )
             scheduled.state = "running"
         except BusyError as error:
-            self.busy = error
+            self.busy = error.with_traceback(None)  # whose frames would keep a dropped stream alive
             self.running.remove(scheduled)
             return False
         except Exception as error:
