@@ -71,7 +71,8 @@ def begun(target: ToyTarget, drafter: Drafter, at: int, temperature: float, **fa
     return start(
         target,
         drafter,
-        GenerationRequest(prompt=PROMPTS[at], max_tokens=12, sampling=sampling, seed=at, **fault),
+        GenerationRequest(prompt=PROMPTS[at], max_tokens=12, sampling=sampling, seed=at),
+        **fault,
     )
 
 

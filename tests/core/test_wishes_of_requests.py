@@ -70,7 +70,7 @@ def test_no_draft_is_longer_than_the_request_allows(
 @pytest.mark.parametrize("only", [set(), {"lookup"}, {"model"}])
 def test_only_those_are_called_that_the_request_allows(only: set[str], drafter: int, policy: int) -> None:
     (_, bound), (free, steps) = decoded(
-        drafters()[drafter], policies()[policy], {}, {"only": frozenset(only)}
+        drafters()[drafter], policies()[policy], {}, {"drafters": frozenset(only)}
     )
     assert {name for name, one in bound.stats.by_source.items() if one.tried} == only
     assert tokens(free) == tokens(steps)
