@@ -1,7 +1,7 @@
 """The engine: one target, what drafts for it and the rule that decides how much, behind one lock.
 
-`run_inline` decodes in the caller's own thread, an `EngineWorker` (engine_worker.py) in one of its own. Both go
-through the same scheduler and the same loop.
+`run_inline` decodes in the caller's own thread, an `EngineWorker` (engine_worker.py) in one of its own. Both
+go through the same scheduler and the same loop.
 """
 
 from __future__ import annotations

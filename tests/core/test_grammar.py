@@ -180,12 +180,16 @@ def test_a_bias_that_forbids_all_that_the_grammar_allows_is_refused() -> None:
 
 def test_a_grammar_and_ignore_eos_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="cannot be combined with ignore_eos"):
-        start(
-            ToyTarget(V),
-            NoDrafter(),
-            GenerationRequest(prompt=PROMPT, max_tokens=3, ignore_eos=True),
-            grammar=Automaton(),
-        )
+        GenerationRequest(prompt=PROMPT, max_tokens=3, ignore_eos=True, grammar=Digits())
+
+
+class Digits:
+    """A grammar as a request names it."""
+
+    name = "digits"
+
+    def matches(self, text: str) -> bool:
+        return text.isdigit()
 
 
 def test_a_dead_end_below_a_draft_that_is_not_taken_is_no_error() -> None:
