@@ -137,7 +137,7 @@ def test_rm_removes_one_corpus_and_nothing_else(capsys: Capture, home: Path, sou
 
 
 def remembering(home: Path) -> list[bytes]:
-    return [path.read_bytes() for path in home.rglob("*.sqlite")]
+    return [path.read_bytes() for path in home.rglob("*.jsonl")]
 
 
 @pytest.mark.parametrize("scope", [(), ("--all",)])
@@ -157,18 +157,14 @@ def test_forget_asks_before_it_removes_anything(
     assert paceline(capsys, home, "forget", *scope).err == "nothing was remembered\n"
 
 
-@pytest.mark.parametrize("damage", ["no folder", "no database"])
 def test_what_cannot_be_remembered_costs_no_answer(
-    capsys: Capture, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+    capsys: Capture, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("run", "-m", "toy:", "-n", "4", "--draft", "suffix", "--remember", "ab ab ab")
     first = command(capsys, *words, PACELINE_HOME=str(home))
-    for path in home.rglob("*.sqlite"):
-        path.write_bytes(b"no database")
-    if damage == "no folder":  # nor can one be made
-        home = tmp_path / "file" / "home"
-        home.parent.write_bytes(b"")
+    home = tmp_path / "file" / "home"  # a folder that cannot be made
+    home.parent.write_bytes(b"")
     done = command(capsys, *words, PACELINE_HOME=str(home))
     assert (done.code, done.out) == (0, first.out)
     (warning,) = [line for line in done.err.splitlines() if line.startswith("paceline: ")]
