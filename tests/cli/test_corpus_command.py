@@ -15,7 +15,6 @@ import pytest
 
 from command_line import PROGRAM, Done, chunks, command, environment
 from gguf_files import write_llama
-from paceline.drafters import suffix_sort
 from paceline.drafters.suffix_array import SuffixArray
 
 Capture = pytest.CaptureFixture[str]
@@ -245,23 +244,6 @@ def test_a_home_that_cannot_be_written_to_is_told(capsys: Capture, source: Path,
     done.refused(1, "set PACELINE_HOME to another folder")
 
 
-def test_ctrl_c_while_it_sorts_leaves_the_old_corpus_and_no_litter(
-    capsys: Capture, home: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = paceline(capsys, home, "build", "mine", "--from", source, "--json").json
-    real = suffix_sort.sorter()
-
-    def pressing(text: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-        return real(text)
-
-    monkeypatch.setattr(suffix_sort, "sorter", lambda: pressing)
-    done = paceline(capsys, home, "build", "mine", "--from", source / "a.py")
-    assert (done.code, done.out) == (130, "")
-    assert left(home) == ["mine"]
-    assert paceline(capsys, home, "show", "mine", "--json").json == before
-
-
 def test_a_build_that_was_killed_is_cleaned_up_by_the_next_command(
     capsys: Capture, home: Path, source: Path
 ) -> None:
@@ -282,13 +264,3 @@ def test_a_build_that_was_killed_is_cleaned_up_by_the_next_command(
     assert len(left(home)) == 2
     assert len(json.loads(paceline(capsys, home, "list", "--json").out)) == 1
     assert left(home) == ["mine"]
-
-
-@pytest.mark.parametrize("name", ["", "build", "list", "show", "rm"])
-def test_help_fits_80_columns(capsys: Capture, name: str) -> None:
-    args = ["corpus", *([name] if name else []), "--help"]
-    done = command(capsys, *args, COLUMNS="80")
-    lines = done.out.splitlines()
-    assert (done.code, done.err) == (0, "")
-    assert max(map(len, lines)) <= 80
-    assert not any(sign in line for line in lines for sign in ("<str>", "<int>", "{", "env var", "[["))

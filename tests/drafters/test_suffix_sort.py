@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.core.errors import MissingExtraError, PacelineError, UsageError
+from paceline.core.errors import UsageError
 from paceline.drafters import suffix_sort
-from paceline.drafters.suffix_array import INDEX, SuffixArray
+from paceline.drafters.suffix_array import INDEX
 from paceline.drafters.suffix_sort import build
 
 Documents = Sequence[Sequence[int]]
@@ -30,16 +29,6 @@ def test_nothing_to_store_is_refused(tmp_path: Path, documents: Documents) -> No
 def test_tokens_outside_the_vocabulary_are_refused(tmp_path: Path, stranger: int) -> None:
     with pytest.raises(UsageError, match="outside the vocabulary of 10"):
         build(tmp_path, [[1, 2], [stranger]], 10)
-
-
-def test_a_full_disk_is_told_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = type("Usage", (), {"free": 10})
-    monkeypatch.setattr("shutil.disk_usage", lambda path: full)
-    with pytest.raises(PacelineError, match="make room, or give fewer sources"):
-        build(tmp_path, TEXT, 10)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_building_can_be_stopped_while_it_sorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,33 +48,6 @@ def test_building_can_be_stopped_while_it_sorts(tmp_path: Path, monkeypatch: pyt
         build(tmp_path, TEXT, 10, check=check)
     stopped.set()
     assert not (tmp_path / INDEX).exists()
-
-
-def test_what_goes_wrong_in_the_sorting_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def sorter(text: Any) -> Any:
-        raise MemoryError
-
-    monkeypatch.setattr(suffix_sort, "sorter", lambda: sorter)
-    with pytest.raises(MemoryError):
-        build(tmp_path, TEXT, 10)
-
-
-def test_building_without_the_extra_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = builtins.__import__
-
-    def importing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "pydivsufsort":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    (tmp_path / "store").mkdir()
-    build(tmp_path / "store", TEXT, 10)
-    monkeypatch.setattr(builtins, "__import__", importing)
-    with pytest.raises(MissingExtraError, match=r"pip install 'paceline\[corpus\]'"):
-        build(tmp_path, TEXT, 10)
-    SuffixArray(tmp_path / "store").close()  # looking up needs no extra
 
 
 def test_the_same_documents_make_the_same_files(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +108,6 @@ def test_a_connection_that_breaks_is_made_again_from_there(hub: Hub) -> None:
     assert (one.got, one.checked, one.path.read_bytes() == DATA) == (len(DATA), True, True)
 
 
-def test_connections_that_hardly_bring_anything_are_given_up(hub: Hub, cache: Path) -> None:
-    hub.breaks = [10, *[0] * 100]
-    refused(PacelineError, "is lost", "10 bytes of 300.00 kB")
-    assert list(partials(cache).values()) == [10]
-
-
 def test_the_next_call_goes_on_where_a_lost_connection_ended(hub: Hub, cache: Path) -> None:
     hub.breaks = [100_000, *[0] * 5]
     refused(PacelineError, "is lost", "100.00 kB of 300.00 kB", "the same command goes on")
@@ -158,13 +151,6 @@ def test_a_process_that_is_killed_leaves_what_came(hub: Hub, cache: Path) -> Non
     (one,) = pulled()
     assert hub.ranges_asked() == [f"bytes={size}-" if size else ""]
     assert (one.got, one.path.read_bytes() == DATA) == (len(DATA) - size, True)
-
-
-def test_a_storage_without_ranges_begins_anew(hub: Hub) -> None:
-    hub.breaks, hub.ranges = [100_000], False
-    (one,) = pulled()
-    assert hub.ranges_asked() == ["", "bytes=100000-"]
-    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (100_000 + len(DATA), True, True)
 
 
 def test_a_file_with_another_hash_is_thrown_away(hub: Hub, cache: Path) -> None:
@@ -231,13 +217,6 @@ def test_no_header_names_a_file(
     ]  # fmt: skip
     assert files_of(tmp_path / "outside") == []
     assert (one.path.read_bytes() == content, one.checked) == (True, large)
-
-
-def test_a_file_with_another_hash_of_gits_is_thrown_away(hub: Hub, cache: Path) -> None:
-    hub.repos["user/small"] = {"s.gguf": b"tiny"}
-    hub.wrong = {"s.gguf": b"evil"}
-    refused(ModelError, "s.gguf", git_hash(b"tiny"), git_hash(b"evil"), text="user/small")
-    assert files_of(cache / "models--user--small") == []
 
 
 def outside_file(cache: Path) -> Path:
@@ -406,24 +385,6 @@ def test_a_download_that_another_process_makes_is_left_to_it(
     lock.parent.mkdir(parents=True)
     with WeakFileLock(lock):
         refused(PacelineError, "is being downloaded by another process")
-
-
-def test_what_another_process_has_brought_meanwhile_is_taken(
-    hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blob = cache / "models--user--repo/blobs" / hashlib.sha256(DATA).hexdigest()
-
-    @contextmanager
-    def late(path: Path, timeout: float | None = None) -> Iterator[None]:
-        with WeakFileLock(path, timeout=timeout):
-            blob.parent.mkdir(parents=True, exist_ok=True)
-            blob.write_bytes(DATA)
-            yield
-
-    monkeypatch.setattr("huggingface_hub.utils.WeakFileLock", late)
-    (one,) = pulled()
-    assert hub.ranges_asked() == []
-    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (0, False, True)
 
 
 INFO = {"id": "user/repo", "sha": COMMIT, "siblings": []}
