@@ -204,8 +204,6 @@ def test_json_has_the_machine_and_the_diagnosis_and_no_trials(
     assert sys.platform != "linux" or record["hardware"]["features"]["used"] is not None
     assert record["trials"] is None
     assert record["diagnosis"]["run"]["run"]["stats"]["steps"] > 0
-    assert "context beyond training" in [cause["name"] for cause in record["diagnosis"]["causes"]]
-    assert record["diagnosis"]["evidence"]["n_ctx"] == 600
     assert record["diagnosis"]["unread"] == []
 
 

@@ -129,21 +129,18 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
     may_be_slower = attention is None or not attention["tried"][attention["best"]]["flash"]
     engine = {
         "threads": given["threads"],
-        "n_ctx": llm.target.caps.n_ctx,
         "gpu_layers": given.get("gpu_layers", 0),
         "draft_layers": 0 if llm.draft is None else llm.draft.settings.get("gpu_layers", 0),
-        "cache_type": given.get("cache_type", "f16"),
         "flash": may_choose(llm.target) and given["flash_attention"] is not False and may_be_slower,
     }
     doubt = next(iter(record["doubts"].values()), "")
     evidence, run = gathering.of_models(hardware, target, draft, engine, Costs.read(record), doubt), None
     if llm.draft is not None:
         evidence, run = gathering.of_a_run(evidence, llm, hardware, tick)
-    known = {name: value for name, value in asdict(evidence).items() if "template" not in name}
     return {
         "run": None if run is None else run.as_dict(),
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
-        "evidence": known,
+        "evidence": asdict(evidence),
         "unread": unread,
     }
 
