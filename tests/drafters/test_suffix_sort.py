@@ -31,6 +31,12 @@ def test_tokens_outside_the_vocabulary_are_refused(tmp_path: Path, stranger: int
         build(tmp_path, [[1, 2], [stranger]], 10)
 
 
+def test_more_than_can_be_sorted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="more than the 10 tokens that can be sorted"):
+        build(tmp_path, TEXT, 10, most=20)
+    assert not (tmp_path / INDEX).exists()
+
+
 def test_building_can_be_stopped_while_it_sorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sorting, stopped = Event(), Event()
 
@@ -56,7 +62,7 @@ def test_the_same_documents_make_the_same_files(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         build(tmp_path / name, map(kind, TEXT), 10)
     names = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert names == ["000.array", "000.text", "index.json"]
+    assert names == ["array", "index.json", "text"]
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -64,9 +70,9 @@ def test_the_same_documents_make_the_same_files(tmp_path: Path) -> None:
 def test_the_text_is_backwards_with_borders_and_the_array_in_order(tmp_path: Path) -> None:
     """What docs/corpus.md says of the files."""
     build(tmp_path, [[0, 1], [300]], 400)
-    text = np.fromfile(tmp_path / "000.text", ">u2")
+    text = np.fromfile(tmp_path / "text", ">u2")
     assert text.tolist() == [0, 301, 0, 2, 1, 0]
-    places = np.fromfile(tmp_path / "000.array", "<u4")
+    places = np.fromfile(tmp_path / "array", "<u4")
     suffixes = [text[place:].tolist() for place in places]
     assert suffixes == sorted(suffixes)
     assert len(places) == len(text)
