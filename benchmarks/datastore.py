@@ -28,7 +28,7 @@ from paceline import zoo
 from paceline.core.ports import Budget
 from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.suffix_array import SuffixArray
-from paceline.drafters.suffix_sort import SHARD, build
+from paceline.drafters.suffix_sort import build
 from paceline.engines.engine import Tokenizer
 from paceline.engines.openers import open_tokenizer
 from paceline.lab.corpus.collect import Reader, Skipped, find
@@ -132,7 +132,6 @@ def main() -> None:
     parser.add_argument("--from", dest="paths", type=Path, nargs="*")
     parser.add_argument("--tokenizer", type=Path, default=zoo.target_path())
     parser.add_argument("--contexts", type=int, default=3000)
-    parser.add_argument("--shard", type=int, default=SHARD, help="most bytes of text in a shard")
     args = parser.parse_args()
     sizes = [round(float(size[:-1]) * UNITS[size[-1]]) for size in args.tokens.split(",")]
     with closing(open_tokenizer(args.tokenizer)) as tokenizer:
@@ -142,7 +141,7 @@ def main() -> None:
         for n in sizes:
             with tempfile.TemporaryDirectory() as folder:
                 began = perf_counter()
-                build(Path(folder), documents(stored, n), tokenizer.vocab.size, shard=args.shard)
+                build(Path(folder), documents(stored, n), tokenizer.vocab.size)
                 seconds = perf_counter() - began
                 size = sum(path.stat().st_size for path in Path(folder).iterdir())
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3

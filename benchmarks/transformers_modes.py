@@ -157,7 +157,7 @@ def main() -> None:
     draft = load_model(file_of(arguments.model_draft), **how) if arguments.model_draft else None
     watch = Watch(model)
     decoders = ways(model, draft, arguments)
-    first, *items = chosen(Plan(0, 0, (), arguments.items // 2 + 1, 0, "real", 0))[: arguments.items + 1]
+    first, *items = chosen(Plan(0, 0, arguments.items // 2 + 1, 0, "real"))[: arguments.items + 1]
     speeds: dict[str, list[float]] = {name: [] for name in decoders}
     same = dict.fromkeys(decoders, 0)
     for number, item in enumerate([first, *items]):  # the first one warms up, costs are measured there

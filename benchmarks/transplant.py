@@ -158,17 +158,10 @@ def table(out: Path, n: int) -> None:
     ways = [
         ("as it is, --cross-vocab tli", out / "donor.gguf", "tli"),
         ("as it is, --cross-vocab slem", out / "donor.gguf", "slem"),
-        ("transplanted, output: first piece", made("first", Rules(0, 0, 1)), "off"),
-        ("... halved from piece to piece", made("halved", Rules(0, 0.5, 1)), "off"),
-        ("... mean", made("mean", Rules(0, 1, 1)), "off"),
-        ("... mean, scaled by 0.9", made("mean-9", Rules(0, 1, 0.9)), "off"),
-        ("... mean, scaled by 0.7 (default)", made("transplanted", Rules()), "off"),
-        ("... mean, scaled by 0.5", made("mean-5", Rules(0, 1, 0.5)), "off"),
-        ("... none of several pieces", made("never", Rules(0, 1, 0)), "off"),
-        ("default, but read as the mean", made("read-mean", Rules(1)), "off"),
-        ("default, one matrix", made("tied", Rules(tied=True)), "off"),
-        ("default, trained on", out / "transplanted-finetuned.gguf", "off"),
-        ("default, one matrix, trained on", out / "tied-finetuned.gguf", "off"),
+        ("transplanted", made("transplanted", Rules()), "off"),
+        ("one matrix", made("tied", Rules(tied=True)), "off"),
+        ("trained on", out / "transplanted-finetuned.gguf", "off"),
+        ("one matrix, trained on", out / "tied-finetuned.gguf", "off"),
         ("the embedded draft", zoo.draft_path(), "off"),
     ]
     rows = [(name, *measure(path, mode, n)) for name, path, mode in ways if path.exists()]

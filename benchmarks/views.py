@@ -4,8 +4,8 @@
 
 The model answers items of the real suites, greedily; a view is shown each answer at once, behind a prompt
 that the whole model has read, and each of its guesses is compared. "evenly" skips layers spread over the
-model; "clasp", "random" and "bayes" are the best that each way of searching finds in --tries views of its own
-(lab/view_search.py), judged on half of the answers and reported on the others.
+model; "clasp" is the best choice of layers that hidden states advise (lab/view_search.py), judged on half of
+the answers and reported on the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.assemble import load
 from paceline.engines.views import View
-from paceline.lab.view_search import METHODS, Judge, search
+from paceline.lab.view_search import Judge, search
 from paceline.lab.views import GUIDES, SEEN, Plan, answers, chosen
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=60)
     parser.add_argument("-t", "--threads", type=int)
     arguments = parser.parse_args()
-    plan = Plan(0, arguments.tries, METHODS, arguments.items, arguments.n_predict, "real", 0)
+    plan = Plan(0, arguments.tries, arguments.items, arguments.n_predict, "real")
     items = chosen(plan)
     with load(
         arguments.model, drafters="none", n_ctx=2048, threads=arguments.threads, sessions=len(items)
@@ -44,19 +44,19 @@ def main() -> None:
             print(f"{exits:10}  {held.agreement(whole.view(View(exits))):.3f}", flush=True)
         print("blocks skipped  by      guesses right  which")
         for n in map(int, arguments.skip.split(",")):
-            for method in METHODS:
-                found = search(
+            found = list(
+                search(
                     seen,
                     tries=arguments.tries,
                     blocks=n,
-                    methods=(method,) if method != "bayes" else ("random", "bayes"),
                     guides=[(prompt[-SEEN:], answer) for prompt, answer in texts[::2][:GUIDES]],
                     closest=whole.closest,
                 )
-                best = max(found, key=lambda one: one.agreement, default=None)
-                if best is not None:
-                    share = held.agreement(whole.view(best.view))
-                    print(f"{n:14}  {method:6}  {share:13.3f}  {best.view.words}", flush=True)
+            )
+            for method in dict.fromkeys(one.method for one in found):
+                best = max((one for one in found if one.method == method), key=lambda one: one.agreement)
+                share = held.agreement(whole.view(best.view))
+                print(f"{n:14}  {method:6}  {share:13.3f}  {best.view.words}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline.core.cost import Cost
-from paceline.lab.advice.estimate import MEASURED, Estimate
-from paceline.lab.advice.past import Past
-from paceline.lab.advice.row import Known
+from paceline.core.cost import Cost, Costs
+from paceline.lab.advice.row import Known, Measured
 from paceline.machine.models.facts import Facts
 
 
@@ -30,29 +28,25 @@ def facts(name: str = "target", family: str = "kin-1", billions: float = 8.0, **
     return Facts(**values | more)
 
 
-def passes(per_row: float = 0.0, one: float = 1.0, source: str = MEASURED) -> Estimate:
-    """Seconds of a pass: one, and per_row for each row beyond the first."""
-    cost = Cost.flat(one, per_row)
-    return Estimate(cost, cost, cost, source, step=0.0)
+def gained(speedup: float, source: str = "bench 12", **more: Any) -> Measured:
+    values: dict[str, Any] = {"low": speedup - 0.1, "high": speedup + 0.1, "acceptance": 0.5} | more
+    return Measured(speedup, source=source, **values)
 
 
 def known(
-    target: Estimate | None = None,
+    per_row: float | None = 0.1,
     drafts: dict[str, float] | None = None,
-    past: dict[str | None, Past] | None = None,
+    past: dict[str | None, Measured] | None = None,
     available: int = 10**12,
 ) -> Known:
-    """drafts: seconds of a token, by name; a hundredth of the target's where not named. past: by the
-    draft's name, or None for what copies."""
-    target = target or passes()
-    costs, found = drafts or {}, past or {}
+    """per_row: seconds of each row of the target beyond the first, which takes one; None where it was never
+    measured. drafts: seconds of a token, by name; a hundredth where not named. past: by the draft's name, or
+    None for what copies."""
 
-    def of(model: Facts, role: str) -> Estimate:
-        if role == "target":
-            return target
-        return passes(one=costs.get(model.name, target.likely.seconds(1, 0) / 100))
+    def costs(draft: Facts | None) -> Costs | None:
+        if per_row is None:
+            return None
+        token = None if draft is None else Cost.flat((drafts or {}).get(draft.name, 0.01))
+        return Costs(Cost.flat(1.0, per_row), token, 0.0)
 
-    def before(model: Facts | None, drafter: str) -> Past | None:
-        return found.get(None if model is None else model.name)
-
-    return Known(of, before, available)
+    return Known(costs, lambda draft: (past or {}).get(None if draft is None else draft.name), available)

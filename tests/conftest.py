@@ -52,6 +52,14 @@ def one_thread_a_worker() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def files_are_let_in() -> Iterator[None]:
+    """What tests write for llama.cpp is not tried in a process of its own first, which takes seconds each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.engines.llama.gate.trying", True)
+        yield
+
+
 @pytest.fixture
 def however_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What passes cost is believed, and kept, whatever else the machine does meanwhile."""

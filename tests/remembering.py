@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from paceline.core.vocab import Vocab
 from paceline.machine.remembered import Remembered
@@ -13,5 +12,5 @@ def vocab(size: int = 300) -> Vocab:
     return Vocab(size, "BPE", None, frozenset(), False, False, text=b"%d".__mod__, piece=b"%d".__mod__)
 
 
-def kept(project: Path, **settings: Any) -> list[list[int]]:
-    return list(Remembered.open(vocab(), project, **settings).outputs())
+def kept(project: Path) -> list[list[int]]:
+    return list(Remembered.open(vocab(), project).outputs())

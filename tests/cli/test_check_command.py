@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from gguf_files import write_llama
 from paceline import zoo
 from paceline.cli.check import check
-from paceline.core.errors import PacelineError
 
 TARGET, DRAFT = str(zoo.target_path()), str(zoo.draft_path())
 
@@ -96,12 +95,3 @@ def test_a_foreign_draft_of_the_embedded_pair_is_mappable(foreign_draft: Path) -
     code, out, _ = run(TARGET, foreign_draft)
     assert (code, out.split(":")[0]) == (0, "mappable")
     assert "first that differ" in out
-
-
-@pytest.mark.parametrize("broken", ["missing.gguf", "text.gguf"])
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_file_that_cannot_be_read_is_named(folder: Path, broken: str, role: str) -> None:
-    (folder / "text.gguf").write_text("no model at all")
-    files = [folder / "target.gguf", folder / broken]
-    with pytest.raises(PacelineError, match=broken):
-        run(*(files if role == "draft" else reversed(files)))

@@ -22,14 +22,13 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def no_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither this machine's models nor its memory's speed."""
+    """Not this machine's models."""
     stores = ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE")
     for name in (*stores, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("paceline.machine.stores.places.OLLAMA_SERVICE", tmp_path / "nobody")
     monkeypatch.setattr("paceline.zoo.real", dict)
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
-    monkeypatch.setattr("paceline.machine.hardware.bandwidth.measured", lambda threads=None, **_: 1e9)
     app = typer.Typer(rich_markup_mode=None)
     app.callback()(lambda: None)
     app.command("pairs", cls=GroupedCommand)(pairs.pairs)
@@ -79,7 +78,7 @@ def test_drafts_that_fit_the_best_first(capsys: Capture, folder: Path) -> None:
     assert set(rows) == {"draft.gguf", "other.gguf", "suffix, lookup"}
     assert (rows["draft.gguf"]["verdict"], rows["other.gguf"]["verdict"]) == ("same", "mappable")
     assert record["drafts"][-1]["verdict"] == "mappable"
-    assert (record["task"], record["n_ctx"], record["costs_from"]) == ("prose", 512, "estimated")
+    assert (record["task"], record["n_ctx"], record["two_rows"]) == ("prose", 512, None)
     assert record["advice"]
 
 
@@ -124,37 +123,26 @@ def test_a_damaged_history_is_a_note_and_nothing_is_made_where_there_is_none(
     assert not absent.exists()
 
 
-def test_measuring_replaces_the_estimate(
-    capsys: Capture, folder: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None
+def test_measuring_tells_speeds_and_costs_and_what_cannot_be_loaded_is_a_note(
+    capsys: Capture, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None
 ) -> None:
-    monkeypatch.setattr(pairs, "MEASURED_DRAFTS", 1)
-    record = run(capsys, folder, folder / "target.gguf", "--measure", "--json").json
-    assert record["costs_from"] == "measured"
-    assert "measured" in {row["costs_from"] for row in record["drafts"] if row["drafter"] == "model"}
-    again = run(capsys, folder, folder / "target.gguf", "--json").json
-    assert again["costs_from"] == "measured"
-
-
-def test_times_that_lie_far_apart_are_not_relied_on(
-    capsys: Capture, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("paceline.costing.NOISY", 0.0)
-    done = run(capsys, folder, folder / "target.gguf", "--measure", "--json")
-    assert done.json["costs_from"] == "estimated"
-    assert "measure again later" in json.dumps(done.json["notes"])
-
-
-def test_a_draft_that_cannot_be_loaded_is_a_note_and_each_note_is_told_once(
-    capsys: Capture, folder: Path, tmp_path: Path, however_busy: None
-) -> None:
+    monkeypatch.setattr("paceline.lab.advice.measuring.TOKENS", 8)
+    monkeypatch.setattr("paceline.lab.advice.row.TASKS", {"any": "quote"})
     write_llama(folder / "strange.gguf", layers=1, arch="strange")
     broken = tmp_path / "broken.sqlite"
     broken.write_bytes(b"no database" * 100)
     args = (folder / "target.gguf", "--measure", "--json", "--history", broken)
     record = run(capsys, folder, *args).json
-    assert record["costs_from"] == "measured"
+    rows = {Path(row["reference"]).name: row for row in record["drafts"]}
+    assert record["two_rows"] > 0
+    for name in ("draft.gguf", "suffix, lookup"):
+        assert rows[name]["measured"]["source"] == "measured"
+        assert rows[name]["measured"]["speedup"] > 0
+        assert rows[name]["needed"] > 0
     assert len([note for note in record["notes"] if note.startswith("not measured: ")]) == 1
     assert len([note for note in record["notes"] if "is damaged" in note]) == 1
+    again = run(capsys, folder, folder / "target.gguf", "--json").json
+    assert again["two_rows"] == record["two_rows"]  # kept
 
 
 def test_a_draft_whose_state_cannot_be_rolled_back_is_left_out(capsys: Capture, folder: Path) -> None:

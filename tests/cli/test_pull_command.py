@@ -143,13 +143,6 @@ def test_what_cannot_be_had_is_one_line(
     command(capsys, "pull", *args, OLLAMA_MODELS=str(tmp_path)).refused(code, *words)
 
 
-def test_without_a_connection_nothing_is_waited_for(
-    capsys: Capture, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    command(capsys, "pull", "user/repo").refused(1, "no connection to 127.0.0.1:9", "--offline")
-
-
 def test_what_is_here_already_is_printed_whatever_it_is_called(capsys: Capture, tmp_path: Path) -> None:
     done = command(capsys, "pull", "zoo:target")
     target = zoo.target_path()
@@ -167,9 +160,3 @@ def test_what_is_here_already_is_printed_whatever_it_is_called(capsys: Capture, 
     manifest.write_text(json.dumps({"layers": [layer]}))
     done = command(capsys, "pull", "ollama:small", OLLAMA_MODELS=str(tmp_path))
     assert facts(done) == {"file": str(blob), "size": "300.00 kB", "sha256": digest}
-
-
-def test_help_fits_80_columns(capsys: Capture) -> None:
-    done = command(capsys, "pull", "--help", COLUMNS="80")
-    assert max(map(len, done.out.splitlines())) <= 80
-    assert not any(sign in done.out for sign in ("<str>", "{", "env var", "[["))

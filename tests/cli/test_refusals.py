@@ -245,7 +245,7 @@ def test_a_model_that_would_end_the_process_is_refused_in_one_line(target: Path,
     tokens = next(strings(value) for name, _, value in good.fields if name == "tokenizer.ggml.tokens")
     alike = good.having("tokenizer.ggml.tokens", ARRAY, texts([*tokens[:-1], tokens[0]]))
     (tmp_path / "alike.gguf").write_bytes(alike.write())
-    words = "its tokens 0 and 257 are one text, b'\\xc4\\x80': the file is damaged, fetch it again"
+    words = "llama.cpp does not survive it ("
     program("run", "-m", tmp_path / "alike.gguf", "hi").refused(1, "alike.gguf: ", words)
 
 

@@ -29,7 +29,6 @@ def watched(
     meters = iter([Meter(0.0, 0.0, 0.0, 0, 0, None), Meter(10.0, 10.0 * others, 0.0, 0, 0, None)])
     monkeypatch.setattr(Meter, "read", lambda *_: next(meters))
     monkeypatch.setattr(slowness, "logical_cores", lambda: 2)
-    monkeypatch.setattr(slowness, "_busiest", lambda: " (most of all hog, process 7)")
     cost = Cost({256: {1: known, 2: 1.5 * known, 3: 2 * known, 4: 2.5 * known}}, noise)
     target = SimpleNamespace(on_pass=None, settings={"threads": 2})
     costs = Costs(cost)
@@ -53,7 +52,7 @@ def test_who_has_the_processors_is_said_of_slow_ones(monkeypatch: pytest.MonkeyP
     said, _ = watched(monkeypatch, 8.0, others=1.9)
     assert said == (
         "passes took 8.0 times what they are known to take here: other programs kept 1.9 of 2 processors "
-        "busy, beside 2 threads of ours (most of all hog, process 7); end them, or leave them cores (-t): "
+        "busy, beside 2 threads of ours; end them, or leave them cores (-t): "
         "threads wait for the slowest among them"
     )
 
@@ -78,17 +77,3 @@ def test_passes_that_are_short_anyway_are_not_watched(monkeypatch: pytest.Monkey
 def test_few_passes_say_nothing_and_unknown_costs_are_no_measure() -> None:
     llm: Any = SimpleNamespace(policy=SimpleNamespace(), target=SimpleNamespace(on_pass=None))
     assert Slowness(llm).said() == ""
-
-
-def test_the_busiest_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([0.0, 1.0])
-
-    def processes(_: list[str]) -> list[Any]:
-        used = next(seconds)
-        hog = {"name": "hog\n", "cpu_times": SimpleNamespace(user=used, system=used)}
-        idle = {"name": "idle", "cpu_times": SimpleNamespace(user=0.0, system=0.0)}
-        hidden = {"name": "hidden", "cpu_times": None}
-        return [SimpleNamespace(pid=n, info=info) for n, info in enumerate((idle, hog, hidden), 10**7)]
-
-    monkeypatch.setattr("psutil.process_iter", processes)
-    assert slowness._busiest() == " (most of all hog\\n, process 10000001)"

@@ -56,7 +56,6 @@ def test_json_holds_the_same(capsys: Capture, pair: tuple[Path, Path], tmp_path:
         (["missing/out.gguf"], "no folder missing: create it first"),
         (["DRAFT", "--force"], "is what it would be made from: choose another name"),
         (["out.gguf", "--type", "Q3_K"], "unknown weight type 'Q3_K'"),
-        (["out.gguf", "--output-scale", "2"], r"--output-scale 2\.0: must be between 0 and 1"),
         (["out.gguf", "--vocab-of", "missing.gguf"], r"missing\.gguf"),
         (["out.gguf", "--vocab-of", "DRAFT"], "already: use it as it is"),
     ],

@@ -36,12 +36,12 @@ FOUR = Budget(depth=4, nodes=4)
 def make(tmp_path: Path) -> Iterator[Make]:
     made: list[DatastoreDrafter] = []
 
-    def maker(*corpora: Sequence[Sequence[int]], shard: int = 1 << 20, **options: int) -> DatastoreDrafter:
+    def maker(*corpora: Sequence[Sequence[int]], **options: int) -> DatastoreDrafter:
         stores: list[SuffixArray] = []
         for documents in corpora:
             folder = tmp_path / f"{len(made)}-{len(stores)}"
             folder.mkdir()
-            build(folder, documents, V, shard=shard)
+            build(folder, documents, V)
             stores.append(SuffixArray(folder))
         made.append(DatastoreDrafter(stores, **options))
         return made[-1]
@@ -88,14 +88,11 @@ def test_a_draft_ends_where_the_document_does(make: Make) -> None:
     assert draft(drafter, [3, 4, 5]) == EMPTY  # nothing matches across a border either
 
 
-def test_all_corpora_and_shards_are_asked(make: Make) -> None:
+def test_all_corpora_are_asked(make: Make) -> None:
     two = make([[0, 1, 2, 3, 4]], [[5, 1, 2, 3, 0], [5, 1, 2, 3, 0]])
     assert draft(two, [0, 1, 2, 3]).tokens == (4,)
     assert draft(two, [5, 1, 2, 3]).tokens == (0,)
     assert draft(two, [4, 1, 2, 3]).tokens == (0,)  # two of three
-    shards = make([[0, 1, 2, 3, 4] * 3, [5, 1, 2, 3, 0] * 3], shard=64)
-    assert draft(shards, [0, 1, 2, 3]).tokens[0] == 4
-    assert draft(shards, [5, 1, 2, 3]).tokens[0] == 0
 
 
 def test_scores_are_shares_that_short_matches_lessen(make: Make) -> None:

@@ -200,25 +200,23 @@ def test_it_learns_what_was_emitted_when_a_request_ends_and_nothing_of_the_promp
     for _ in range(2):
         memory = drafter.open([1, 2, 3, 4, 5, 6], 0)
         memory.observe(observed([7, 8]), Features())
-        assert drafter.dynamic.continuations((6, 7)) == drafter.dynamic.continuations((5, 6, 7))
+        assert drafter._common.continuations((6, 7)) == drafter._common.continuations((5, 6, 7))
         memory.close()
         memory.close()
-    assert drafter.dynamic.continuations((3, 4, 5, 6)) == ((7,), (2,))
-    assert drafter.dynamic.continuations((6, 7)) == ((8,), (2,))
-    assert drafter.dynamic.continuations((1, 2)) == ((), ())
+    assert drafter._common.continuations((3, 4, 5, 6)) == ((7,), (2,))
+    assert drafter._common.continuations((6, 7)) == ((8,), (2,))
+    assert drafter._common.continuations((1, 2)) == ((), ())
     assert drafter.propose([(drafter.open([3, 4, 5, 6], 0), FOUR)])[0].tokens == (7, 8)
     drafter.forget()
     assert drafter.propose([(drafter.open([3, 4, 5, 6], 0), FOUR)])[0].tokens == ()
 
 
-def test_forgetting_keeps_the_caches_that_were_given() -> None:
-    drafter = NgramDrafter(
-        NgramCache.build([[1, 2, 9], [1, 2, 9]]), NgramCache.build([[5, 1, 3, 8]] * 2, 1, 4)
-    )
+def test_forgetting_keeps_the_cache_that_was_given() -> None:
+    drafter = NgramDrafter(NgramCache.build([[1, 2, 9], [1, 2, 9]]))
     drafter.learn([5, 1, 3, 7])
     drafter.learn([5, 1, 3, 7])
     drafter.forget()
-    assert drafter.propose([(drafter.open([5, 1, 3], 0), Budget(1, 1))])[0].tokens == (8,)
+    assert drafter.propose([(drafter.open([5, 1, 3], 0), Budget(1, 1))])[0].tokens == ()
     assert drafter.propose([(drafter.open([1, 2], 0), Budget(1, 1))])[0].tokens == (9,)
 
 
@@ -227,17 +225,15 @@ def test_what_is_learned_is_bounded_and_the_rarest_go_first() -> None:
     for n in range(100):
         drafter.learn([1, 2, 3, 4, 5])
         drafter.learn([1000 + 5 * n + i for i in range(5)])
-        assert drafter.dynamic.added <= 200
-    assert drafter.dynamic.continuations((1, 2, 3, 4)) == ((5,), (100,))
+        assert len(drafter._common) <= 200
+    assert drafter._common.continuations((1, 2, 3, 4)) == ((5,), (100,))
 
 
 def test_caches_of_another_tokenizer_or_without_pairs_are_refused() -> None:
     cache = NgramCache.build([[1, 2, 7]])
     with pytest.raises(VocabError, match="static n-gram cache holds token 7, the target has 7"):
         NgramDrafter(cache, n_vocab=7)
-    with pytest.raises(VocabError, match="dynamic n-gram cache holds token 7"):
-        NgramDrafter(None, cache, n_vocab=7)
-    NgramDrafter(cache, cache, n_vocab=8)
+    NgramDrafter(cache, n_vocab=8)
     for text in ([1, 7], [-1, 1]):
         with pytest.raises(VocabError, match="cannot learn a token outside the target's 7"):
             NgramDrafter(n_vocab=7).learn(text)
@@ -257,7 +253,10 @@ def rich() -> Drafter:
         list(decode(target, NoDrafter(), Fixed(FOUR), [request]))
         past.append(list(request.session.tokens))
         request.close()
-    return NgramDrafter(NgramCache.build(past[:2]), NgramCache.build(past[2:] * 2, 1, 4), n_vocab=V)
+    drafter = NgramDrafter(NgramCache.build(past[:2]), n_vocab=V)
+    for text in past[2:] * 2:
+        drafter.learn(text)
+    return drafter
 
 
 @pytest.mark.parametrize("width", [1, 3])

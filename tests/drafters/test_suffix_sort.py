@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.core.errors import MissingExtraError, PacelineError, UsageError
+from paceline.core.errors import UsageError
 from paceline.drafters import suffix_sort
-from paceline.drafters.suffix_array import INDEX, SuffixArray
+from paceline.drafters.suffix_array import INDEX
 from paceline.drafters.suffix_sort import build
 
 Documents = Sequence[Sequence[int]]
@@ -32,14 +31,10 @@ def test_tokens_outside_the_vocabulary_are_refused(tmp_path: Path, stranger: int
         build(tmp_path, [[1, 2], [stranger]], 10)
 
 
-def test_a_full_disk_is_told_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = type("Usage", (), {"free": 10})
-    monkeypatch.setattr("shutil.disk_usage", lambda path: full)
-    with pytest.raises(PacelineError, match="make room, or give fewer sources"):
-        build(tmp_path, TEXT, 10)
-    assert list(tmp_path.iterdir()) == []
+def test_more_than_can_be_sorted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="more than the 10 tokens that can be sorted"):
+        build(tmp_path, TEXT, 10, most=20)
+    assert not (tmp_path / INDEX).exists()
 
 
 def test_building_can_be_stopped_while_it_sorts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,40 +56,13 @@ def test_building_can_be_stopped_while_it_sorts(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / INDEX).exists()
 
 
-def test_what_goes_wrong_in_the_sorting_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def sorter(text: Any) -> Any:
-        raise MemoryError
-
-    monkeypatch.setattr(suffix_sort, "sorter", lambda: sorter)
-    with pytest.raises(MemoryError):
-        build(tmp_path, TEXT, 10)
-
-
-def test_building_without_the_extra_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = builtins.__import__
-
-    def importing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "pydivsufsort":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    (tmp_path / "store").mkdir()
-    build(tmp_path / "store", TEXT, 10)
-    monkeypatch.setattr(builtins, "__import__", importing)
-    with pytest.raises(MissingExtraError, match=r"pip install 'paceline\[corpus\]'"):
-        build(tmp_path, TEXT, 10)
-    SuffixArray(tmp_path / "store").close()  # looking up needs no extra
-
-
 def test_the_same_documents_make_the_same_files(tmp_path: Path) -> None:
     """Whether they come as lists or as arrays."""
     for name, kind in (("a", list), ("b", np.array)):
         (tmp_path / name).mkdir()
         build(tmp_path / name, map(kind, TEXT), 10)
     names = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert names == ["000.array", "000.text", "index.json"]
+    assert names == ["array", "index.json", "text"]
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -102,9 +70,9 @@ def test_the_same_documents_make_the_same_files(tmp_path: Path) -> None:
 def test_the_text_is_backwards_with_borders_and_the_array_in_order(tmp_path: Path) -> None:
     """What docs/corpus.md says of the files."""
     build(tmp_path, [[0, 1], [300]], 400)
-    text = np.fromfile(tmp_path / "000.text", ">u2")
+    text = np.fromfile(tmp_path / "text", ">u2")
     assert text.tolist() == [0, 301, 0, 2, 1, 0]
-    places = np.fromfile(tmp_path / "000.array", "<u4")
+    places = np.fromfile(tmp_path / "array", "<u4")
     suffixes = [text[place:].tolist() for place in places]
     assert suffixes == sorted(suffixes)
     assert len(places) == len(text)

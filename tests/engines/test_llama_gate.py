@@ -13,6 +13,7 @@ import pytest
 
 from gguf_files import write_llama, write_parts
 from mutations import Model, Weights
+from paceline import zoo
 from paceline.core.errors import ModelError, UsageError
 from paceline.engines.llama import LlamaTarget, gate
 from paceline.engines.openers import open_tokenizer
@@ -24,6 +25,7 @@ from raw_gguf import text
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(gate, "_admitted", set())
+    monkeypatch.setattr(gate, "trying", False)
     return tmp_path / "home"
 
 
@@ -54,13 +56,13 @@ def retyped(models: Path, out: Path, kind: int) -> Path:
     return out
 
 
-def test_an_ordinary_model_is_not_tried(models: Path, home: Path, trials: list[list[str]]) -> None:
-    load(models / "target.gguf")
+def test_what_comes_with_the_package_is_not_tried(home: Path, trials: list[list[str]]) -> None:
+    load(zoo.target_path())
     assert trials == []
     assert not home.exists()
 
 
-def test_a_model_of_another_architecture_is_tried_once(
+def test_a_model_is_tried_once(
     tmp_path: Path, trials: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_llama(tmp_path / "model.gguf", arch="xverse")
@@ -145,15 +147,3 @@ def test_what_was_let_in_as_the_first_part_lets_in_no_other(tmp_path: Path) -> N
     way = {"vocab_only": True}
     first, second, _ = write_parts(tmp_path)
     assert gate._key(first, way) != gate._key(second, way)
-
-
-def test_a_long_header_is_read_once(
-    tmp_path: Path, home: Path, trials: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_llama(tmp_path / "model.gguf", extra_tokens=tuple(f"word {i:0200}" for i in range(6000)))
-    load(path)
-    assert len(list((home / "admitted").iterdir())) == 1
-    monkeypatch.setattr(gate, "_admitted", set())
-    monkeypatch.delattr(gate, "read_parts")
-    load(path)
-    assert trials == []

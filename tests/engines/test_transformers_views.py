@@ -203,31 +203,16 @@ def test_a_search_finds_the_layer_that_does_nothing(tmp_path: Path) -> None:
         request.close()
         texts.append((prompt, [token for _, step in steps for token in step.tokens]))
     judge = Judge(target, texts)
-    for methods in (("clasp",), ("random",)):
-        found = list(search(judge, tries=15, blocks=2, methods=methods, guides=texts, closest=target.closest))
-        best = max(found, key=lambda one: one.agreement)
-        assert (best.agreement, best.view) == (1.0, View(0, frozenset([2]), frozenset([2])))
-        assert best.share < 1.0 < best.speed
-        assert len({one.view for one in found}) == len(found) <= 15
-    judge.close()
-
-
-def test_bayesian_optimisation_proposes_what_was_not_tried(tmp_path: Path) -> None:
-    pytest.importorskip("bayes_opt")
-    target = open_engine(
-        folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device=DEVICE, sessions=1
-    )
-    judge = Judge(target, [(PROMPT, PROMPT[:6])])
-    found = list(search(judge, tries=9))
-    assert {one.method for one in found} == {"evenly", "random", "bayes"}
-    assert len({one.view for one in found}) == 9
+    found = list(search(judge, tries=15, blocks=2, guides=texts, closest=target.closest))
+    best = max(found, key=lambda one: one.agreement)
+    assert (best.agreement, best.view) == (1.0, View(0, frozenset([2]), frozenset([2])))
+    assert best.share < 1.0 < best.speed
+    assert len({one.view for one in found}) == len(found) <= 15
     judge.close()
 
 
 def test_a_search_that_cannot_be_is_refused(target: HfTarget) -> None:
     judge = Judge(target, [(PROMPT, PROMPT[:6])])
-    with pytest.raises(UsageError, match="method 'luck': choose from evenly, clasp, random, bayes"):
-        list(search(judge, tries=1, methods=["luck"]))
     with pytest.raises(UsageError, match="99 blocks: of "):
         list(search(judge, tries=1, blocks=99))
     judge.close()

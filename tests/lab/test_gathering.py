@@ -22,10 +22,8 @@ from paceline.machine.models.facts import HYBRID, Facts
 
 ENGINE: dict[str, Any] = {
     "threads": 3,
-    "n_ctx": 512,
     "gpu_layers": 7,
     "draft_layers": 5,
-    "cache_type": "q8_0",
     "flash": True,
 }
 HARDWARE = replace(
@@ -38,8 +36,8 @@ def facts(name: str, **known: Any) -> Facts:
 
 
 def test_what_headers_and_the_machine_say_is_evidence() -> None:
-    target = facts("t", size=100, n_ctx=2048, experts=8, experts_used=2, memory=HYBRID, chat_template="a")
-    draft = facts("d", size=20, n_ctx=1024, chat_template="b")
+    target = facts("t", size=100, experts=8, experts_used=2, memory=HYBRID)
+    draft = facts("d", size=20)
     costs = Costs(Cost({256: {1: 0.1, 4: 0.2}, 1024: {1: 0.3}}), Cost({256: {1: 0.01}}))
     found = of_models(HARDWARE, target, draft, ENGINE, costs)
     assert found == Evidence(
@@ -47,17 +45,11 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
         physical=HARDWARE.cores.physical,
         logical=HARDWARE.cores.logical,
         quota=1.5,
-        cache_type="q8_0",
         flash=True,
         offload=False,
         target_layers=7,
         draft_layers=5,
-        template="a",
-        draft_template="b",
         drafted_for=True,
-        n_ctx=512,
-        trained=2048,
-        draft_trained=1024,
         memory=HYBRID,
         experts=8,
         experts_used=2,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
-import stat
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.machine.remembered import Remembered, describe, forget
+from paceline.machine.remembered import Remembered
 from remembering import kept, vocab
 
 START = """
@@ -42,16 +40,6 @@ for i in range(10**6):
     store.add([int(sys.argv[3]), i % 200, i // 200, *[7] * 3000])
     print(i, flush=True)
 """
-KILLED_IN_THE_MIDDLE = """
-class Dying(Remembered):
-    def _insert(self, connection, output):
-        super()._insert(connection, output)
-        if len(output) > 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-with Dying.open(vocab, project, limit=2_000_000) as store:
-    store.add([1, 2, 3])
-    store.add([5] * 1_500_000)
-"""
 
 
 def started(script: str, project: Path, who: int = 0, size: int = 300) -> subprocess.Popen[str]:
@@ -72,18 +60,6 @@ def together(processes: list[subprocess.Popen[str]]) -> None:
     assert [(p.communicate()[1], p.returncode) for p in processes] == [("", 0)] * len(processes)
 
 
-def whole(path: Path) -> bool:
-    raw = sqlite3.connect(path)
-    try:
-        (said,) = raw.execute("PRAGMA integrity_check").fetchone()
-        (told,), (counted,) = raw.execute(
-            "SELECT tokens FROM store UNION ALL SELECT coalesce(sum(n), 0) FROM outputs"
-        ).fetchall()
-    finally:
-        raw.close()
-    return bool(said == "ok" and told == counted)
-
-
 def test_processes_that_make_and_fill_one_file_at_once_lose_nothing(project: Path) -> None:
     together([started(WRITER, project, who) for who in range(3)])
     outputs = kept(project)
@@ -97,7 +73,6 @@ def test_processes_that_make_and_fill_one_file_at_once_lose_nothing(project: Pat
 def test_forgetting_while_others_write_breaks_neither(project: Path) -> None:
     together([started(WRITER, project, 0), started(WRITER, project, 1), started(FORGETTER, project)])
     store = Remembered.open(vocab(), project)
-    assert whole(store.path)
     for output in store.outputs():
         assert output[2:] == list(range(100))
     store.add([1])
@@ -115,34 +90,7 @@ def test_whatever_the_moment_a_writer_is_killed_at_what_it_had_added_is_there(pr
         rest, _ = process.communicate()
         acknowledged[who] = max([acknowledged[who], *map(int, rest.split())])
     store = Remembered.open(vocab(), project)
-    assert whole(store.path)
     for who, last in acknowledged.items():
         mine = [output for output in store.outputs() if output[0] == who]
         assert mine == [[who, i % 200, i // 200, *[7] * 3000] for i in range(len(mine))]
         assert len(mine) >= last + 1
-
-
-def test_an_output_that_was_half_written_when_its_process_was_killed_is_taken_back(project: Path) -> None:
-    process = started(KILLED_IN_THE_MIDDLE, project, size=70_000)
-    assert process.communicate()[1] == ""
-    assert process.returncode == -signal.SIGKILL
-    (path,) = [kept.parent / kept.name for kept in (project.parent / "home" / "remembered").glob("*.sqlite")]
-    journal = path.with_name(f"{path.name}-journal")
-    assert journal.stat().st_size > 512  # more than its header: pages were written over
-    assert stat.S_IMODE(journal.stat().st_mode) == 0o600
-    assert path.stat().st_size > 1_000_000
-    store = Remembered.open(vocab(70_000), project)
-    assert list(store.outputs()) == [[1, 2, 3]]
-    assert not journal.exists()
-    assert whole(path)
-    store.add([4])
-    assert list(store.outputs()) == [[1, 2, 3], [4]]
-
-
-def test_forgetting_what_a_killed_process_left_leaves_no_journal(project: Path) -> None:
-    started(KILLED_IN_THE_MIDDLE, project, size=70_000).communicate()
-    assert [one.tokens for one in forget(project)] == [3]
-    (left,) = (project.parent / "home" / "remembered").iterdir()
-    assert left.suffix == ".sqlite"
-    assert left.stat().st_size < 50_000
-    assert describe(project) == []

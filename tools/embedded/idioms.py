@@ -44,7 +44,7 @@ def texts(kind: str) -> Iterator[str]:
 def idioms(streams: Iterator[list[int]]) -> NgramCache:
     """The continuations that were seen often enough to fit."""
     cache, least = NgramCache.build(streams), 2
-    while cache.table().words().nbytes > SIZE:
+    while cache.size > SIZE:
         least += 1 + least // 16
         cache = cache.trimmed(least)
     return cache

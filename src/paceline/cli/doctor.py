@@ -49,7 +49,7 @@ def doctor(
         flag(
             "--measure",
             panel=MEASURING,
-            help="Try numbers of threads, processors to keep them to, and flash attention.",
+            help="Try numbers of threads, and flash attention.",
         ),
     ] = False,
     plot: Annotated[
@@ -126,10 +126,9 @@ def _examined(
         if not as_json:
             doctor_machine.show(hardware)
         tries = measure and isinstance(llm.target, Threads)
-        settings = doctor_machine.settings(hardware) if tries else []
-        nodes = tuple(hardware.cores.nodes)
+        counts = thread_trials.counts_for(hardware.cores, hardware.limits) if tries else []
         attends = measure and doctor_machine.may_choose(llm.target)
-        stages = {"target": True, thread_trials.STAGE: bool(settings), attention.STAGE: attends}
+        stages = {"target": True, thread_trials.STAGE: bool(counts), attention.STAGE: attends}
         stages[WITHOUT] = compares(llm.target)
         work = {stage: STEPS for stage, wanted in stages.items() if wanted}
         if llm.draft is not None:
@@ -138,7 +137,7 @@ def _examined(
             tell = in_steps(tick)
             record = examine(llm, effort, to_stderr, tell, again=again).as_dict()
             record |= {
-                "trials": doctor_machine.try_threads(llm, settings, nodes, tell) if settings else None,
+                "trials": doctor_machine.try_threads(llm, counts, tell) if counts else None,
                 "attention": doctor_machine.try_attention(llm.target, tell) if attends else None,
             }
             return record | {"diagnosis": doctor_machine.diagnose(llm, hardware, record, tick)}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import MissingExtraError, PacelineError
-from paceline.core.printable import amount
 
 if TYPE_CHECKING:
-    from paceline.engines.engine import Engine, Threads
-    from paceline.lab.thread_trials import Setting
+    from paceline.engines.engine import Engine
     from paceline.llm import LLM
     from paceline.machine.hardware.probe import Hardware
 
@@ -73,54 +71,19 @@ def is_stateful(target: str | None) -> bool:
     return facts is not None and facts.memory in (HYBRID, RECURRENT)
 
 
-def settings(hardware: Hardware) -> list[Setting]:
-    from paceline.lab.thread_trials import pinnable, settings_for
-    from paceline.machine.hardware.placement import placeable
-
-    return settings_for(hardware.cores, hardware.limits, pinnable(), placeable())
-
-
-def try_threads(llm: LLM, chosen: list[Setting], nodes: Sequence[int], tell: Tell) -> dict[str, Any]:
-    """With the names of `--json`. nodes: of memory."""
-    from paceline.costing import to_stderr
+def try_threads(llm: LLM, counts: list[int], tell: Tell) -> dict[str, Any]:
+    """With the names of `--json`."""
     from paceline.engines.engine import Threads
     from paceline.lab.thread_trials import STAGE, best, tried
 
-    target, spread = llm.target, None
-    assert isinstance(target, Threads)  # may_choose_threads() was asked
+    target = llm.target
+    assert isinstance(target, Threads)  # the caller has asked
     before = target.settings["threads"]
-    if any(setting.spread for setting in chosen):
-        try:
-            spread = spread_over(nodes, target)
-        except PacelineError as error:
-            to_stderr(f"not tried with memory spread over nodes: {error}")
-            chosen = [setting for setting in chosen if not setting.spread]
-
-    def use(threads: int) -> None:
-        for one in (target, spread):
-            if isinstance(one, Threads):
-                one.use_threads(threads)
-
     try:
-        trials = tried(target, use, chosen, spread=spread, progress=partial(tell, STAGE))
+        trials = tried(target, target.use_threads, counts, progress=partial(tell, STAGE))
     finally:
         target.use_threads(before)
-        if spread is not None:
-            spread.close()
     return {"tried": [trial.as_dict() for trial in trials], "best": trials.index(best(trials))}
-
-
-def spread_over(nodes: Sequence[int], target: Threads) -> Engine:
-    """The same model once more, its weights on all of these nodes in turns. Raises PacelineError where there
-    is no room."""
-    from paceline.machine.hardware.bandwidth import free_memory
-    from paceline.machine.hardware.placement import spread
-
-    size, free = target.memory or 0, free_memory()
-    if 1.2 * size > free:
-        raise PacelineError(f"a second copy takes {amount(size)}, and {amount(free)} are free")
-    with spread(nodes):
-        return target.copy()
 
 
 def may_choose(target: Engine) -> bool:
@@ -166,21 +129,18 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
     may_be_slower = attention is None or not attention["tried"][attention["best"]]["flash"]
     engine = {
         "threads": given["threads"],
-        "n_ctx": llm.target.caps.n_ctx,
         "gpu_layers": given.get("gpu_layers", 0),
         "draft_layers": 0 if llm.draft is None else llm.draft.settings.get("gpu_layers", 0),
-        "cache_type": given.get("cache_type", "f16"),
         "flash": may_choose(llm.target) and given["flash_attention"] is not False and may_be_slower,
     }
     doubt = next(iter(record["doubts"].values()), "")
     evidence, run = gathering.of_models(hardware, target, draft, engine, Costs.read(record), doubt), None
     if llm.draft is not None:
         evidence, run = gathering.of_a_run(evidence, llm, hardware, tick)
-    known = {name: value for name, value in asdict(evidence).items() if "template" not in name}
     return {
         "run": None if run is None else run.as_dict(),
         "causes": [asdict(cause) for cause in diagnosis.diagnose(evidence)],
-        "evidence": known,
+        "evidence": asdict(evidence),
         "unread": unread,
     }
 

@@ -17,8 +17,7 @@ from paceline.cli.options import OUTPUT, flag, option
 from paceline.core.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from paceline.core.cost import Costs
-    from paceline.lab.advice.row import Advice, Candidate
+    from paceline.lab.advice.row import Advice, Candidate, Measured
     from paceline.machine.models.facts import Facts
     from paceline.machine.stores.inventory import Found
 
@@ -46,7 +45,7 @@ def pairs(
             "--task",
             panel=ADVICE,
             metavar="TASK",
-            help="What for: code, edit, json, agent, quote, math, summary, chat, prose, translation or any.",
+            help="What for: code, edit, json, agent, math, summary, chat, quote, prose or any.",
         ),
     ] = "any",
     folders: Annotated[
@@ -61,7 +60,11 @@ def pairs(
     ] = None,
     measure: Annotated[
         bool,
-        flag("--measure", panel=ADVICE, help="Measure what passes cost here, a few seconds for each model."),
+        flag(
+            "--measure",
+            panel=ADVICE,
+            help="Measure drafts on short answers, some seconds each.",
+        ),
     ] = False,
     history: Annotated[
         Path | None,
@@ -82,12 +85,12 @@ def pairs(
 ) -> int:
     """List the models that are here; or, for TARGET, every draft that fits, the best first.
 
-    The speed-up is predicted from what passes cost on this machine and from how often such drafts are right:
-    what you measured (doctor, bench) where you did, and otherwise an estimate, with its range."""
-    from paceline.lab.advice.prior import task_of
+    Speeds are those that were measured here, by `paceline bench` or by --measure; nothing is guessed. What is
+    not measured yet is ordered by what its files and the costs of passes tell."""
+    from paceline.lab.advice.row import Question
     from paceline.machine.hardware.threads import choose_threads
 
-    task_of(task)
+    Question(task)
     way = {
         "threads": choose_threads(threads),
         "gpu_layers": gpu_layers,
@@ -129,7 +132,7 @@ def _target(text: str) -> Facts:
         raise UsageError(f"{text}: neither a GGUF file nor a model of transformers: it has no config.json")
     facts = read(path)
     if not facts.size:
-        raise ModelError(f"{text}: has no weights, by which its speed is estimated: fetch them too")
+        raise ModelError(f"{text}: has no weights: fetch them too")
     return facts
 
 
@@ -223,30 +226,27 @@ def _advise(
     interrupts: Interrupts,
 ) -> Advice:
     from paceline.cli.progress import progress
-    from paceline.lab.advice.estimate import measure
+    from paceline.lab.advice.measuring import known, measure
     from paceline.lab.advice.ranking import advise
     from paceline.lab.advice.row import MODEL, Question
-    from paceline.lab.advice.sources import known
     from paceline.lab.bench.history import default_path
     from paceline.machine.fit.known_pairs import for_target
 
     question = Question(*asked, way["cache_type"])
 
-    def once(now: dict[Path, Costs] | None = None) -> Advice:
+    def once(now: dict[Path | None, Measured] | None = None) -> Advice:
         facts = known(target, question, way, history=history or default_path(), note=note, now=now)
         return advise(target, candidates, question, facts, for_target(target))
 
     advice = once()
-    if way["gpu_layers"] and advice.costs_from != "measured" and not measuring:
-        note("costs are estimated for the processor, not for a GPU: --measure measures them")
     if measuring and not advice.refused:
-        by_reference = {one.reference: one.facts.path for one in candidates}
+        by_reference = {one.reference: one for one in candidates}
         first = [by_reference[row.reference] for row in advice.rows if row.drafter == MODEL and row.fits]
         best = first[:MEASURED_DRAFTS]
         given = way | {"n_ctx": min(question.n_ctx, target.n_ctx or question.n_ctx)}
         given["kernels"] = "auto" if way["kernels"] else "off"
         with progress({"measuring": 1 + len(best)}, interrupts) as tick:
-            now = measure(target.path, best, given, lambda _path: tick("measuring"), note)
+            now = measure(target.path, best, question, given, lambda: tick("measuring"), note)
         advice = once(now)
     return advice
 

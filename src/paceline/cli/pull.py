@@ -37,7 +37,7 @@ def pull(
     """Download a model from the Hugging Face hub into its cache, where other programs find it too.
 
     Of several quantisations Q4_K_M is taken, or Q8_0; others are named after a colon, and so may be a file.
-    Whatever ends a download, the same command goes on from there (single files above 50 GB excepted).
+    Whatever ends a download, the same command goes on from there.
     The HF_ variables are obeyed.
 
     Prints the files, their sizes and hashes. Whatever -m takes can be given: what ollama:NAME, zoo:target or

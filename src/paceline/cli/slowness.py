@@ -1,14 +1,11 @@
-"""Passes that take far longer than they are known to take here: who has the processors, in a line."""
+"""Passes that take far longer than they are known to take here: why, in a line."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections import deque
 from statistics import median
 
 from paceline.core.cost import Cost, Costs
-from paceline.core.printable import shortened
 from paceline.costing import NOISY
 from paceline.lab.diagnosis import swapping, taken_cores, throttling
 from paceline.lab.evidence import Evidence
@@ -21,8 +18,6 @@ from paceline.machine.hardware.threads import logical_cores, physical_cores
 TIMES = 3.0  # what is known: half of the passes took more
 FEW = 8  # passes, of which nothing is said
 LEAST = 0.005  # seconds of a pass: shorter ones are late for reasons that nobody can mend
-LOOK = 0.2  # seconds to look at other programs
-FELT = 0.2  # processors that one of them takes
 
 
 class Slowness:
@@ -68,28 +63,4 @@ class Slowness:
         )
         if cause is None:
             return f"{begun}, and it is not seen why; paceline doctor --again measures that anew"
-        busiest = _busiest() if cause.name == "cores taken by others" else ""
-        return f"{begun}: {cause.evidence}{busiest}; {cause.remedy}"
-
-
-def _busiest() -> str:
-    """The program that takes most of the processors now, but for this one."""
-    import psutil
-
-    def taken() -> dict[tuple[int, str], float]:
-        found = {}
-        for process in psutil.process_iter(["name", "cpu_times"]):
-            used = process.info["cpu_times"]
-            if used is not None and process.pid != os.getpid():
-                found[process.pid, process.info["name"] or "?"] = used.user + used.system
-        return found
-
-    try:
-        before, began = taken(), time.monotonic()
-        time.sleep(LOOK)
-        after, seconds = taken(), time.monotonic() - began
-    except (OSError, RuntimeError, psutil.Error):
-        return ""
-    rates = {who: (used - before[who]) / seconds for who, used in after.items() if who in before}
-    (pid, name), most = max(rates.items(), key=lambda one: one[1], default=((0, ""), 0.0))
-    return f" (most of all {shortened(name, 60)}, process {pid})" if most >= FELT else ""
+        return f"{begun}: {cause.evidence}; {cause.remedy}"

@@ -47,20 +47,6 @@ def transplant(
             show_default=False,
         ),
     ] = None,
-    input_decay: Annotated[
-        float,
-        typer.Option("--input-decay", metavar="X", help="Read as the last piece (0) to the mean of all (1)."),
-    ] = 0.0,
-    output_decay: Annotated[
-        float,
-        typer.Option(
-            "--output-decay", metavar="X", help="Written as the first piece (0) to the mean of all (1)."
-        ),
-    ] = 1.0,
-    output_scale: Annotated[
-        float,
-        typer.Option("--output-scale", metavar="X", help="How readily tokens of several pieces are drafted."),
-    ] = 0.7,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object on stdout.")] = False,
 ) -> None:
@@ -77,7 +63,7 @@ def transplant(
     from paceline.system.whole import check_output
 
     kind = ftype.upper() if ftype else None
-    rules = Rules(input_decay, output_decay, output_scale, kind, tied)
+    rules = Rules(kind, tied)
     check_output(out, draft, vocab_of, force=force)  # before anything large is read
     with (
         Interrupts() as interrupts,

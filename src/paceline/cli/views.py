@@ -45,13 +45,7 @@ def search(
         int,
         typer.Option("--blocks", metavar="N", help="Blocks to leave out, two a layer; 0 tries several."),
     ] = 0,
-    tries: Annotated[int, typer.Option("--tries", metavar="N", help="Views that are judged.")] = 60,
-    methods: Annotated[
-        str,
-        typer.Option(
-            "--methods", metavar="LIST", help="Of evenly, clasp, random and bayes. Default: all of them."
-        ),
-    ] = "",
+    tries: Annotated[int, typer.Option("--tries", metavar="N", help="Views that are judged, at most.")] = 60,
     items: Annotated[
         int,
         typer.Option("--items", metavar="N", help="Answers to search by, and as many to report."),
@@ -60,7 +54,6 @@ def search(
     suite: Annotated[
         str, typer.Option("--suite", metavar="SUITE", help="As `paceline bench` has it.")
     ] = "real",
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the search.")] = 0,
     as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="One JSON object on stdout.")] = False,
 ) -> None:
     """Search for the blocks that a model's draft can do without, and keep what was found.
@@ -73,13 +66,11 @@ def search(
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     from paceline.cli.progress import bars
-    from paceline.lab.view_search import METHODS
     from paceline.lab.views import Plan, searched
 
     if min(tries, items, n_predict) < 1:
         raise UsageError("--tries, --items and -n must be at least 1")
-    chosen = tuple(name.strip() for name in methods.split(",")) if methods else METHODS
-    plan = Plan(blocks, tries, chosen, items, n_predict, suite, seed)
+    plan = Plan(blocks, tries, items, n_predict, suite)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Interrupts() as interrupts, bars(*columns) as drawing:
         interrupts.hold()
@@ -131,10 +122,10 @@ def materialise(
     """
     from paceline.cli.progress import UNKNOWN, progress
     from paceline.engines.views import PREFIX, parse
-    from paceline.machine.models.soundness import check_model
+    from paceline.machine.models.header import read_parts
     from paceline.zoo.shorten import layers_of, shorten
 
-    check_model(model)
+    read_parts(model, tokens=True)  # gguf's own reader believes what a header claims
     n = layers_of(model)
     chosen = parse(f"{PREFIX}{view.removeprefix(PREFIX)}", n)
     if chosen is None:

@@ -15,7 +15,7 @@ from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.drafters.best_first import best_first
 from paceline.drafters.parts import Parts
-from paceline.drafters.suffix_array import Match, Shard, SuffixArray
+from paceline.drafters.suffix_array import Match, SuffixArray
 
 # A continuation seen once after a match of so many tokens is right about half the time; the doubt falls with
 # the square of the length. Fitted by log-loss to next tokens of code, and checked on agents' sessions.
@@ -71,20 +71,18 @@ class DatastoreDrafter:
     def look_up(self, context: Sequence[int], depth: int) -> tuple[int, Alive]:
         """How many tokens of the context's end matched, and what followed (up to depth tokens)."""
         length = self._match_min
-        places: list[tuple[SuffixArray, Shard, Match]] = []
+        places: list[tuple[SuffixArray, Match]] = []
         for store in self._stores:
-            query = store.encode(context)
-            for shard in store.shards:
-                match = shard.find(query)
-                if match.length > length:
-                    length, places = match.length, []
-                if match.length == length:
-                    places.append((store, shard, match))
-        total = sum(match.high - match.low for _, _, match in places)
+            match = store.find(store.encode(context))
+            if match.length > length:
+                length, places = match.length, []
+            if match.length == length:
+                places.append((store, match))
+        total = sum(match.high - match.low for _, match in places)
         followed: Alive = []
-        for store, shard, match in places:
+        for store, match in places:
             most = max(1, round(self._samples * (match.high - match.low) / total))
-            followed += [(store.decode(data), n) for data, n in shard.followed(match, most, depth).items()]
+            followed += [(store.decode(data), n) for data, n in store.followed(match, most, depth).items()]
         return length, followed
 
     def close(self) -> None:

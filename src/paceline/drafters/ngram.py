@@ -24,7 +24,7 @@ from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.tree import EMPTY, DraftTree
 from paceline.drafters.best_first import best_first
-from paceline.drafters.ngram_cache import STATIC, NgramCache
+from paceline.drafters.ngram_cache import STATIC, Counts, NgramCache
 from paceline.drafters.ngram_table import NGRAM_MAX
 from paceline.drafters.parts import Parts
 from paceline.drafters.scopes import Scopes
@@ -44,11 +44,11 @@ class NgramMemory:
     def __init__(
         self,
         prompt: Sequence[int],
-        past: NgramCache,
-        finish: Callable[[NgramCache, Sequence[int], int], None],
+        past: Counts,
+        finish: Callable[[Counts, Sequence[int], int], None],
     ) -> None:
         self.tokens: list[int] = []
-        self.context, self.past = NgramCache(), past
+        self.context, self.past = Counts(), past
         self._n_prompt = len(prompt)
         self._finish = finish
         self.extend(prompt)
@@ -69,9 +69,9 @@ class NgramMemory:
 
 
 class NgramDrafter:
-    """static: counts of a corpus. dynamic: counts of past outputs, on which requests and `learn` add; written
-    by whoever wants to keep them. n_vocab: the target's vocabulary; caches with tokens beyond it are another
-    tokenizer's, and refused. limit: how many n-grams may be learned; beyond it the rarest are forgotten."""
+    """static: counts of a corpus. n_vocab: the target's vocabulary; a cache with tokens beyond it is another
+    tokenizer's, and refused. limit: how many n-grams of past outputs may be learned; beyond it the rarest are
+    forgotten."""
 
     name = "ngram"
     wants = Want()
@@ -79,25 +79,23 @@ class NgramDrafter:
     def __init__(
         self,
         static: NgramCache | None = None,
-        dynamic: NgramCache | None = None,
         *,
         n_vocab: int | None = None,
         limit: int = LIMIT,
     ) -> None:
-        for level, cache in (("static", static), ("dynamic", dynamic)):
-            if cache is not None and n_vocab is not None and cache.span() > n_vocab:
-                raise VocabError(
-                    f"the {level} n-gram cache holds token {cache.span() - 1:,}, the target has {n_vocab:,}: "
-                    "it was made with another tokenizer; make one with the target's"
-                )
+        if static is not None and n_vocab is not None and static.span() > n_vocab:
+            raise VocabError(
+                f"the static n-gram cache holds token {static.span() - 1:,}, the target has {n_vocab:,}: it "
+                "was made with another tokenizer; make one with the target's"
+            )
         if static is not None and STATIC not in static.lengths():
             raise UsageError(
                 f"the static n-gram cache has no n-grams of {STATIC} tokens, which are the only ones "
                 "that are looked up in it: make one with them"
             )
         self._static = static if static is not None else NgramCache()
-        self.dynamic = dynamic if dynamic is not None else NgramCache()
-        self._past = Scopes(self.dynamic, NgramCache)
+        self._common = Counts()
+        self._past = Scopes(self._common, Counts)
         self._n_vocab = n_vocab
         self._limit = limit
 
@@ -111,23 +109,23 @@ class NgramDrafter:
             raise VocabError(
                 f"cannot learn a token outside the target's {self._n_vocab:,}: was it another tokenizer's?"
             )
-        self._learn(self.dynamic, tokens, 0)
+        self._learn(self._common, tokens, 0)
 
     def forget(self) -> None:
         for past in self._past:
             past.forget()
 
     def close(self) -> None:
-        """What was learned stays for whoever wants to write it."""
+        """Nothing is held."""
 
     def propose(self, batch: Sequence[tuple[NgramMemory, Budget]]) -> list[DraftTree]:
         return [self._draft(memory, budget) for memory, budget in batch]
 
-    def _learn(self, past: NgramCache, tokens: Sequence[int], start: int) -> None:
+    def _learn(self, past: Counts, tokens: Sequence[int], start: int) -> None:
         past.add(tokens, start)
-        if past.added > self._limit:
+        if len(past) > self._limit:
             least = 2
-            while past.added > self._limit // 2:
+            while len(past) > self._limit // 2:
                 past.thin(least)
                 least *= 2
 
@@ -157,7 +155,7 @@ class NgramDrafter:
 
     def _rank(
         self,
-        cache: NgramCache,
+        cache: NgramCache | Counts,
         ngram: tuple[int, ...],
         rule: tuple[int, int],
         judge: tuple[int, ...],

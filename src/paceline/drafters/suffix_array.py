@@ -5,8 +5,8 @@ one binary search finds the longest ending that occurs at all, and its neighbour
 big-endian and one larger than their ids, so that bytes compare as tokens do and 0 stands between documents,
 where no match and no continuation reaches across. suffix_sort.py builds the files.
 
-A folder holds index.json and per shard NNN.text (2 or 4 bytes a token, as the vocabulary needs) and
-NNN.array (the tokens' places in order of their suffixes, 4 bytes each, little-endian).
+A folder holds index.json, `text` (2 or 4 bytes a token, as the vocabulary needs) and `array` (the tokens'
+places in order of their suffixes, 4 bytes each, little-endian).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 
 from paceline.core.errors import ModelError, UsageError
 
-VERSION = 1
-INDEX = "index.json"
+VERSION = 2
+INDEX, TEXT, ARRAY = "index.json", "text", "array"
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest ending of a text that occurs in a shard: its length in tokens, and the range of ranks
+    """The longest ending of a text that occurs in a corpus: its length in tokens, and the range of ranks
     (places in the order of suffixes) whose suffixes begin with it."""
 
     length: int
@@ -40,14 +40,26 @@ class Match:
 NO_MATCH = Match(0, 0, 0)
 
 
-class Shard:
-    """One text and the order of its suffixes. Owns the two files' mappings."""
+class SuffixArray:
+    """A folder that suffix_sort wrote, opened for looking up. Owns the two files' mappings. n_vocab: ids lie
+    below it. Raises UsageError where there is none, ModelError where it is damaged or of a newer version."""
 
-    def __init__(self, text: Path, array: Path, width: int) -> None:
-        self._width = width
-        self._text = _mapped(text)
+    def __init__(self, folder: Path | str) -> None:
+        folder = Path(folder)
+        about = read_index(folder)
+        self.n_vocab: int = about["n_vocab"]
+        self.tokens: int = about["tokens"]
+        self.documents: int = about["documents"]
+        self._width: int = about["width"]
+        self._structs: dict[int, struct.Struct] = {}
+        self._letter = {2: "H", 4: "I"}[self._width]
+        self._top = 256**self._width - 1
+        length = about["length"]
+        _check_size(folder / TEXT, length * self._width)
+        _check_size(folder / ARRAY, length * 4)
+        self._text = _mapped(folder / TEXT)
         try:
-            self._array = _mapped(array)
+            self._array = _mapped(folder / ARRAY)
         except BaseException:
             self._text.close()
             raise
@@ -94,44 +106,6 @@ class Shard:
         ends = [places[rank] * width for rank in chosen]
         return Counter([text[end - span if end > span else 0 : end] for end in ends])
 
-    def close(self) -> None:
-        self._places.release()
-        self._array.close()
-        self._text.close()
-
-
-def _shared(a: bytes, b: bytes) -> int:
-    """The length of their common beginning."""
-    n = min(len(a), len(b))
-    differ = int.from_bytes(a[:n], "big") ^ int.from_bytes(b[:n], "big")
-    return n - (differ.bit_length() + 7) // 8
-
-
-class SuffixArray:
-    """A folder that suffix_sort wrote, opened for looking up. n_vocab: ids lie below it. Raises UsageError
-    where there is none, ModelError where it is damaged or of a newer version."""
-
-    def __init__(self, folder: Path | str) -> None:
-        folder = Path(folder)
-        about = read_index(folder)
-        self.n_vocab: int = about["n_vocab"]
-        self.tokens: int = about["tokens"]
-        self.documents: int = about["documents"]
-        self._width: int = about["width"]
-        self._structs: dict[int, struct.Struct] = {}
-        self._letter = {2: "H", 4: "I"}[self._width]
-        self._top = 256**self._width - 1
-        self.shards: list[Shard] = []
-        try:
-            for i, n in enumerate(about["shards"]):
-                text, array = files(folder, i)
-                for path, size in ((text, n * self._width), (array, n * 4)):
-                    _check_size(path, size)
-                self.shards.append(Shard(text, array, self._width))
-        except BaseException:
-            self.close()
-            raise
-
     def encode(self, context: Sequence[int]) -> bytes:
         """The end of a text as a query: backwards, up to the first token that no corpus has."""
         out: list[int] = []
@@ -156,8 +130,16 @@ class SuffixArray:
         return self._structs[n]
 
     def close(self) -> None:
-        while self.shards:
-            self.shards.pop().close()
+        self._places.release()
+        self._array.close()
+        self._text.close()
+
+
+def _shared(a: bytes, b: bytes) -> int:
+    """The length of their common beginning."""
+    n = min(len(a), len(b))
+    differ = int.from_bytes(a[:n], "big") ^ int.from_bytes(b[:n], "big")
+    return n - (differ.bit_length() + 7) // 8
 
 
 def read_index(folder: Path) -> dict[str, Any]:
@@ -170,8 +152,8 @@ def read_index(folder: Path) -> dict[str, Any]:
                 f"{folder}: a datastore of version {version}, and this Paceline reads up to {VERSION}: "
                 "upgrade Paceline, or build it again"
             )
-        whole = [about["n_vocab"], about["tokens"], about["documents"], *about["shards"]]
-        sound = version == VERSION and about["width"] in (2, 4) and about["shards"]
+        whole = [about[name] for name in ("n_vocab", "tokens", "documents", "length")]
+        sound = version == VERSION and about["width"] in (2, 4)
         if not sound or not all(isinstance(n, int) and n > 0 for n in whole):
             raise ValueError("not a datastore's index")
     except FileNotFoundError as error:
@@ -193,7 +175,3 @@ def _check_size(path: Path, size: int) -> None:
 def _mapped(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def files(folder: Path, i: int) -> tuple[Path, Path]:
-    return folder / f"{i:03}.text", folder / f"{i:03}.array"

@@ -1,4 +1,4 @@
-"""Building the files of suffix_array.py: corpora of any size, a shard after the other.
+"""Building the files of suffix_array.py.
 
 The sorting is libdivsufsort's (pydivsufsort, the optional extra `corpus`), over the text's bytes: of their
 suffixes those where a token begins are kept.
@@ -17,13 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import MissingExtraError, PacelineError, UsageError
-from paceline.drafters.suffix_array import INDEX, VERSION, files
+from paceline.drafters.suffix_array import ARRAY, INDEX, TEXT, VERSION
 from paceline.system.whole import private_file
 
-# Bytes of text in a shard. Every shard costs a look-up a search of its own; sorting one takes MEMORY times
-# its bytes.
-SHARD = 1 << 29
-MEMORY = 6
+MOST = (1 << 31) - 1  # bytes of text, whose places the sorting counts in 32 bits
+MEMORY = 6  # times the text's bytes that sorting takes
 BLOCK = 1 << 22
 PATIENCE = 0.1  # seconds between two looks whether the sorting is still wanted
 
@@ -39,75 +37,65 @@ def build(
     documents: Iterable[Tokens],
     n_vocab: int,
     *,
-    shard: int = SHARD,
+    most: int = MOST,
     check: Callable[[], None] = _nothing,
 ) -> int:
     """Write the datastore of `documents` into the existing `folder`, for the user's eyes only; how many
     tokens it has.
 
-    shard: most bytes of text in one. check: called every now and then; it may raise, to stop. What was
-    written before that stays. Raises MissingExtraError, UsageError for ids outside the vocabulary or nothing
-    to store, PacelineError where the disk has no room.
+    most: bytes of text that may be sorted. check: called every now and then; it may raise, to stop. What was
+    written before that stays. Raises MissingExtraError, UsageError for ids outside the vocabulary, nothing
+    to store or too much, PacelineError where the disk has no room.
     """
     sort = sorter()
     kind = np.dtype(">u2" if n_vocab < 2**16 else ">u4")
-    shards: list[int] = []
-    n_tokens = n_documents = 0
-    for text, n in _texts(documents, n_vocab, max(16, shard // kind.itemsize), check):
-        n_text = len(text)
-        _check_room(folder, n_text * (kind.itemsize + 4))
-        backwards = text[::-1].astype(kind).view(np.uint8)
-        del text
-        text_path, array_path = files(folder, len(shards))
-        with private_file(text_path) as file:
-            file.write(backwards.data)
-        with private_file(array_path) as file:
-            for places in _places(_sorted(sort, backwards, check), kind.itemsize):
-                check()
-                file.write(places.data)
-        shards.append(n_text)
-        n_documents += n
-        n_tokens += n_text - n - 1
-    if not n_tokens:
-        raise UsageError("the corpus is empty: give sources that hold some text")
+    text, n_documents = _text(documents, n_vocab, most // kind.itemsize, check)
+    length, n_tokens = len(text), len(text) - n_documents - 1
+    _check_room(folder, length * (kind.itemsize + 4))
+    backwards = text[::-1].astype(kind).view(np.uint8)
+    del text
+    with private_file(folder / TEXT) as file:
+        file.write(backwards.data)
+    with private_file(folder / ARRAY) as file:
+        for places in _places(_sorted(sort, backwards, check), kind.itemsize):
+            check()
+            file.write(places.data)
     about = {
         "version": VERSION,
         "n_vocab": n_vocab,
         "width": kind.itemsize,
         "tokens": n_tokens,
         "documents": n_documents,
-        "shards": shards,
+        "length": length,
     }
     with private_file(folder / INDEX) as file:
         file.write(json.dumps(about).encode())
     return n_tokens
 
 
-def _texts(
+def _text(
     documents: Iterable[Tokens], n_vocab: int, most: int, check: Callable[[], None]
-) -> Iterator[tuple[NDArray[np.uint32], int]]:
-    """Texts of at most that many tokens, 0 before, between and after the documents, and how many documents
-    each holds. What is too long for one goes on in the next."""
+) -> tuple[NDArray[np.uint32], int]:
+    """One text, 0 before, between and after the documents, and how many documents it holds."""
     border = np.zeros(1, np.uint32)
     parts, size, count = [border], 1, 0
     for document in documents:
         check()
         tokens = np.asarray(document, np.int64)
-        if tokens.size and not 0 <= tokens.min() <= tokens.max() < n_vocab:
+        if not tokens.size:
+            continue
+        if not 0 <= tokens.min() <= tokens.max() < n_vocab:
             raise UsageError(f"the corpus has a token id outside the vocabulary of {n_vocab:,}")
-        while tokens.size:
-            room = most - size - 1
-            if room < min(len(tokens), most // 2):
-                text, whole = np.concatenate(parts), count
-                parts, size, count = [border], 1, 0  # before the sorting, which needs the room
-                yield text, whole
-                del text
-                continue
-            head, tokens = tokens[:room], tokens[room:]
-            parts += [(head + 1).astype(np.uint32), border]
-            size, count = size + len(head) + 1, count + 1
-    if count:
-        yield np.concatenate(parts), count
+        parts += [(tokens + 1).astype(np.uint32), border]
+        size, count = size + len(tokens) + 1, count + 1
+        if size > most:
+            raise UsageError(
+                f"the corpus has more than the {most:,} tokens that can be sorted in this machine's free "
+                "memory: give fewer sources, or make several corpora"
+            )
+    if not count:
+        raise UsageError("the corpus is empty: give sources that hold some text")
+    return np.concatenate(parts), count
 
 
 def sorter() -> Callable[[NDArray[np.uint8]], NDArray[np.int32]]:

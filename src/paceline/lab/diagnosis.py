@@ -15,10 +15,8 @@ from paceline.core.theory import (
 from paceline.lab.evidence import Evidence
 from paceline.machine.models.facts import HYBRID, RECURRENT
 
-HIGH, MEDIUM, LOW = "high", "medium", "low"
-SEVERITIES = (HIGH, MEDIUM, LOW)
+HIGH, MEDIUM = SEVERITIES = ("high", "medium")
 
-QUANTISED = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")  # of llama.cpp's cache types
 ROWS = 8  # of the pass that a mixture of experts is judged by
 DEAR_DRAFT = 0.25  # of a step's time: less does not decide whether it pays
 TAKEN = 0.25  # processors that others keep busy, which is no more than the usual noise
@@ -155,44 +153,6 @@ def wrong_device(e: Evidence) -> Iterator[Cause]:
         )
 
 
-def other_template(e: Evidence) -> Iterator[Cause]:
-    ours, its = ("".join((text or "").split()) for text in (e.template, e.draft_template))
-    if e.drafted_for and e.template and ours != its:
-        yield Cause(
-            "template differs",
-            LOW,
-            f"the target has a chat template of {len(e.template):,} characters, the draft "
-            f"{'another one' if e.draft_template else 'none'}",
-            "take a draft that was tuned on the same template: it guesses badly at what it never saw",
-        )
-
-
-def beyond_training(e: Evidence) -> Iterator[Cause]:
-    if 0 < e.trained < e.n_ctx:
-        name, trained, severity = "target", e.trained, MEDIUM
-    elif e.drafted_for and 0 < e.draft_trained < e.n_ctx:
-        name, trained, severity = "draft", e.draft_trained, LOW
-    else:
-        return
-    yield Cause(
-        "context beyond training",
-        severity,
-        f"a context of {e.n_ctx:,} tokens; the {name} was trained on {trained:,}",
-        f"ask for less (-c {trained})",
-    )
-
-
-def quantised_cache(e: Evidence) -> Iterator[Cause]:
-    if e.cache_type.lower() in QUANTISED:
-        yield Cause(
-            "KV cache quantised",
-            MEDIUM,
-            f"--cache-type {e.cache_type}: rows are taken apart at every pass, and a draft's guesses get "
-            "worse",
-            "leave it at f16, and ask for less context (-c) where memory is short",
-        )
-
-
 def many_threads(e: Evidence) -> Iterator[Cause]:
     if e.quota is not None and e.threads > max(1.0, e.quota):
         yield Cause(
@@ -276,7 +236,4 @@ JUDGES: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     dear_draft,
     growing_experts,
     dear_attention,
-    quantised_cache,
-    beyond_training,
-    other_template,
 )

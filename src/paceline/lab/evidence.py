@@ -15,10 +15,10 @@ class Evidence:
     """What was read and measured; what is None, empty or 0 is not known, and no cause is made of it.
 
     threads: that decode; physical, logical: cores that may be used; quota: processors' worth of time.
-    cache_type: of the KV cache. flash: whether flash attention is on, or may be, could be left out, and was
+    flash: whether flash attention is on, or may be, could be left out, and was
     not found to be the faster. gpus: how many there are that could gain; offload: whether the engine can use
-    them; target_layers, draft_layers: how many are asked to be on a GPU. template, draft_template: chat
-    templates; drafted_for: whether there is a draft model. n_ctx: asked; trained, draft_trained: contexts.
+    them; target_layers, draft_layers: how many are asked to be on a GPU.
+    drafted_for: whether there is a draft model.
     memory: a Facts' word. experts, experts_used: of the target.
     size: bytes of both models; available, usable: of memory, before they were loaded, and at most.
     curve: seconds of the target's pass by rows; deeper: of one over a single row by context depth.
@@ -31,18 +31,12 @@ class Evidence:
     physical: int = 0
     logical: int = 0
     quota: float | None = None
-    cache_type: str = "f16"
     flash: bool = False
     gpus: int = 0
     offload: bool | None = None
     target_layers: int = 0
     draft_layers: int = 0
-    template: str | None = None
-    draft_template: str | None = None
     drafted_for: bool = False
-    n_ctx: int = 0
-    trained: int = 0
-    draft_trained: int = 0
     memory: str = ""
     experts: int = 0
     experts_used: int = 0

@@ -99,8 +99,8 @@ def of_models(
     costs: Costs | None,
     doubt: str = "",
 ) -> Evidence:
-    """What can be told without running anything. engine: threads, n_ctx, gpu_layers, draft_layers,
-    cache_type and flash; doubt: why the costs are left out (see Evidence)."""
+    """What can be told without running anything. engine: threads, gpu_layers, draft_layers and flash;
+    doubt: why the costs are left out (see Evidence)."""
     memory = hardware.memory
     sizes = [facts.size for facts in (target, draft) if facts is not None]
     depth = None if costs is None else costs.target.depths[0]
@@ -109,7 +109,6 @@ def of_models(
         physical=hardware.cores.physical,
         logical=hardware.cores.logical,
         quota=hardware.limits.cpus,
-        cache_type=engine["cache_type"],
         flash=engine["flash"],
         # A processor's own is in nearly every laptop, and reads the memory that the processor reads.
         gpus=sum(not (gpu.shared and gpu.vendor == "Intel") for gpu in hardware.gpus),
@@ -117,7 +116,6 @@ def of_models(
         target_layers=engine["gpu_layers"],
         draft_layers=engine["draft_layers"],
         drafted_for=draft is not None,
-        n_ctx=engine["n_ctx"],
         size=sum(sizes),
         available=0 if memory is None else memory.available,
         usable=0 if memory is None else memory.usable,
@@ -134,14 +132,10 @@ def of_models(
     if target is not None:
         evidence = replace(
             evidence,
-            template=target.chat_template,
-            trained=target.n_ctx,
             memory=target.memory,
             experts=target.experts,
             experts_used=target.experts_used,
         )
-    if draft is not None:
-        evidence = replace(evidence, draft_template=draft.chat_template, draft_trained=draft.n_ctx)
     return evidence
 
 

@@ -13,7 +13,7 @@ from paceline.costing import costs_of, to_stderr
 from paceline.engines.views import Viewable
 from paceline.lab import workload
 from paceline.lab.bench.prompts import Prompts
-from paceline.lab.view_search import Judge, Text, Tried, check_methods, search
+from paceline.lab.view_search import Judge, Text, Tried, search
 from paceline.machine import views
 from paceline.machine.views import KeptView
 
@@ -28,11 +28,9 @@ class Plan:
 
     blocks: int
     tries: int
-    methods: tuple[str, ...]
     items: int
     n: int
     suite: str
-    seed: int
 
     @property
     def work(self) -> dict[str, int]:
@@ -71,9 +69,8 @@ class Outcome:
 
 def searched(given: Mapping[str, Any], plan: Plan, tick: Callable[[str], None]) -> Outcome:
     """given: what `load` takes. tick: is called after each of `plan.work`; where it raises KeyboardInterrupt
-    the search ends with what was found. Raises UsageError, ModelError or MissingExtraError, and
-    KeyboardInterrupt where nothing was found yet."""
-    check_methods(plan.methods)
+    the search ends with what was found. Raises UsageError or ModelError, and KeyboardInterrupt where
+    nothing was found yet."""
     items = chosen(plan)
     with load(**given, drafters="none", sessions=max(1, len(items))) as llm:
         whole: Any = llm.target
@@ -94,8 +91,6 @@ def searched(given: Mapping[str, Any], plan: Plan, tick: Callable[[str], None]) 
             judge,
             tries=plan.tries,
             blocks=plan.blocks,
-            methods=plan.methods,
-            seed=plan.seed,
             guides=[(prompt[-SEEN:], answer) for prompt, answer in seen[:GUIDES]],
             closest=whole.closest,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,9 +14,6 @@ from paceline.machine.home import private_folder
 
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-# The timeout, in seconds, of a connection that has patience. The longer SQLite waits for a lock, the more
-# rarely it looks, at last ten times a second, and misses the moments between a busy writer's transactions.
-OFTEN = 0.01
 
 
 class Marks(NamedTuple):
@@ -26,14 +22,6 @@ class Marks(NamedTuple):
     application: int
     version: int
     tables: int
-
-
-class Patience(NamedTuple):
-    """A lock on the file is waited for until nobody has changed it for `wait` seconds: writers that hand the
-    lock on to each other, on a slow disk, may take longer than that in all."""
-
-    path: Path
-    wait: float
 
 
 def make_private(path: Path) -> None:
@@ -64,46 +52,17 @@ def marks(connection: sqlite3.Connection) -> Marks:
 
 @contextmanager
 def transaction(
-    connection: sqlite3.Connection,
-    kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE",
-    patience: Patience | None = None,
+    connection: sqlite3.Connection, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE"
 ) -> Iterator[None]:
-    """IMMEDIATE waits for the lock at once, where nothing has been read that could be out of date. patience:
-    beyond the connection's own timeout; with it DEFERRED waits for a reader's lock at once too."""
+    """IMMEDIATE waits for the lock at once, where nothing has been read that could be out of date."""
     try:
-        execute(connection, f"BEGIN {kind}", patience)
-        if patience is not None and kind == "DEFERRED":
-            execute(connection, "SELECT 1 FROM sqlite_master", patience)
+        connection.execute(f"BEGIN {kind}")
         yield
-        execute(connection, "COMMIT", patience)
+        connection.execute("COMMIT")
     finally:
         # Not where SQLite has rolled back on its own, as it does when the disk is full.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-
-
-def execute(connection: sqlite3.Connection, statement: str, patience: Patience | None) -> None:
-    seen, since = None, time.monotonic()
-    while True:
-        try:
-            connection.execute(statement)
-            return
-        except sqlite3.OperationalError as error:
-            if kind_of(error) not in LOCKED or patience is None:
-                raise
-            now, changed = time.monotonic(), _changed(patience.path)
-            if changed != seen:
-                seen, since = changed, now
-            elif now - since >= patience.wait:
-                raise
-
-
-def _changed(path: Path) -> tuple[int, int] | None:
-    """What is another after every commit, told without a lock."""
-    with suppress(OSError):
-        now = path.stat()
-        return now.st_mtime_ns, now.st_size
-    return None
 
 
 def kind_of(error: sqlite3.Error) -> int:

@@ -1,112 +1,91 @@
-"""Past outputs of a project, kept for the drafters that learn from them (`--remember`): one small file a
-project and vocabulary, in the user's own data folder, so that nothing appears in the project itself."""
+"""Past outputs of a project, kept for the drafters that learn from them (`--remember`).
+
+One file of JSON lines a project and vocabulary, in the user's own data folder, so that nothing appears in the
+project itself. The first line names the project, each other one is an output. A line that is no output, as a
+process that was killed may leave one, is passed over.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-import sqlite3
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from paceline.core.errors import RememberedError, UsageError
+from paceline.core.errors import RememberedError
 from paceline.core.vocab import Vocab
 from paceline.machine.fingerprint import fingerprint
-from paceline.machine.home import home
-from paceline.machine.remembered_file import (
-    ADVICE,
-    RemovedError,
-    connected,
-    damaged,
-    remove,
-)
+from paceline.machine.home import home, private_folder
+from paceline.system.locks import alone
+from paceline.system.whole import whole
 
-WAIT = 5.0  # seconds that a lock of another process is waited for
-LIMIT = 1_000_000  # tokens
+LIMIT = 1_000_000  # tokens that are learned from
+MAX_BYTES = 8 << 20  # of a file: of a longer one the older half goes
 MARKS = (".git", ".paceline")  # of a project's folder
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is remembered of one project in one vocabulary. project: None where the file does not tell.
-    outputs, tokens: how many. since: when the oldest was added, in seconds of Unix time. bytes: on the disk.
-    problem: why the file cannot be read; "" where it can."""
+    """What is remembered of one project in one vocabulary.
+
+    project: None where the file does not tell.
+    outputs, tokens: how many.
+    bytes: on the disk.
+    """
 
     path: Path
     bytes: int
-    project: Path | None = None
-    outputs: int = 0
-    tokens: int = 0
-    since: int | None = None
-    problem: str = ""
+    project: Path | None
+    outputs: int
+    tokens: int
 
 
 class Remembered:
-    """A project's past outputs in one vocabulary, at most `limit` tokens of them: the oldest go first.
-    Several processes may use it at once; what was added is on the disk when `add` returns.
+    """A project's past outputs in one vocabulary.
 
+    Several processes may use it at once; what was added is on the disk when `add` returns.
     warn: told, once, why an output could not be added, and nothing more is added then: an answer is worth
-    more than its memory. Without it `add` raises RememberedError. wait: seconds to wait for another's lock.
+    more than its memory. Without it `add` raises RememberedError.
     """
 
     def __init__(
-        self,
-        path: Path,
-        project: Path,
-        vocab: Vocab,
-        limit: int = LIMIT,
-        warn: Callable[[str], None] | None = None,
-        wait: float = WAIT,
+        self, path: Path, project: Path, vocab: Vocab, warn: Callable[[str], None] | None = None
     ) -> None:
-        if limit < 1:
-            raise UsageError(
-                f"{limit} tokens to remember: must be at least 1; leave out remember (--remember) for none"
-            )
         self.path, self.project = path, project
-        self._limit, self._warn, self._wait = limit, warn, wait
-        self._size, self._fingerprint = vocab.size, fingerprint(vocab)
-        self._kind = np.dtype("<u2" if vocab.size <= 1 << 16 else "<u4")
-        self._adding = True
-        with self._connected() as connection:  # what cannot be used is told before anything is decoded
-            (theirs,) = connection.execute("SELECT fingerprint FROM store").fetchone()
-        if theirs != self._fingerprint:
-            raise RememberedError(f"{path} has tokens of another vocabulary: {ADVICE}")
+        self._size, self._warn, self._adding = vocab.size, warn, True
+        with self._alone():  # what cannot be used is told before anything is decoded
+            os.close(_private(str(path), os.O_CREAT | os.O_APPEND | os.O_WRONLY))
 
     @classmethod
-    def open(
-        cls, vocab: Vocab, project: Path, limit: int = LIMIT, warn: Callable[[str], None] | None = None
-    ) -> Self:
-        """The project's store below `home()`; made where there is none. Raises RememberedError for a file
-        that is damaged, another program's or a newer Paceline's, or that cannot be made."""
+    def open(cls, vocab: Vocab, project: Path, warn: Callable[[str], None] | None = None) -> Self:
+        """The project's store below `home()`; made where there is none. Raises RememberedError."""
         project = project.resolve()
-        path = _folder() / f"{_short(project)}-{fingerprint(vocab)[:16]}.sqlite"
-        return cls(path, project, vocab, limit, warn)
+        return cls(_folder() / f"{_short(project)}-{fingerprint(vocab)[:16]}.jsonl", project, vocab, warn)
 
     def outputs(self, limit: int = LIMIT) -> Iterator[list[int]]:
-        """The newest ones, of together at most `limit` tokens; the oldest of those first. Raises
-        RememberedError."""
-        found = []
-        with self._connected() as connection:
-            for n, blob in connection.execute("SELECT n, tokens FROM outputs ORDER BY id DESC"):
-                if (limit := limit - n) < 0:
+        """The newest ones, of together at most `limit` tokens; the oldest of those first."""
+        with self._alone():
+            lines = self.path.read_bytes().splitlines() if self.path.exists() else []
+        found: list[list[int]] = []
+        for line in reversed(lines):
+            tokens = _tokens(line)
+            # A token that does not exist would be drafted, and end the request.
+            if tokens and max(tokens) < self._size:
+                if (limit := limit - len(tokens)) < 0:
                     break
-                found.append(self._read(n, blob))
-        # The lock is given back by now, however long the learning takes.
-        return (tokens.tolist() for tokens in reversed(found))
+                found.append(tokens)
+        return reversed(found)
 
     def add(self, tokens: Sequence[int]) -> None:
-        """One more output; of one longer than the limit, its end."""
+        """One more output."""
         if not self._adding or not tokens:
             return
         try:
-            self._add(np.array(tokens[-self._limit :], self._kind))
+            self._add(json.dumps(list(map(int, tokens)), separators=(",", ":")).encode() + b"\n")
         except RememberedError as error:
             if self._warn is None:
                 raise
@@ -123,44 +102,45 @@ class Remembered:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _add(self, output: NDArray[Any]) -> None:
-        end = time.monotonic() + self._wait
-        while True:
-            try:
-                with self._connected(writing=True) as connection:
-                    self._insert(connection, output)
-                return
-            except RemovedError:  # by `forget`: what comes after it is remembered
-                if time.monotonic() > end:
-                    raise
+    def _add(self, line: bytes) -> None:
+        with self._alone():
+            with open(self.path, "a+b", opener=_private) as file:
+                if not (size := file.seek(0, os.SEEK_END)):
+                    file.write(self._head())
+                elif file.seek(size - 1) and file.read(1) != b"\n":  # its writer was killed
+                    file.write(b"\n")
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+                size = file.tell()
+            if size > MAX_BYTES:
+                self._drop_older()
 
-    def _insert(self, connection: sqlite3.Connection, output: NDArray[Any]) -> None:
-        values = (int(time.time()), len(output), output.tobytes())
-        connection.execute("INSERT INTO outputs (added, n, tokens) VALUES (?, ?, ?)", values)
-        (total,) = connection.execute("SELECT tokens FROM store").fetchone()
-        total += len(output)
-        dropped = []
-        if total > self._limit:
-            for id_, n in connection.execute("SELECT id, n FROM outputs ORDER BY id"):
-                dropped.append((id_,))
-                total -= n
-                if total <= self._limit:
-                    break
-        connection.executemany("DELETE FROM outputs WHERE id = ?", dropped)
-        connection.execute("UPDATE store SET tokens = ?", (total,))
+    def _drop_older(self) -> None:
+        lines, left = self.path.read_bytes().splitlines(keepends=True)[1:], MAX_BYTES // 2
+        newest = []
+        for line in reversed(lines):
+            if (left := left - len(line)) < 0:
+                break
+            newest.append(line)
+        with whole(self.path, private=True) as part:
+            part.write_bytes(b"".join((self._head(), *reversed(newest))))
 
-    def _read(self, n: int, blob: bytes) -> NDArray[Any]:
-        # A token that does not exist would be drafted, and end the request.
-        whole = len(blob) == n * self._kind.itemsize
-        tokens = np.frombuffer(blob if whole else b"", self._kind)
-        if not whole or tokens.max(initial=0) >= self._size:
-            raise damaged(self.path, "it has tokens that do not exist")
-        return tokens
+    def _head(self) -> bytes:
+        return json.dumps({"project": str(self.project)}).encode() + b"\n"  # a path need not be text
 
-    def _connected(self, *, writing: bool = False) -> AbstractContextManager[sqlite3.Connection]:
-        # Bytes: a path need not be text.
-        new = (os.fsencode(self.project), self._fingerprint)
-        return connected(self.path, self._wait, new, writing=writing)
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        try:
+            private_folder(self.path.parent)
+            with alone(self.path.parent):
+                yield
+        except OSError as error:
+            raise RememberedError(
+                f"{self.path}, where past outputs are kept, cannot be opened or written "
+                f"({error.strerror or error}): name another folder with PACELINE_HOME, or leave out remember "
+                "(--remember)"
+            ) from error
 
 
 def project_of(folder: Path) -> Path:
@@ -173,17 +153,18 @@ def project_of(folder: Path) -> Path:
 def describe(project: Path | None) -> list[Kept]:
     """All that is remembered of `project`, in whatever vocabulary; for None, of every project."""
     name = "*" if project is None else f"{_short(project.resolve())}-*"
-    told = [_described(path) for path in sorted(_folder().glob(f"{name}.sqlite"))]
-    return [kept for kept in told if kept is not None]
+    return [_described(path) for path in sorted(_folder().glob(f"{name}.jsonl")) if path.is_file()]
 
 
 def forget(project: Path | None) -> list[Kept]:
-    """Remove all that `describe` tells of, damaged files too, and say what it was. Raises RememberedError
-    where a file cannot be removed; those before it are gone then."""
-    gone = []
-    for kept in describe(project):
-        remove(kept.path, WAIT)
-        gone.append(kept)
+    """Remove all that `describe` tells of, and say what it was. Raises RememberedError."""
+    gone = describe(project)
+    for kept in gone:
+        try:
+            with alone(_folder()):
+                kept.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RememberedError(f"{kept.path}: cannot be removed ({error.strerror})") from error
     return gone
 
 
@@ -195,15 +176,37 @@ def _short(project: Path) -> str:
     return sha256(os.fsencode(project)).hexdigest()[:16]
 
 
-def _described(path: Path) -> Kept | None:
-    """None where it is gone by now."""
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
+
+
+def _tokens(line: bytes) -> list[int]:
+    """Of one line; empty where it is no output."""
+    found = _value(line)
+    whole_numbers = isinstance(found, list) and all(type(one) is int and one >= 0 for one in found)
+    return found if whole_numbers else []
+
+
+def _value(line: bytes) -> Any:
     try:
-        size = path.stat().st_size
-        with connected(path, WAIT) as connection:
-            project, tokens = connection.execute("SELECT project, tokens FROM store").fetchone()
-            n, since = connection.execute("SELECT count(*), min(added) FROM outputs").fetchone()
-    except (FileNotFoundError, RemovedError):
+        return json.loads(line)
+    except (ValueError, RecursionError):
         return None
-    except RememberedError as error:
-        return Kept(path, size, problem=str(error))
-    return Kept(path, size, Path(os.fsdecode(project)), n, tokens, since)
+
+
+def _described(path: Path) -> Kept:
+    try:
+        content = path.read_bytes()
+    except OSError:  # gone by now, or not ours to read
+        return Kept(path, 0, None, 0, 0)
+    head, *rest = content.splitlines() or [b""]
+    said = _value(head)
+    project = said.get("project") if isinstance(said, dict) else None
+    outputs = [tokens for tokens in map(_tokens, rest) if tokens]
+    return Kept(
+        path,
+        len(content),
+        Path(project) if isinstance(project, str) else None,
+        len(outputs),
+        sum(map(len, outputs)),
+    )

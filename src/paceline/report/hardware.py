@@ -43,24 +43,14 @@ def lines(hardware: Record) -> list[tuple[str, str]]:
     out.append(("cores", cores(hardware)))
     out += [("limits", text)] if (text := limits(hardware)) else []
     out += [("memory", memory(hardware))] if hardware["memory"] else []
-    out += [("NUMA", text)] if (text := nodes(hardware)) else []
-    out += [("pages", text)] if (text := pages(hardware["huge_pages"])) else []
-    if hardware["governors"]:
-        said = ", ".join(f"{printable(name)} ({n})" for name, n in sorted(hardware["governors"].items()))
-        out.append(("governor", said))
     out += features(hardware["features"])
     out += [("kernels", printable(hardware["kernels"]))] if hardware["kernels"] else []
     out += [("GPU", gpu(one, hardware["offload"])) for one in hardware["gpus"]]
     if not hardware["gpus"]:
         out.append(("GPU", "none found"))
-    if hardware["load"] is not None:
-        out.append(
-            ("load", f"{hardware['load']:.2f} running processes over the last minute, on all processors")
-        )
     advice = hardware["threads"]
     why = "; ".join(advice["why"])
-    kept = f", best kept to processors {advice['affinity']}" if advice["affinity"] else ""
-    out.append(("threads", f"{advice['threads']} advised (-t {advice['threads']}){kept}: {why}"))
+    out.append(("threads", f"{advice['threads']} advised (-t {advice['threads']}): {why}"))
     return out + [
         ("not read" if i == 0 else "", printable(text)) for i, text in enumerate(hardware["unread"])
     ]
@@ -102,26 +92,6 @@ def memory(hardware: Record) -> str:
     return ", ".join(parts)
 
 
-def nodes(hardware: Record) -> str:
-    if len(hardware["nodes"]) < 2:
-        return ""
-    said = [
-        f"node {one['node']}: {len(one['cpus'])} processors"
-        + ("" if one["memory"] is None else f" and {gigabytes(one['memory'])}")
-        for one in hardware["nodes"]
-    ]
-    return "; ".join(said)
-
-
-def pages(it: Record) -> str:
-    parts = []
-    if it["transparent"]:
-        parts.append(f"transparent huge pages: {printable(it['transparent'])}")
-    if it["reserved"]:
-        parts.append(f"{it['reserved']:,} reserved of {it['size'] / 2**20:g} MiB")
-    return ", ".join(parts)
-
-
 def features(it: Record | None) -> list[tuple[str, str]]:
     if it is None:
         return []
@@ -160,29 +130,24 @@ def gpu(it: Record, offload: bool | None) -> str:
 
 def trials(found: Sequence[Record], best: int) -> Block:
     """As `thread_trials` tried them. best: the index of the one that is named."""
-    rows = []
-    for i, one in enumerate(found):
-        where = printable(one["where"]) + (f" ({_spelled(one['cpus'])})" if one["cpus"] else "")
-        rows.append(
-            (
-                f"{one['threads']:3}",
-                where,
-                "best" if i == best else "",
-                f"{one['prompt']:.1f}",
-                f"{one['prompt_ratio']:.2f}",
-                f"{one['decode']:.1f}",
-                f"{one['decode_ratio']:.2f}",
-            )
+    rows = tuple(
+        (
+            f"{one['threads']:3}",
+            "best" if i == best else "",
+            f"{one['prompt']:.1f}",
+            f"{one['prompt_ratio']:.2f}",
+            f"{one['decode']:.1f}",
+            f"{one['decode_ratio']:.2f}",
         )
-    columns = ("threads", "on", "", "prompt\ntokens/s", "of the\nbest", "decode\ntokens/s", "of the\nbest")
-    return Block("threads, tried with the target", columns, tuple(rows), 3)
+        for i, one in enumerate(found)
+    )
+    columns = ("threads", "", "prompt\ntokens/s", "of the\nbest", "decode\ntokens/s", "of the\nbest")
+    return Block("threads, tried with the target", columns, rows, 2)
 
 
 def fastest(it: Record) -> str:
     """In words, with what to type."""
-    kept = f", under taskset -c {','.join(map(str, it['cpus']))}" if it["cpus"] else ""
-    spread = ", under numactl --interleave=all, with a cold page cache" if it["spread"] else ""
-    return f"fastest at decoding: -t {it['threads']}{kept}{spread}"
+    return f"fastest at decoding: -t {it['threads']}"
 
 
 def attention(found: Sequence[Record], best: int) -> Block:
@@ -204,11 +169,6 @@ def attention(found: Sequence[Record], best: int) -> Block:
 
 def faster(it: Record) -> str:
     return f"faster: -fa {'on' if it['flash'] else 'off'}, from now on where it is left open"
-
-
-def _spelled(cpus: Sequence[int]) -> str:
-    text = ",".join(map(str, cpus))
-    return text if len(text) <= 20 else f"{cpus[0]}, {cpus[1]}, ... {cpus[-1]}"
 
 
 def diagnosis(found: Record, file: IO[str]) -> None:

@@ -174,16 +174,6 @@ def test_a_full_disk_leaves_the_old_corpus_and_no_litter(
     whole(tokenizer, home, corpus)
 
 
-def test_a_home_that_cannot_be_written_is_refused(
-    sources: Sources, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "file"))
-    with pytest.raises(PacelineError, match="or set PACELINE_HOME to another folder") as caught:
-        build("mine", sources, tokenizer)
-    assert caught.value.exit_code == 1
-
-
 def test_a_missing_extra_is_told_before_anything_is_read(
     sources: Sources, tokenizer: Tokenizer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,12 +212,6 @@ def test_token_ids_of_another_model_are_refused(
     with pytest.raises(UsageError, match="name the model that the log is of with --tokenizer"):
         build("mine", Sources(logs=[tmp_path / "log"]), tokenizer)
     assert left(home) == []
-
-
-@pytest.mark.parametrize("kinds", [[], ["magic"], ["ngram", ""]])
-def test_unknown_kinds_are_refused(sources: Sources, tokenizer: Tokenizer, kinds: list[str]) -> None:
-    with pytest.raises(UsageError, match="choose from ngram, datastore"):
-        build("mine", sources, tokenizer, kinds)
 
 
 def test_progress_reaches_exactly_what_was_announced(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from gguf_files import write_llama
 from paceline.lab.transplant import rows as module
 from paceline.lab.transplant.gguf_file import GGUFFile
 from paceline.lab.transplant.pieces import Pieces
-from paceline.lab.transplant.rows import Table, transplanted, weights
+from paceline.lab.transplant.rows import Table, transplanted
 
 spellings = st.lists(st.lists(st.integers(0, 257), max_size=5), min_size=1, max_size=30)
 
@@ -29,45 +31,30 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return Table(file, file.tensors["output.weight"])
 
 
-@given(spellings, st.floats(0, 1), st.booleans())
-def test_the_weights_of_a_token_sum_to_one_and_fall_by_the_decay(
-    spelled: list[list[int]], decay: float, from_end: bool
-) -> None:
-    pieces = pieces_of(spelled)
-    weight = weights(pieces.starts, decay, from_end=from_end)
-    for one, start in zip(spelled, pieces.starts, strict=False):
-        own = weight[start : start + len(one)][:: -1 if from_end else 1]
-        assert not one or abs(own.sum() - 1) < 1e-5
-        assert np.allclose(own[1:], own[:-1] * decay, atol=1e-6)
-
-
 @given(spellings, st.integers(1, 7), st.booleans())
-def test_chunks_make_no_difference_and_rows_are_means(
+def test_chunks_make_no_difference_and_rows_are_those_of_pieces(
     table: Table, spelled: list[list[int]], chunk: int, read: bool
 ) -> None:
     old, pieces = table.rows(np.arange(table.size)), pieces_of(spelled)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CHUNK_ROWS", chunk)
-        made = np.concatenate(list(transplanted(table, pieces, 1.0, read=read)))
-    expected = [old[one].mean(0) if one else old.mean(0) for one in spelled]
-    assert np.allclose(made, expected, atol=1e-5)
-
-
-def test_decay_zero_reads_the_last_piece_and_writes_the_first(table: Table) -> None:
-    old, pieces = table.rows(np.arange(table.size)), pieces_of([[5, 6, 7]])
-    (read,) = transplanted(table, pieces, 0.0, read=True)
-    (written,) = transplanted(table, pieces, 0.0, read=False)
-    assert np.array_equal(read[0], old[7])
-    assert np.allclose(written[0], old[5], atol=1e-6)  # through the mean and back
-
-
-def test_only_written_tokens_of_several_pieces_are_scaled_and_quiet_ones_are_average(table: Table) -> None:
-    old, pieces = table.rows(np.arange(table.size)), pieces_of([[5, 6], [7], [8]], quiet=(2,))
-    (written,) = transplanted(table, pieces, 1.0, read=False, scale=0.5)
+        made = np.concatenate(list(transplanted(table, pieces, read=read)))
     mean = old.mean(0)
-    assert np.allclose(written[0], mean + 0.5 * (old[[5, 6]].mean(0) - mean), atol=1e-6)
+
+    def expected(one: list[int]) -> Any:
+        if not one:
+            return mean
+        if read or len(one) == 1:
+            return old[one[-1]]
+        return mean + 0.7 * (old[one].mean(0) - mean)
+
+    assert np.allclose(made, [expected(one) for one in spelled], atol=1e-5)
+
+
+def test_only_quiet_tokens_are_average_where_they_are_written(table: Table) -> None:
+    old, pieces = table.rows(np.arange(table.size)), pieces_of([[5, 6], [7], [8]], quiet=(2,))
+    (written,) = transplanted(table, pieces, read=False)
     assert np.array_equal(written[1], old[7])
-    assert np.allclose(written[2], mean, atol=1e-6)
-    (read,) = transplanted(table, pieces, 1.0, read=True, scale=0.5)
-    assert np.allclose(read[0], old[[5, 6]].mean(0), atol=1e-6)
-    assert np.array_equal(read[2], old[8])
+    assert np.allclose(written[2], old.mean(0), atol=1e-6)
+    (read,) = transplanted(table, pieces, read=True)
+    assert np.array_equal(read, old[[6, 7, 8]])

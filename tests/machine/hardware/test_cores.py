@@ -21,16 +21,13 @@ def seen(root: Path, allowed: frozenset[int] | None = None) -> Cores:
 def test_two_sockets_with_two_threads_a_core(tmp_path: Path) -> None:
     found = seen(trees.epyc(tmp_path))
     assert (found.physical, found.logical, found.smt, found.sockets) == (16, 32, True, 2)
-    assert list(found.nodes) == [0, 1, 2, 3]
-    assert found.nodes[1] == frozenset({*range(4, 8), *range(20, 24)})
-    assert found.firsts() == tuple(range(16))
     assert found.of_kind(EFFICIENCY) == 0
 
 
 def test_efficiency_cores_as_the_kernel_names_them(tmp_path: Path) -> None:
     found = seen(trees.laptop(tmp_path))
     assert (found.of_kind(PERFORMANCE), found.of_kind(EFFICIENCY)) == (4, 8)
-    assert found.firsts(PERFORMANCE) == (0, 2, 4, 6)
+    assert found.of_kind(PERFORMANCE) == 4
     assert (found.physical, found.logical) == (12, 16)
 
 
@@ -42,15 +39,13 @@ def test_efficiency_cores_by_frequency_where_nothing_else_tells(tmp_path: Path) 
 
 def test_efficiency_cores_by_capacity_and_fast_ones_that_differ_a_little_are_alike(tmp_path: Path) -> None:
     found = seen(trees.board(tmp_path))
-    assert found.firsts(PERFORMANCE) == (4, 5, 6, 7)
+    assert found.of_kind(PERFORMANCE) == 4
     assert (found.of_kind(EFFICIENCY), found.sockets) == (4, 1)
 
 
 def test_affinity_decides_how_many_cores_there_are(tmp_path: Path) -> None:
     found = seen(trees.epyc(tmp_path), frozenset({0, 16, 3, 99}))
     assert (found.physical, found.logical, len(found.cpus)) == (2, 3, 32)
-    assert found.firsts() == (0, 3)
-    assert list(found.nodes) == [0]
 
 
 def test_what_nothing_tells_of_is_counted(tmp_path: Path) -> None:
@@ -67,7 +62,7 @@ def test_counting_takes_threads_of_one_core_to_follow_each_other(
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8 if logical else 4)
     found = cores.read(Files(tmp_path), None, "Windows")
-    assert (found.physical, found.logical, found.firsts()) == (4, 8, (0, 2, 4, 6))
+    assert (found.physical, found.logical) == (4, 8)
 
 
 def test_counting_reaches_as_many_cores_as_there_are_where_only_some_are_shared(
@@ -89,7 +84,7 @@ def test_processors_that_the_files_know_nothing_of_are_counted(tmp_path: Path) -
 def test_broken_files_give_processors_of_their_own(tmp_path: Path) -> None:
     files = Files(trees.broken(tmp_path))
     found = cores.read(files, None, "Linux")
-    assert (found.physical, found.logical, found.nodes) == (2, 2, {0: frozenset({0, 1})})
+    assert (found.physical, found.logical) == (2, 2)
     assert [line.partition(":")[0] for line in files.unread] == ["which processors share a core"]
 
 
@@ -97,7 +92,7 @@ def test_an_apple_machine_has_levels() -> None:
     said = {"hw.nperflevels": 2, "hw.perflevel0.physicalcpu": 8, "hw.perflevel1.physicalcpu": 2}
     found = cores.read(Files(), None, "Darwin", lambda name: said.get(name))
     assert (found.physical, found.of_kind(PERFORMANCE), found.of_kind(EFFICIENCY)) == (10, 8, 2)
-    assert found.firsts(PERFORMANCE) == tuple(range(8))
+    assert found.of_kind(PERFORMANCE) == 8
 
 
 def test_an_old_apple_machine_is_counted() -> None:

@@ -14,17 +14,13 @@ from hypothesis import strategies as st
 
 import machine_trees as trees
 from paceline.machine.hardware.files import Files
-from paceline.machine.hardware.probe import Pages, probe
+from paceline.machine.hardware.probe import probe
 
 TREES = (trees.epyc, trees.laptop, trees.board, trees.container, trees.docker_v1, trees.broken)
 
 
-def test_a_server_tells_its_nodes_pages_and_governors(tmp_path: Path) -> None:
+def test_a_server_tells_its_cores_and_features(tmp_path: Path) -> None:
     found = probe(Files(trees.epyc(tmp_path)), engine="CPU : AVX = 1", offload=False, bandwidth=2e11)
-    assert found.nodes == dict.fromkeys(range(4), 65536000 << 10)
-    assert found.pages == Pages("always", "madvise", 512, 2 << 20)
-    assert found.governors == {"performance": 32}
-    assert found.load == 0.1
     assert found.features is not None
     assert found.features.used == ("AVX",)
     assert found.unread == ()
@@ -40,7 +36,6 @@ def test_a_server_tells_its_nodes_pages_and_governors(tmp_path: Path) -> None:
         "allowed": None,
         "known": True,
     }
-    assert [node["node"] for node in said["nodes"]] == [0, 1, 2, 3]
     assert (said["bandwidth"], said["offload"]) == (2e11, False)
 
 
@@ -67,16 +62,14 @@ def test_broken_files_are_told_one_by_one(tmp_path: Path) -> None:
         "container limits",
         "which processors share a core",
         "what the processor can do",
-        "transparent huge pages",
-        "frequency governors",
     ]
-    assert (found.load, found.features, found.nodes) == (None, None, {})
+    assert found.features is None
 
 
 def test_a_machine_that_tells_nothing_has_processors_all_the_same(tmp_path: Path) -> None:
     found = probe(Files(tmp_path))
     assert found.cores.logical >= 1
-    assert len(found.unread) >= 4
+    assert len(found.unread) >= 2
 
 
 def test_memory_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

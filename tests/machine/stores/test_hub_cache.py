@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from model_stores import REVISION, hub_file, hub_folder
+from model_stores import hub_file
 from paceline.machine.stores.hub_cache import candidates
 from paceline.machine.stores.search import Search
 
@@ -51,19 +51,6 @@ def test_what_no_name_leads_to_is_known_by_its_path(tmp_path: Path, weights: Pat
     models, notes = found(tmp_path / "models--user--repo")
     assert models == {str(older): older, "user/repo:Q8_0": newer, str(odd): odd}
     assert notes == []
-
-
-def test_a_repository_without_an_owner_is_known_by_its_path(tmp_path: Path, weights: Path) -> None:
-    link = hub_file(tmp_path, "gpt2", "m-Q8_0.gguf", weights)
-    assert found(tmp_path / "models--gpt2") == ({str(link): link}, [])
-
-
-def test_a_folder_of_safetensors_is_known_by_its_path(tmp_path: Path) -> None:
-    snapshot = hub_folder(tmp_path / "models--user--repo" / "snapshots" / REVISION)
-    refs = tmp_path / "models--user--repo" / "refs"
-    refs.mkdir()
-    (refs / "main").write_text(f"{REVISION}\n")
-    assert found(tmp_path / "models--user--repo") == ({str(snapshot): snapshot}, [])
 
 
 def test_downloads_and_links_to_nothing_are_one_note_each(tmp_path: Path, weights: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from gguf import GGUFWriter
 
 from gguf_files import write_llama
-from model_stores import hub_file, hub_folder, ollama_blob, ollama_manifest, ollama_model
+from model_stores import hub_file, hub_folder, ollama_manifest, ollama_model
 from paceline import zoo
 from paceline.cli.references import resolved
 from paceline.machine.models import facts_cache, header
@@ -287,15 +287,6 @@ def test_ctrl_c_ends_the_search(home: Path, made: Path, monkeypatch: pytest.Monk
     assert len(asked) <= 2
 
 
-def test_folders_and_headers_are_counted(home: Path, made: Path) -> None:
-    put(made / "plain.gguf", home / "models/a/m.gguf")
-    put(made / "experts.gguf", home / "models/b/m.gguf")
-    ticks = Counter[str]()
-    find([home / "models"], tick=lambda what: ticks.update([what]), environ={"HOME": str(home)})
-    assert ticks[MODELS] == 2
-    assert ticks[FOLDERS] >= 3
-
-
 def test_the_record_is_json_and_in_order(home: Path, tmp_path: Path) -> None:
     pair = tmp_path / "pair"  # of one family: others come before or after it, whatever their size
     pair.mkdir()
@@ -320,19 +311,3 @@ def test_the_zoos_own_files_have_its_names(home: Path) -> None:
     (draft,) = (one for one in found.models if one.facts.path.samefile(zoo.draft_path()))
     assert (draft.reference, draft.store) == ("zoo:draft", "zoo")
     assert draft.also == (str(home / "models" / zoo.draft_path().name),)
-
-
-def test_nothing_at_all_is_no_error(home: Path) -> None:
-    found = look(home)
-    assert found.models == []
-    assert found.notes == []
-    assert {place.models for place in found.places} == {0}
-
-
-def test_a_blob_that_is_no_model_is_a_note(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("no model")
-    digest, size = ollama_blob(home / ".ollama/models", tmp_path / "text")
-    ollama_manifest(home / ".ollama/models", f"{HOST}/library/m/x", [("model", digest, size)])
-    found = look(home)
-    assert found.models == []
-    assert len(found.notes) == 1

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from model_stores import OLLAMA, ollama_blob, ollama_manifest, ollama_model
 from paceline.machine.stores.ollama_store import candidates, manifests_of, short
@@ -165,26 +163,6 @@ def test_a_manifest_that_is_none_is_one_note(tmp_path: Path, said: str) -> None:
     models, notes = found(tmp_path)
     assert models == {}
     assert len(notes) == 1
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers(-1, 2) | st.text(max_size=3),
-        lambda some: (
-            st.lists(some, max_size=3)
-            | st.dictionaries(st.sampled_from(["layers", "manifests", "mediaType", "digest", "size"]), some)
-        ),
-    ),
-    st.booleans(),
-)
-def test_no_json_ends_the_search(tmp_path: Path, said: object, many: bool) -> None:
-    kind = {"mediaType": "application/vnd.ollama.manifest.list.v2+json"} if many else {}
-    text = json.dumps(kind | {"manifests" if many else "layers": said})
-    ollama_manifest(tmp_path, f"{HOST}/library/m/x", text)
-    models, notes = found(tmp_path)
-    assert models == {}
-    assert notes
 
 
 def test_odd_names_are_noted_and_printable(tmp_path: Path, weights: Path) -> None:

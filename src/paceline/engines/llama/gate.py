@@ -1,5 +1,5 @@
 """Files before llama.cpp gets them: it ends the process where a file breaks what it takes for granted. So
-headers are checked here, and what a header does not settle is tried once, in a process of its own.
+headers are read here first, and a file that is new on this machine is tried once, in a process of its own.
 
 The only module of the engines that knows machine/: this is where C++ gets a file from outside."""
 
@@ -17,18 +17,17 @@ from typing import Any
 from paceline.core.errors import ModelError, UsageError
 from paceline.core.printable import printable
 from paceline.machine.home import kept_at, write_whole
-from paceline.machine.models.header import Metadata, named_parts, read_parts, read_tokenizer
-from paceline.machine.models.ordinary import is_ordinary
+from paceline.machine.models.header import Metadata, named_parts, read_parts
 from paceline.machine.models.plain_file import check_file as check_file
-from paceline.machine.models.soundness import check_sound
 
 # A trial reads all weights once: seconds to begin with, and bytes a second of a slow disk.
 PATIENCE, SLOWEST = 60.0, 20e6
 BEGUN = "begun"  # a trial's word on stdout that whatever happens now is the file's doing
 ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown>.*)")
-LONG = 1 << 20  # bytes of a header that is not read a second time
+OWN = Path(__file__).parents[2]  # what comes with the package is as good as the package
+NO_VOCABULARY = ("none", "no_vocab")
 
-trying = False  # in a process that tries a file: it lets in anything
+trying = False  # in a process that tries a file
 _admitted: set[str] = set()  # by this process; see _key
 
 
@@ -39,23 +38,23 @@ def admit(path: Path, **way: Any) -> None:
     from llama_cpp import __version__
 
     key = _key(path, way)
-    if trying or key in _admitted:
+    if key in _admitted:
         return
     kept = kept_at("admitted", {"files": key, "engine": __version__})
     if kept.exists():
         return
-    parts = read_parts(path, tokens=True)
+    parts = read_parts(path, tokens=False)
     if parts[0].path != path:
         raise UsageError(f"{path}: is one of {len(parts)} parts of a model: give the first, {parts[0].path}")
-    tokenizer, vocab_only = read_tokenizer(Metadata(parts[0])), way["vocab_only"]
-    check_sound(parts, tokenizer, vocab_only=vocab_only)
-    settled = is_ordinary(parts, tokenizer, vocab_only=vocab_only)
-    tried = not settled and _try(path, sum(part.size for part in parts), way)
-    if key != _key(path, way):  # what changed while it was read is not what was read
+    if not way["vocab_only"] and Metadata(parts[0]).text("tokenizer.ggml.model") in NO_VOCABULARY:
+        raise ModelError(f"{path}: has no vocabulary, so it writes no text; give another model")
+    new = not trying and not path.is_relative_to(OWN)
+    tried = new and _try(path, sum(part.size for part in parts), way)
+    if key != _key(path, way):  # what changed while it was tried is not what was tried
         return
     _admitted.add(key)
-    if tried or (settled and parts[0].data > LONG):
-        with contextlib.suppress(OSError):  # a disk that is full, or not ours: read or tried again next time
+    if tried:
+        with contextlib.suppress(OSError):  # a disk that is full, or not ours: tried again next time
             write_whole(kept, "{}\n")
 
 

@@ -1,36 +1,15 @@
-"""What earlier benches found of a pair on this machine: it takes the place of what is only expected."""
+"""What earlier benches found of a pair on this machine."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.core.errors import PacelineError
-from paceline.core.theory import expected_tokens
-from paceline.lab.advice.prior import ANY, LEAST, MOST, Range
-from paceline.lab.advice.speed import SURE, UNSURE
+from paceline.lab.advice.row import ANY, Measured
 from paceline.lab.bench.method import parse
 
-# Tokens of one text resemble each other: so many are worth one that was drawn by itself. Judgement.
-ALIKE = 10
 SUITES = {"math": ("maths",), "summary": ("grounded",)}  # categories of suites, by the task that they are
-HALF_OF_95 = 1.96
-FINE = 2**30  # steps of an acceptance that is looked for
-
-
-@dataclass(frozen=True)
-class Past:
-    """speedup: over plain decoding, with its 95% interval. acceptance: of each token, None where it cannot be
-    told from what was kept. n_draft: that it was measured with. run: its number."""
-
-    system: str
-    speedup: Range | None
-    acceptance: Range | None
-    n_draft: int
-    run: int
-    n_tokens: int
 
 
 def of_drafters(
@@ -40,23 +19,20 @@ def of_drafters(
     drafters: tuple[str, ...],
     task: str,
     machine: Mapping[str, Any],
-) -> Past | None:
+) -> Measured | None:
     """The newest bench of these two models in which one of the drafters was measured alone; of several, and
     of several settings, the fastest. runs: newest first (History.runs). target, draft: fingerprints. task: of
     the suite; ANY for all of it. machine: processor and threads, without which a speed is not this one's."""
     for run in runs:
         known = run.provenance
-        if run.status != "done" or _fingerprint(known, "target") != target:
+        if run.status != "done" or _fingerprint(known, "target") != target or not _here(known, machine):
             continue
         if draft is not None and _fingerprint(known, "draft") != draft:
             continue
-        here = _here(known, machine)
-        said = (_past(run, result, here) for result in run.results if _fits(result, drafters, task))
+        said = (_measured(run, result) for result in run.results if _fits(result, drafters, task))
         found = [one for one in said if one is not None]
         if found:
-            best = max(found, key=lambda one: 0.0 if one.speedup is None else one.speedup.likely)
-            acceptances = (one.acceptance for one in (best, *found) if one.acceptance is not None)
-            return replace(best, acceptance=next(acceptances, None))
+            return max(found, key=lambda one: one.speedup)
     return None
 
 
@@ -67,49 +43,15 @@ def _fits(result: Mapping[str, Any], drafters: tuple[str, ...], task: str) -> bo
     return named and bool(result["lossless"]) and not result["point"] and result["category"] in categories
 
 
-def _past(run: Any, result: Mapping[str, Any], here: bool) -> Past | None:
+def _measured(run: Any, result: Mapping[str, Any]) -> Measured | None:
     try:
         drafting = parse(result["system"], run.plan.get("drafting", {})).drafting
     except (PacelineError, TypeError):  # of another version
         return None
-    gain = result["speedup"] if here else None
-    if gain is not None and gain["value"] < 1.0 and drafting.policy != "rate":
-        gain = None  # a rule that drafts where it does not pay says nothing of one that would not have
-    speedup = None if gain is None else Range(gain["low"], gain["value"], gain["high"])
-    acceptance = _acceptance(result, drafting)
-    if speedup is None and acceptance is None:
-        return None
-    return Past(result["system"], speedup, acceptance, drafting.n_draft, run.id, result["n_tokens"])
-
-
-def _acceptance(result: Mapping[str, Any], drafting: Any) -> Range | None:
-    """Where everything is drafted that can be, it was counted. Where drafts end before what is unlikely, what
-    was counted is of sure tokens only, and the tokens a step tell more."""
-    if drafting.drafters != ("model",):
-        return None
-    if drafting.policy == "fixed" or (drafting.policy == "p_min" and drafting.p_min == 0):
-        a = result["acceptance"]
-    elif drafting.policy == "p_min" and drafting.p_min == 0.5 and result["acceptance_length"] is not None:
-        a = from_length(result["acceptance_length"], drafting.n_draft)
-    else:
-        a = None
-    if a is None:
-        return None
-    a = min(MOST, max(LEAST, a))
-    spread = HALF_OF_95 * (a * (1.0 - a) * ALIKE / max(ALIKE, result["n_tokens"])) ** 0.5
-    return Range(max(LEAST, a - spread), a, min(MOST, a + spread))
-
-
-def from_length(length: float, n_draft: int) -> float:
-    """The acceptance of all tokens at which drafts that begin with a sure one emit `length` tokens a step:
-    the inverse of what speed.py expects of them."""
-    return bisect_left(range(FINE), length, key=lambda i: _length(i / FINE, n_draft)) / FINE
-
-
-def _length(a: float, n_draft: int) -> float:
-    sure = max(SURE, a)
-    share = 1.0 if a >= SURE else max(0.0, (a - UNSURE) / (sure - UNSURE))
-    return 1.0 + share * sure * expected_tokens(a, n_draft - 1)
+    gain = result["speedup"]
+    if gain is None or (gain["value"] < 1.0 and drafting.policy != "rate"):
+        return None  # a rule that drafts where it does not pay says nothing of one that would not have
+    return Measured(gain["value"], gain["low"], gain["high"], result["acceptance"], f"bench {run.id}")
 
 
 def _fingerprint(known: Mapping[str, Any], role: str) -> str | None:

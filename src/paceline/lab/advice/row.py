@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.lab.advice.estimate import Estimate
-from paceline.lab.advice.past import Past
-from paceline.lab.advice.prior import ANY, Range
+from paceline.core.cost import Costs
+from paceline.core.errors import UsageError
 from paceline.machine.models.facts import Facts
 
 MODEL, COPIER, DOWNLOAD = "model", "suffix", "download"
-PREDICTED, PRIOR = "predicted", "prior"
 TARGET = ("name", "family", "parameters", "quantisation", "size")  # what is said of it
 DEPTH = 1024  # tokens of context that costs are compared after; half of the context where that is less
+ANY = "any"
+# The suite that stands for a task, where drafts are measured on it.
+TASKS: Mapping[str, str] = {
+    ANY: "real",
+    "code": "real-code",
+    "edit": "real-edit",
+    "json": "real-json",
+    "agent": "real-agent",
+    "math": "real-maths",
+    "summary": "real-grounded",
+    "chat": "real-chat",
+    "quote": "quote",
+    "prose": "prose",
+}
 
 
 @dataclass(frozen=True)
 class Question:
-    """task: of prior.TASKS. n_ctx: tokens of context. cache_type: of keys and values."""
+    """task: of TASKS. n_ctx: tokens of context. cache_type: of keys and values. Raises UsageError."""
 
     task: str = ANY
     n_ctx: int = 4096
     cache_type: str = "f16"
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise UsageError(f"--task {self.task}: choose from {', '.join(TASKS)}")
 
     @property
     def depth(self) -> int:
@@ -40,23 +56,45 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of the machine. costs: of a model as "target" or "draft". past: what a bench found of a
-    drafter, with a draft model or without. available: bytes of memory."""
+class Measured:
+    """What drafts of one way gained on this machine.
 
-    costs: Callable[[Facts, str], Estimate]
-    past: Callable[[Facts | None, str], Past | None]
+    speedup: over plain decoding; low, high: its 95% interval, where it was measured often enough for one.
+    acceptance: of each drafted token; None where too few were drafted.
+    source: "bench 12", or "measured" where it was just now.
+    """
+
+    speedup: float
+    low: float | None
+    high: float | None
+    acceptance: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the machine.
+
+    costs: of target and draft, None where the passes of either were never measured.
+    measured: of a draft model; None for what copies.
+    available: bytes of memory.
+    """
+
+    costs: Callable[[Facts | None], Costs | None]
+    measured: Callable[[Facts | None], Measured | None]
     available: int
 
 
 @dataclass(frozen=True)
 class Row:
-    """One way to draft. drafter: MODEL, COPIER or DOWNLOAD. n_draft, width: of the drafts that are worth
-    verifying at the likely acceptance; 0 where plain decoding is as fast. share: of the steps that a copier
-    has a guess at. acceptance_from: PRIOR or "bench 12". costs_from: measured or estimated. speedup_from:
-    PREDICTED or "bench 12". token: seconds of a drafted one. needed: the least acceptance that gains
-    anything, None where none does. break_even: by K, of drafts of just that length (theory.break_even).
-    memory: bytes of target and draft."""
+    """One way to draft.
+
+    drafter: MODEL, COPIER or DOWNLOAD.
+    kin: whether the draft's family is the target's.
+    token: what a drafted token costs, as a share of the target's pass; None where it was not measured.
+    needed: the least acceptance that gains anything: None where it was not measured, above 1 where none does.
+    memory: bytes of target and draft.
+    """
 
     drafter: str
     reference: str
@@ -64,17 +102,10 @@ class Row:
     size: int
     parameters: int | None
     quantisation: str
-    n_draft: int
-    width: int
-    acceptance: Range
-    acceptance_from: str
-    share: Range | None
-    speedup: Range
-    speedup_from: str
-    costs_from: str
-    token: float
+    kin: bool
+    token: float | None
     needed: float | None
-    break_even: dict[int, float | None]
+    measured: Measured | None
     memory: int
     memory_known: bool
     fits: bool
@@ -86,14 +117,14 @@ class Row:
 @dataclass(frozen=True)
 class Advice:
     """rows: the best first; those of another vocabulary, and those there is no memory for, come last.
-    downloads: known drafts that are not here. refused: why nothing can be drafted at all."""
+    downloads: known drafts that are not here. two_rows: what a pass over two rows costs, over one; None where
+    it was not measured. refused: why nothing can be drafted at all."""
 
     target: Facts
     question: Question
     rows: tuple[Row, ...]
     downloads: tuple[Row, ...]
-    costs_from: str
-    two_rows: float
+    two_rows: float | None
     available: int
     refused: str = ""
 
@@ -102,7 +133,6 @@ class Advice:
         return {
             "target": {"path": str(target.path)} | {name: getattr(target, name) for name in TARGET},
             **asdict(self.question),
-            "costs_from": self.costs_from,
             "two_rows": self.two_rows,
             "available": self.available,
             "refused": self.refused,

@@ -274,7 +274,7 @@ def _derive(
 
         (new / DATASTORE).mkdir(mode=0o700)
         with phase({SORTING: len(spool)}) as tick:
-            sort(new / DATASTORE, _ticking(spool, tick, SORTING), n_vocab, shard=_shard(), check=check)
+            sort(new / DATASTORE, _ticking(spool, tick, SORTING), n_vocab, most=_most(), check=check)
 
 
 def _ticking(spool: Spool, tick: Tick, kind: str) -> Iterator[NDArray[np.uint32]]:
@@ -283,13 +283,13 @@ def _ticking(spool: Spool, tick: Tick, kind: str) -> Iterator[NDArray[np.uint32]
         yield document
 
 
-def _shard() -> int:
-    """A shard's bytes: fewer where memory is short."""
+def _most() -> int:
+    """Bytes of text that can be sorted in the memory that is free."""
     import psutil
 
-    from paceline.drafters.suffix_sort import MEMORY, SHARD
+    from paceline.drafters.suffix_sort import MEMORY, MOST
 
-    return int(min(SHARD, max(1 << 24, psutil.virtual_memory().available // (2 * MEMORY))))
+    return int(min(MOST, max(1 << 24, psutil.virtual_memory().available // MEMORY)))
 
 
 def _require_sorting() -> None:

@@ -1,4 +1,4 @@
-"""New rows from old ones: each target token's is a weighted mean of its pieces' rows."""
+"""New rows from old ones: each target token's comes from its pieces' rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,7 @@ from paceline.machine.models.gguf_header import Tensor
 
 Rows = NDArray[np.float32]
 CHUNK_ROWS = 1024
-
-
-def weights(starts: NDArray[np.int64], decay: float, *, from_end: bool) -> Rows:
-    """One a piece: decay ** k for the k-th from the end (or from the beginning), summing to 1 for each token.
-    decay 0: that piece alone; 1: the mean."""
-    lengths = np.diff(starts)
-    place = np.arange(int(starts[-1])) - np.repeat(starts[:-1], lengths)
-    raw = np.power(float(decay), np.repeat(lengths, lengths) - 1 - place if from_end else place)
-    sums = np.bincount(np.repeat(np.arange(len(lengths)), lengths), raw, len(lengths))
-    return np.asarray(raw / np.repeat(sums, lengths), np.float32)
+SEVERAL = 0.7  # how far from the average row that of several pieces is written (docs/transplant.md)
 
 
 class Table:
@@ -62,25 +53,27 @@ class Table:
         return (total / self.size).astype(np.float32)
 
 
-def transplanted(
-    table: Table, pieces: Pieces, decay: float, *, read: bool, scale: float = 1.0
-) -> Iterator[Rows]:
-    """The new table, at most CHUNK_ROWS rows at a time. read: an embedding, weighted from the last piece;
-    else
-    an output matrix, weighted from the first one: in it quiet tokens have the mean of all old rows, so that
-    they are never likelier than the average token, and one of several pieces is drawn towards that mean
-    (scale 0: it is that mean), since a mean of likely pieces says more than the draft knows of the token."""
+def transplanted(table: Table, pieces: Pieces, *, read: bool) -> Iterator[Rows]:
+    """The new table, at most CHUNK_ROWS rows at a time.
+
+    read: an embedding, in which a token has its last piece's row. Else an output matrix, in which it has the
+    mean of its pieces' rows, drawn towards the mean of all rows where they are several: a mean of likely
+    pieces says more than the draft knows of the token. Quiet tokens have the mean of all rows, so that they
+    are never likelier than the average token.
+    """
     mean = table.mean()
-    weight = weights(pieces.starts, decay, from_end=read)
     for start in range(0, len(pieces), CHUNK_ROWS):
         starts = pieces.starts[start : min(start + CHUNK_ROWS, len(pieces)) + 1]
         lengths, first, last = np.diff(starts), int(starts[0]), int(starts[-1])
         out = np.repeat(mean[None], len(lengths), axis=0)
-        if last > first:
+        some = lengths > 0
+        if last > first and read:
+            out[some] = table.rows(pieces.ids[starts[1:][some] - 1])
+        elif last > first:
             used, places = np.unique(pieces.ids[first:last], return_inverse=True)
-            parts = table.rows(used)[places] * weight[first:last, None]
-            out[lengths > 0] = np.add.reduceat(parts, starts[:-1][lengths > 0] - first, axis=0)
+            sums = np.add.reduceat(table.rows(used)[places], starts[:-1][some] - first, axis=0)
+            out[some] = sums / lengths[some, None].astype(np.float32)
         if not read:
-            out[lengths > 1] = mean + np.float32(scale) * (out[lengths > 1] - mean)
+            out[lengths > 1] = mean + np.float32(SEVERAL) * (out[lengths > 1] - mean)
             out[pieces.quiet[start : start + len(lengths)]] = mean
         yield out

@@ -54,23 +54,13 @@ PROBE = "def f(x):\n\treturn  x+12345  # naïve – Straße 東京 😀\r\n\n   
 
 @dataclass(frozen=True)
 class Rules:
-    """How pieces are weighted: the k-th from the last by input_decay ** k as a token is read, the k-th from
-    the first by output_decay ** k as it is written; 0: that piece alone, 1: their mean. output_scale: how far
-    from the average token a token of several pieces may be as it is written. type: of the new tensors; None:
-    the old ones', or Q8_0. tied: whether one matrix serves as both, with the output's weights; None: where
-    llama.cpp takes no other."""
+    """type: of the new tensors; None: the old ones', or Q8_0. tied: whether one matrix serves as both, with
+    the output's weights; None: where llama.cpp takes no other."""
 
-    input_decay: float = 0.0
-    output_decay: float = 1.0
-    output_scale: float = 0.7
     type: str | None = None
     tied: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("input_decay", "output_decay", "output_scale"):
-            if not 0 <= getattr(self, name) <= 1:
-                flag = name.replace("_", "-")
-                raise UsageError(f"--{flag} {getattr(self, name)}: must be between 0 and 1")
         if self.type is not None and self.type not in TYPES:
             raise UsageError(f"unknown weight type {self.type!r}: use one of {', '.join(TYPES)}")
 
@@ -201,8 +191,7 @@ class Transplant:
             if name == EMBEDDING and not tied and OUTPUT not in self._tables:
                 made.append((OUTPUT, False))
             for new, read in made:
-                decay = self.rules.input_decay if read else self.rules.output_decay
-                rows = partial(transplanted, table, pieces, decay, read=read, scale=self.rules.output_scale)
+                rows = partial(transplanted, table, pieces, read=read)
                 yield quantised(new, (*table.dims, len(pieces)), self._type(table), rows)
 
     def _write(self, part: Path, pieces: Pieces, tied: bool, tick: Callable[[], None]) -> str:

@@ -23,12 +23,11 @@ Sysctl = Callable[[str], int | None]
 @dataclass(frozen=True)
 class Cpu:
     """A processor as the system counts them. core: equal for those that share a physical core. package: the
-    socket. node: of memory (NUMA). kind: PERFORMANCE or EFFICIENCY."""
+    socket. kind: PERFORMANCE or EFFICIENCY."""
 
     number: int
     core: int
     package: int = 0
-    node: int = 0
     kind: str = PERFORMANCE
 
 
@@ -66,22 +65,6 @@ class Cores:
         """Physical cores."""
         return len({cpu.core for cpu in self.usable if cpu.kind == kind})
 
-    @property
-    def nodes(self) -> dict[int, frozenset[int]]:
-        """NUMA nodes, with the usable processors of each."""
-        found: dict[int, set[int]] = {}
-        for cpu in self.usable:
-            found.setdefault(cpu.node, set()).add(cpu.number)
-        return {node: frozenset(cpus) for node, cpus in sorted(found.items())}
-
-    def firsts(self, kind: str | None = None) -> tuple[int, ...]:
-        """One processor of each physical core, the cores of one node after another."""
-        first: dict[int, Cpu] = {}
-        for cpu in self.usable:
-            if kind is None or cpu.kind == kind:
-                first.setdefault(cpu.core, cpu)
-        return tuple(cpu.number for cpu in sorted(first.values(), key=lambda cpu: (cpu.node, cpu.number)))
-
 
 def allowed_here() -> frozenset[int] | None:
     """What this process's affinity says; None on systems that have none."""
@@ -117,13 +100,12 @@ def _linux(files: Files, allowed: frozenset[int] | None) -> Cores | None:
     ids = {n: _core(files, n, numbers) for n in numbers}
     if None in ids.values():
         files.miss("which processors share a core", f"{CPU}/cpu{numbers[0]}/topology/thread_siblings_list")
-    slow, nodes = _slow(files, numbers), _nodes(files)
+    slow = _slow(files, numbers)
     cpus = [
         Cpu(
             number=n,
             core=n if (core := ids[n]) is None else core,
             package=max(0, files.number(f"{CPU}/cpu{n}/topology/physical_package_id") or 0),
-            node=nodes.get(n, 0),
             kind=EFFICIENCY if n in slow else PERFORMANCE,
         )
         for n in numbers
@@ -151,15 +133,6 @@ def _slow(files: Files, numbers: list[int]) -> frozenset[int]:
         if len(speeds) == len(numbers) and len(set(speeds.values())) > 1:
             return frozenset(n for n, speed in speeds.items() if speed < SLOW * max(speeds.values()))
     return frozenset()
-
-
-def _nodes(files: Files) -> dict[int, int]:
-    """By processor."""
-    folder = "/sys/devices/system/node"
-    names = files.names(folder, "node")
-    if not names:
-        files.miss("NUMA nodes", folder)
-    return {cpu: int(name[4:]) for name in names for cpu in files.cpus(f"{folder}/{name}/cpulist") or ()}
 
 
 def _apple(sysctl: Sysctl) -> Cores | None:

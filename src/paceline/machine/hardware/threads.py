@@ -1,4 +1,4 @@
-"""How many threads decoding should use, and where they should run."""
+"""How many threads decoding should use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from paceline.machine.hardware.files import Files, spelled
 
 @dataclass(frozen=True)
 class Advice:
-    """threads: so many. cpus: one processor for each of them. why: a line each."""
+    """threads: so many. why: a line each."""
 
     threads: int
-    cpus: tuple[int, ...]
     why: tuple[str, ...]
 
 
@@ -31,13 +30,13 @@ def advise(cores: Cores, limits: Limits) -> Advice:
     still for the rest of the period, and the other one, which waits for it by spinning, burns what is left
     (ollama issue 17916: 8 threads on a quota of 4 decoded at a 45th of the speed of 4). And passes that take
     once 10 ms and once 60 cannot be planned with."""
-    firsts = cores.firsts(PERFORMANCE) or cores.firsts()
-    why = [f"one thread a physical core ({len(firsts)})"]
+    threads = cores.of_kind(PERFORMANCE) or cores.physical
+    why = [f"one thread a physical core ({threads})"]
     if cores.smt:
         why.append(f"{cores.logical} processors share {cores.physical} cores (SMT)")
     if left := cores.of_kind(EFFICIENCY) if cores.of_kind(PERFORMANCE) else 0:
         why.append(f"{left} efficiency {'core' if left == 1 else 'cores'} left out: all wait for the slowest")
-    threads = max(1, len(firsts))
+    threads = max(1, threads)
     if limits.cpus is not None and limits.cpus < threads:
         threads = max(1, math.floor(limits.cpus))
         why.append(
@@ -46,7 +45,7 @@ def advise(cores: Cores, limits: Limits) -> Advice:
         )
     if len(cores.cpus) > cores.logical:
         why.append(f"of {len(cores.cpus)} processors this process may use {spelled(cores.allowed)}")
-    return Advice(threads, firsts[:threads], tuple(why))
+    return Advice(threads, tuple(why))
 
 
 def advised() -> Advice:

@@ -1,9 +1,9 @@
 """Models of the Hugging Face hub: found in its cache on this machine, and downloaded into it.
 
-huggingface_hub authenticates, and its cache is shared with other programs. The bytes are fetched here: since
-its version 1.18 it throws away what it has of a file when it is interrupted (huggingface_hub#4196), which for
-40 GB is a day's work on some lines. What is here of a file stays beside the cache's blobs until it is
-complete and has the hash that the hub states; only then does it become a blob.
+huggingface_hub authenticates and fetches, and its cache is shared with other programs. `hf_hub_download`
+throws away what it has of a file when it is interrupted (since 1.18, huggingface_hub#4196), which for 40 GB
+is a day's work on some lines. So what is here of a file stays beside the cache's blobs until it is complete
+and has the hash that the hub states; only then does it become a blob.
 
 Files get their names here, too: huggingface_hub takes the names of blob and snapshot from the headers of an
 answer as they are, which lets a server write wherever the user may.
@@ -11,14 +11,15 @@ answer as they are, which lets a server write wherever the user may.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from paceline.core.errors import ModelError, PacelineError, UsageError
-from paceline.core.printable import amount, printable
-from paceline.machine.stores.hub_api import Remote, endpoint, explained, headers, host, listing, reason
-from paceline.machine.stores.hub_http import headers_of
+from paceline.core.printable import amount
+from paceline.machine.stores.hub_api import Remote, endpoint, explained, headers, listing, reason
 from paceline.machine.stores.hub_layout import (
     blob_of,
     cache_folder,
@@ -30,10 +31,8 @@ from paceline.machine.stores.hub_layout import (
     stated_sha256,
 )
 from paceline.machine.stores.reference import Held, Reference, asked_for, pick, variants
-from paceline.machine.stores.transfer import Partial, fill
 from paceline.system.whole import whole
 
-LARGEST = 50 * 10**9  # bytes that the hub gives over plain HTTP
 BUSY = 0.2  # seconds to wait for another process that downloads the same file
 
 Watch = Callable[[str, int, int], None]  # a file's name, bytes of it that are here, bytes of all of it
@@ -166,20 +165,22 @@ def _fetch(name: str, commit: str, remote: Remote, watch: Watch) -> tuple[int, b
 
     folder = repo_folder(name)
     lock = cache_folder() / ".locks" / folder.name / f"{remote.blob}.lock"  # huggingface_hub's own
-    lock.parent.mkdir(parents=True, exist_ok=True)
     url = hf_hub_url(name, remote.name, revision=commit, endpoint=endpoint())
-
-    def tick(done: int) -> None:
-        watch(remote.name, done, remote.size)
-
+    part = _partial(folder, remote)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    came = 0
     try:
         with WeakFileLock(lock, timeout=BUSY):
             if is_blob(folder, _blob(folder, remote), remote.size):
                 return 0, False  # by now: another process had the lock, and is done
-            came = (_over_http if remote.size <= LARGEST else _over_xet)(
-                _partial(folder, remote), url, remote, tick
-            )
-            _partial(folder, remote).replace(_blob(folder, remote))
+            resumed = part.exists() and part.stat().st_size > 0
+            came += _fill(part, url, remote, watch)
+            if resumed and remote.hash_of(part) != remote.blob:
+                part.unlink()  # what was there was damaged, as a crash of the system leaves it
+                came += _fill(part, url, remote, watch)
+            _require_hash(part, remote)
+            part.replace(_blob(folder, remote))
             return came, bool(remote.sha256)
     except Timeout as error:
         raise PacelineError(
@@ -187,60 +188,84 @@ def _fetch(name: str, commit: str, remote: Remote, watch: Watch) -> tuple[int, b
         ) from error
 
 
-def _over_http(path: Path, url: str, remote: Remote, tick: Callable[[int], None]) -> int:
-    """Bytes that came for a file, which is complete at `path` then, and has its hash."""
-    told = headers()
-    with Partial(path, remote.hashing) as partial:
-        partial.read(tick)
-        if partial.done > remote.size:
-            partial.clear()
-        resumed = partial.done > 0
-        fill(partial, url, told, remote.size, tick)
-        if resumed and partial.hash != remote.blob:
-            partial.clear()  # what was there is damaged, as a crash of the system leaves it
-            fill(partial, url, told, remote.size, tick)
-        partial.settle()
-    _require_hash(partial, remote)
-    return partial.came
+class _Growing:
+    """The file that http_get writes to: it tells how much is there, and takes no more than was promised."""
+
+    def __init__(self, file: BinaryIO, remote: Remote, watch: Watch) -> None:
+        self._file, self._remote, self._watch = file, remote, watch
+        self.came = 0
+        self.tell, self.seek, self.truncate = file.tell, file.seek, file.truncate
+
+    def write(self, piece: bytes) -> int:
+        if self._file.tell() + len(piece) > self._remote.size:
+            raise PacelineError(
+                f"{self._remote.name}: more than the {self._remote.size:,} bytes come that were promised; "
+                "try again"
+            )
+        self.came += len(piece)
+        self._file.write(piece)
+        self._file.flush()  # whenever the process ends, what came is kept
+        self._watch(self._remote.name, self._file.tell(), self._remote.size)
+        return len(piece)
 
 
-def _over_xet(path: Path, url: str, remote: Remote, tick: Callable[[int], None]) -> int:
-    """The same by huggingface_hub's own client, which starts anew each time."""
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import xet_get
-    from huggingface_hub.utils import parse_xet_file_data_from_response
+def _fill(path: Path, url: str, remote: Remote, watch: Watch) -> int:
+    """Fetch what is missing of a file, and return how many bytes came."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.file_download import http_get
 
-    told = headers()
-    answer = headers_of(url, told, constants.HF_HUB_ETAG_TIMEOUT)
-    if (data := parse_xet_file_data_from_response(answer, endpoint())) is None:
-        raise PacelineError(
-            f"{remote.name}: has more than {amount(LARGEST)}, which plain HTTP does not give, and {host()} "
-            "does not have it in Xet: choose another quantisation, or one that is split"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    try:
-        xet_get(
-            incomplete_path=path,
-            xet_file_data=data,
-            headers=told,
-            expected_size=remote.size,
-            displayed_filename=printable(remote.name),
-        )
-    except (ValueError, RuntimeError) as error:  # hf_xet's own; ValueError where it is not installed
-        raise PacelineError(f"{remote.name}: did not come over Xet ({reason(error)}); try again") from error
-    with Partial(path, remote.hashing) as partial:
-        partial.read(tick)
-        partial.settle()
-    _require_hash(partial, remote)
-    return partial.done
+    with path.open("ab") as file:
+        if file.tell() > remote.size:
+            file.truncate(0)
+        done = file.seek(0, os.SEEK_END)
+        watch(remote.name, done, remote.size)
+        growing = _Growing(file, remote, watch)
+        try:
+            http_get(
+                url,
+                cast("BinaryIO", growing),
+                resume_size=done,
+                headers=headers(),
+                expected_size=remote.size,
+                displayed_filename=remote.name,
+                tqdm_class=_silent(),
+            )
+        except (PacelineError, HfHubHTTPError):
+            raise
+        except ValueError as error:  # above 50 GB the hub gives files over Xet only
+            raise PacelineError(
+                f"{remote.name}: has {amount(remote.size)}, which plain HTTP does not give: choose a "
+                "quantisation that is split, or get it with `hf download`"
+            ) from error
+        except (httpx2.TransportError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of this machine, not of the line
+                raise
+            raise PacelineError(
+                f"{remote.name}: the connection is lost ({reason(error)}) after {amount(file.tell())} of "
+                f"{amount(remote.size)}: the same command goes on from there"
+            ) from error
+        os.fsync(file.fileno())  # a name that says it is complete must not outlive its bytes
+    return growing.came
 
 
-def _require_hash(partial: Partial, remote: Remote) -> None:
-    if partial.hash != remote.blob:
-        partial.path.unlink()
+def _silent() -> Any:
+    """The progress bar of huggingface_hub, switched off: what comes is told by `watch`."""
+    from huggingface_hub.utils import tqdm
+
+    class Silent(tqdm):  # type: ignore[misc]  # huggingface_hub is untyped here
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options | {"disable": True})
+
+    return Silent
+
+
+def _require_hash(path: Path, remote: Remote) -> None:
+    found = remote.hash_of(path)
+    if found != remote.blob:
+        path.unlink()
         kind = "SHA-256" if remote.sha256 else "hash"
         raise ModelError(
-            f"{remote.name}: the hub states the {kind} {remote.blob}, what came has "
-            f"{partial.hash}: it was thrown away; try again, and do not trust it if this stays so"
+            f"{remote.name}: the hub states the {kind} {remote.blob}, what came has {found}: it was thrown "
+            "away; try again, and do not trust it if this stays so"
         )

@@ -19,7 +19,7 @@ from paceline.core.printable import printable
 from paceline.machine.home import expanded
 from paceline.machine.identity import fingerprint
 from paceline.machine.models.facts import Facts
-from paceline.machine.models.facts_cache import FactsCache
+from paceline.machine.models.facts_cache import read_cached
 from paceline.machine.models.gguf_header import read_header
 from paceline.machine.stores import hub_cache, ollama_store
 from paceline.machine.stores.model_folder import Kind, walk
@@ -163,27 +163,26 @@ def _facts(
 ) -> dict[tuple[int, int], Facts]:
     """Of those that are models."""
     found = {}
-    with FactsCache() as cache:
-        pool = ThreadPoolExecutor(AT_ONCE, "headers")
-        try:
-            answers = {key: pool.submit(_read, cache, names[0][1].path) for key, names in named.items()}
-            for key, answer in answers.items():
-                said = answer.result()
-                search.tick(MODELS)
-                if isinstance(said, Facts):
-                    found[key] = said
-                else:
-                    search.notes.append(printable(said))
-        finally:
-            # Where the search was ended, the rest is not begun, and what was begun takes moments.
-            pool.shutdown(cancel_futures=True)
+    pool = ThreadPoolExecutor(AT_ONCE, "headers")
+    try:
+        answers = {key: pool.submit(_read, names[0][1].path) for key, names in named.items()}
+        for key, answer in answers.items():
+            said = answer.result()
+            search.tick(MODELS)
+            if isinstance(said, Facts):
+                found[key] = said
+            else:
+                search.notes.append(printable(said))
+    finally:
+        # Where the search was ended, the rest is not begun, and what was begun takes moments.
+        pool.shutdown(cancel_futures=True)
     return found
 
 
-def _read(cache: FactsCache, path: Path) -> Facts | str:
+def _read(path: Path) -> Facts | str:
     """What the header says of a model, or why it is none."""
     try:
-        facts = cache.read(path)
+        facts = read_cached(path)
         if why := _no_model(facts):
             return f"{path}: {why}"
     except ModelError as error:

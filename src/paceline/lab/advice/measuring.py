@@ -1,0 +1,159 @@
+"""Where advice gets its facts from: kept costs, earlier benches, and a short run of a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline.core.cost import Cost, Costs
+from paceline.core.errors import HistoryError, PacelineError, UsageError
+from paceline.core.sampling import Sampling
+from paceline.core.theory import acceptance
+from paceline.engines.openers import Way
+from paceline.lab.advice.memory import available
+from paceline.lab.advice.past import of_drafters
+from paceline.lab.advice.row import TASKS, Candidate, Known, Measured, Question
+from paceline.lab.workload import Item
+from paceline.machine.fit.compatibility import MAPPABLE
+from paceline.machine.identity import cpu_name, fingerprint
+from paceline.machine.models.facts import Facts
+
+RUNS = 200  # of the history, the newest
+ITEMS, TOKENS = 3, 96  # of a short run
+LONGEST = 1200  # characters of a prompt
+
+Note = Callable[[str], object]
+
+
+def known(
+    target: Facts,
+    question: Question,
+    way: Mapping[str, Any],
+    *,
+    history: Path,
+    note: Note,
+    now: Mapping[Path | None, Measured] | None = None,
+) -> Known:
+    """way: how the models are run, the settings of a Way. history: the benches' file, which need not exist.
+    note: told of what cannot be read. now: what was measured just now, by path."""
+    runs = _runs(history, note)
+    machine = {"processor": cpu_name(), "threads": way["threads"]}
+
+    def costs(draft: Facts | None) -> Costs | None:
+        large = _kept(Way(target.path, way), "target")
+        small = None if draft is None else _kept(Way(draft.path, way), "draft")
+        if large is None or (draft is not None and small is None):
+            return None
+        return Costs(large[0], None if small is None else small[0], large[1])
+
+    def measured(draft: Facts | None) -> Measured | None:
+        path = None if draft is None else draft.path
+        if now and path in now:
+            return now[path]
+        if not runs or not target.path.is_file():
+            return None
+        # With a draft model, auto is what `paceline run` does.
+        ways = [("suffix",), ("lookup",)] if draft is None else [("model", "auto")]
+        its = None if draft is None else fingerprint(draft.path)
+        found = (
+            of_drafters(runs, fingerprint(target.path), its, way, question.task, machine) for way in ways
+        )
+        return next((one for one in found if one is not None), None)
+
+    return Known(costs, measured, available(gpus=bool(way["gpu_layers"])))
+
+
+def _kept(way: Way, role: str) -> tuple[Cost, float] | None:
+    """What was measured of a model run this way, and of a step besides; None where nothing was."""
+    from paceline.attention import settled
+    from paceline.costing import beside, key_of
+    from paceline.machine.costs import recall
+
+    if not way.path.is_file():
+        return None
+    try:
+        if role == "draft":
+            way = replace(way, settings=beside(way.settings, way.path))
+        way = way.but(flash_attention=settled(way))
+        found = recall(key_of(way, role), lambda _: None)  # whoever loads the model warns
+    except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
+        return None
+    return None if found is None else (found.cost, found.step)
+
+
+def _runs(path: Path, note: Note) -> list[Any]:
+    """Nothing is made where nothing was measured yet."""
+    if not path.is_file():
+        return []
+    from paceline.lab.bench.history import History
+
+    try:
+        with History(path) as history:
+            return history.runs(RUNS)
+    except HistoryError as error:
+        note(str(error))
+        return []
+
+
+def measure(
+    target: Path,
+    drafts: Sequence[Candidate],
+    question: Question,
+    given: dict[str, Any],
+    done: Callable[[], object],
+    note: Note,
+) -> dict[Path | None, Measured]:
+    """Decode a few answers of the task plainly, by copying alone, and with each of the drafts.
+
+    What passes cost is measured on loading, and kept. given: what `assemble.load` takes besides. done: called
+    after each. note: told of drafts that cannot be loaded, which end nothing."""
+    found: dict[Path | None, Measured] = {}
+    for one in (None, *drafts):
+        path = None if one is None else one.facts.path
+        more: dict[str, Any] = {"draft": path}
+        if one is None:
+            more = {"drafters": "suffix,lookup", "policy": "rate"}
+        elif one.verdict == MAPPABLE:
+            more["cross_vocab"] = "auto"
+        try:
+            found[path] = _run(target, question, given | more)
+        except PacelineError as error:
+            if one is None:
+                raise
+            note(f"not measured: {error}")
+        done()
+    return found
+
+
+def _run(target: Path, question: Question, given: dict[str, Any]) -> Measured:
+    from paceline.assemble import load
+    from paceline.lab import workload
+    from paceline.lab.bench.prompts import Prompts
+
+    longest = min(LONGEST, given["n_ctx"] - TOKENS)
+    suite = workload.load(TASKS[question.task])
+    items = [item for item in suite if not item.session and _length(item) <= longest]
+    if not items:
+        raise UsageError(f"a context of {given['n_ctx']} tokens (-c) is too short for the task's texts")
+    seconds = dict.fromkeys((True, False), 0.0)
+    accepted = rejected = 0
+    with load(target, **given) as llm:
+        chosen = workload.sampled(items, ITEMS)
+        prompts = Prompts(llm, chosen, n=TOKENS, depth=0, ignore_eos=True, sampling=Sampling(), seed=0)
+        for item in chosen:
+            tokens = prompts.ask(item, {}, []).tokens
+            for plain in (True, False):
+                answer = llm.generate(tokens, max_tokens=TOKENS, ignore_eos=True, plain=plain, remember=False)
+                seconds[plain] += answer.seconds
+                if not plain:
+                    accepted += answer.stats.accepted
+                    rejected += answer.stats.rejected
+    speedup = seconds[True] / max(seconds[False], 1e-9)
+    return Measured(speedup, None, None, acceptance(accepted, rejected), "measured")
+
+
+def _length(item: Item) -> int:
+    """In characters, which are no fewer than tokens."""
+    return len(item.prompt) + sum(len(text or "") for _, text in item.messages)
