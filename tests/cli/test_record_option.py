@@ -232,7 +232,7 @@ def bench(capsys: Capture, target: Path, folder: Path, *args: str | Path) -> Don
 def test_a_bench_records_each_plain_answer_once_in_the_order_asked(
     capsys: Capture, target: Path, file: Path
 ) -> None:
-    done = bench(capsys, target, file.parent, "--record", file, "--record-top-k", "2", "--sweep", "k=1,2,4")
+    done = bench(capsys, target, file.parent, "--record", file, "--record-top-k", "2")
     assert done.code == 0
     trace = read(file)
     told = [(one.id, one.category, one.session, one.sampled) for one in trace.requests]
@@ -259,7 +259,7 @@ def test_a_bench_that_samples_records_what_was_drawn_too(
     capsys: Capture, target: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paceline.lab.bench.gate.SIZES", ((4, 20),))
-    assert bench(capsys, target, file.parent, "--record", file, "--sweep", "temp=0,0.9").code in (0, 3)
+    assert bench(capsys, target, file.parent, "--record", file, "--temp", "0.9").code in (0, 3)
     greedy, drawn = objects(file)[:4], objects(file)[4:]
     assert [one["id"] for one in greedy] == [one["id"] for one in drawn] == ["c", "s.1", "a", "s.2"]
     assert [one["sampling"] for one in (greedy[0], drawn[0])] == [{}, {"temperature": 0.9}]

@@ -17,9 +17,8 @@ from paceline import zoo
 from paceline.core.errors import PeerError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.lab.peers.llama_server import LlamaServer, find_server
-from paceline.lab.peers.openai import OpenAI, rejected_of, shared_out
-from paceline.lab.peers.prometheus import Drafts
-from paceline.lab.system import Answer, Ask
+from paceline.lab.peers.openai import OpenAI, counters
+from paceline.lab.system import Ask
 
 ASK = Ask("def fibonacci(n):\n", (), 24)
 has_server = pytest.mark.skipif(
@@ -111,7 +110,7 @@ def serving(
         server.shutdown()
 
 
-def counters(drafted: int, accepted: int) -> str:
+def counted(drafted: int, accepted: int) -> str:
     return (
         f'vllm:spec_decode_num_draft_tokens_total{{engine="0"}} {drafted}\n'
         f'vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {accepted}\n'
@@ -190,29 +189,34 @@ def test_a_server_that_knows_only_openais_own_settings_gets_only_those() -> None
     assert ["ignore_eos" in body for body in served.posted] == [True, False, False]
 
 
-def test_drafts_are_counted_by_the_servers_metrics_and_shared_out() -> None:
-    # Counters may be behind when the answer ends.
-    metrics = (counters(10, 5), counters(10, 5), counters(20, 9), counters(27, 12))
+def test_drafts_are_counted_by_the_servers_metrics_once_they_rest() -> None:
+    metrics = (counted(10, 5), counted(10, 5), counted(20, 9), counted(27, 9))
     with serving(metrics=metrics) as served:
-        answers = OpenAI(served.url, name="openai").answer([ASK, ASK])
-    assert sum(answer.drafted or 0 for answer in answers) == 17
-    assert sum(answer.accepted or 0 for answer in answers) == 7
-    assert [answer.steps for answer in answers] == [5 - (answer.accepted or 0) for answer in answers]
+        answer = OpenAI(served.url, name="openai").answer([ASK])[0]
+    assert (answer.drafted, answer.accepted, answer.steps) == (17, 4, 1)
 
 
-def test_parts_of_a_count_go_by_length_and_add_up() -> None:
-    answers = [Answer("", None, n, 1, 0.1, 0.2, n - 1, 0.1) for n in (10, 30, 7)]
-    shared = shared_out(answers, Drafts(100, 13))
-    assert [answer.drafted for answer in shared] == [21, 64, 15]
-    assert sum(answer.accepted or 0 for answer in shared) == 13
+@pytest.mark.parametrize(
+    ("metrics", "found"),
+    [
+        (counted(10, 5) + counted(2, 1).replace('"0"', '"1"'), (12, 6)),  # two engines
+        (counted(10, 5).replace("vllm", "llamacpp").replace('{engine="0"}', ""), (10, 5)),
+        (counted(10, 5).replace(" 10", " 1.0e+01"), (10, 5)),
+        (counted(10, 5).replace(" 5", " many"), None),
+        (counted(10**15, 5), None),
+        ("# TYPE vllm:spec_decode_num_draft_tokens_total counter\n", None),
+        ("", None),
+    ],
+)
+def test_counters_are_numbers_of_a_kind_that_can_be(metrics: str, found: tuple[int, int] | None) -> None:
+    assert counters(metrics) == found
 
 
 def test_what_vllm_tells_of_one_request_goes_before_its_counters() -> None:
     chunks = [*CHUNKS[:-1], {**USAGE, "metrics": {"speculative_decoding": OF_ONE_REQUEST}}]
-    with serving(chunks, metrics=(counters(1, 1),)) as served:
+    with serving(chunks, metrics=(counted(1, 1),)) as served:
         answer = OpenAI(served.url, name="openai").answer([ASK])[0]
-    assert (answer.drafted, answer.accepted, answer.rejected) == (129, 10, 40)
-    assert rejected_of({**OF_ONE_REQUEST, "num_draft_tokens": 128}) is None
+    assert (answer.drafted, answer.accepted) == (129, 10)
 
 
 def test_a_model_is_chosen_where_there_are_several() -> None:
@@ -232,28 +236,16 @@ HUGE = 10**250
     [
         {"usage": {"total": 3}, "choices": []},
         {**USAGE, "choices": ["text"]},
-        {**USAGE, "choices": {"0": "text"}},
         {**USAGE, "choices": [{"text": ["a"]}]},
-        {**USAGE, "choices": [{"text": "a", "token_ids": "12"}]},
         {**USAGE, "choices": [{"text": "a", "token_ids": [-1]}]},
-        {**USAGE, "choices": [{"text": "a", "token_ids": [HUGE]}]},
         {"usage": "many", "choices": []},
         {"usage": {"prompt_tokens": 5, "completion_tokens": HUGE}},
-        {"usage": {"prompt_tokens": 5, "completion_tokens": -6}},
-        {"usage": {"prompt_tokens": 5, "completion_tokens": "6"}},
-        {"usage": {"prompt_tokens": None, "completion_tokens": 6}},
         {**USAGE, "timings": []},
         {**USAGE, "timings": {"predicted_ms": "fast", "predicted_n": 6}},
-        {**USAGE, "timings": {"predicted_ms": HUGE, "predicted_n": 6}},
-        {**USAGE, "timings": {"predicted_ms": -1.0, "predicted_n": 6}},
-        {**USAGE, "timings": {"predicted_ms": 1.0, "predicted_n": HUGE}},
         {**USAGE, "timings": {"draft_n": 3, "draft_n_accepted": 4}},
-        {**USAGE, "timings": {"draft_n": HUGE, "draft_n_accepted": 4}},
         {**USAGE, "metrics": ["speculative_decoding"]},
         {**USAGE, "metrics": {"speculative_decoding": {"num_draft_tokens": 1}}},
         {**USAGE, "metrics": {"speculative_decoding": {**OF_ONE_REQUEST, "num_accepted_draft_tokens": 130}}},
-        {**USAGE, "metrics": {"speculative_decoding": {**OF_ONE_REQUEST, "acceptance_histogram": 3}}},
-        {**USAGE, "metrics": {"speculative_decoding": {**OF_ONE_REQUEST, "num_spec_tokens": HUGE}}},
     ],
 )
 def test_an_answer_of_another_shape_cannot_be_used(broken: dict[str, Any]) -> None:
@@ -268,12 +260,9 @@ def test_an_answer_of_another_shape_cannot_be_used(broken: dict[str, Any]) -> No
     [
         b'{"data": 7}',
         b'{"data": [7]}',
-        b'{"data": {"id": "m"}}',
         b'{"data": [{"id": 7}]}',
-        b'{"data": [{"id": ["m"]}]}',
         b'{"data": [{}]}',
         b"[" * 200_000,
-        b'{"data": [{"id": 1e999}]}',
     ],
 )
 def test_a_list_of_models_of_another_shape_cannot_be_used(said: bytes) -> None:
@@ -298,19 +287,9 @@ def test_fewer_tokens_than_pieces_are_no_less_than_none() -> None:
     assert (answer.n_tokens, answer.decoded) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    "lie",
-    [
-        counters(20, 99),
-        counters(9, 5),
-        counters(10**13, 5),
-        counters(20, 9).replace(" 20", " +Inf"),
-        counters(20, 9).replace(" 20", f" {10**320}"),
-        counters(20, 9).replace(" 20", " NaN"),
-    ],
-)
+@pytest.mark.parametrize("lie", [counted(20, 99), counted(9, 5), counted(20, 9).replace(" 20", " NaN")])
 def test_counters_that_cannot_be_are_not_believed(lie: str) -> None:
-    with serving(metrics=(counters(10, 5), counters(10, 5), lie)) as served:
+    with serving(metrics=(counted(10, 5), lie)) as served:
         answer = OpenAI(served.url, name="openai").answer([ASK])[0]
     assert (answer.drafted, answer.accepted, answer.steps) == (None, None, None)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from io import StringIO
@@ -27,11 +26,10 @@ from paceline.drafters.none import NoDrafter
 from paceline.engines.recorded import RecordedTarget, Recording, numbered
 from paceline.engines.toy import ToyTarget
 from paceline.lab.replay import lane, tables, traces
-from paceline.lab.replay.replay import REQUEST, Means, Replay, groups, methods_of, play
+from paceline.lab.replay.replay import REQUEST, Means, Replay, methods_of, play
 from paceline.lab.replay.traces import Recorded, Trace
 
 DATA = Path(__file__).parents[2] / "data" / "traces"
-TRANSCRIPTS = Path(__file__).parents[4] / "shared" / "data" / "agent_transcripts.jsonl"
 V = 6
 SETTINGS = {"n_draft": 4, "ngram_min": 1, "ngram_max": 2}
 
@@ -99,11 +97,9 @@ def trace(tmp_path: Path, *answers: Sequence[int], name: str = "trace.jsonl") ->
     return traces.read(file, traces.lines(file), None)
 
 
-def replaying(
-    some: Sequence[Trace], methods: str = "lookup", fresh: bool = False, batch: int = 1, **means: Any
-) -> Replay:
+def replaying(some: Sequence[Trace], methods: str = "lookup", fresh: bool = False, **means: Any) -> Replay:
     chosen = methods_of(methods, SETTINGS, costs="costs" in means)
-    return Replay(some, chosen, Means(numbered(V), **means), fresh=fresh, batch=batch)
+    return Replay(some, chosen, Means(numbered(V), **means), fresh=fresh)
 
 
 SAME = (3, 4, 5, 3, 3, 4)
@@ -294,7 +290,7 @@ def test_the_record_of_a_replay_says_what_was_replayed(tmp_path: Path) -> None:
     done.run()
     record = done.as_dict()
     assert list(record) == [
-        "status", "fresh", "batch", "costs", "proposing", "files", "requests", "results",
+        "status", "fresh", "costs", "files", "requests", "results",
     ]  # fmt: skip
     assert record["requests"][1] == {
         "file": 0, "id": "2", "line": 2, "category": "", "n_prompt": 2, "n_tokens": 6,
@@ -305,7 +301,7 @@ def test_the_record_of_a_replay_says_what_was_replayed(tmp_path: Path) -> None:
     assert [one["method"] for one in record["results"]] == ["plain", "lookup"]
     assert list(record["results"][0]) == [
         "method", "drafting", "requests", "n_prompt", "n_tokens", "steps", "drafted_steps", "drafted",
-        "accepted", "acceptance_rate", "tokens_per_step", "predicted", "unbound", "policy", "measured",
+        "accepted", "acceptance_rate", "tokens_per_step", "predicted", "policy", "measured",
         "by_source", "by_position", "by_category", "seconds", "partial", "each",
     ]  # fmt: skip
     assert record["results"][1]["drafting"]["n_draft"] == 4
@@ -396,62 +392,6 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def test_time_for_proposals_is_added(tmp_path: Path) -> None:
-    seconds = []
-    for proposing in ({}, {"lookup": 0.125}):
-        done = replaying([trace(tmp_path, CYCLE)], "lookup", costs=FLAT, proposing=proposing)
-        done.run()
-        (one,) = done.results()[1].each
-        assert one.seconds is not None
-        seconds.append(one.seconds)
-    assert seconds[1] - seconds[0] == pytest.approx(0.125 * one.steps)
-
-
-def test_the_bound_is_told_where_there_is_one(tmp_path: Path) -> None:
-    some = [trace(tmp_path, CYCLE, CYCLE)]
-    done = replaying(some, "lookup,suffix,suffix+lookup:policy=rate", costs=FLAT, bound=True)
-    done.run()
-    plain, *others = done.results()
-    assert plain.predicted is not None
-    assert plain.predicted.bound is None
-    for one in others:
-        assert one.predicted is not None
-        assert one.predicted.bound is not None
-        assert 0.0 < one.predicted.bound.reached <= 1.0
-    assert "bound" in said(done.as_dict())
-    without = replaying(some, "lookup", costs=FLAT)
-    without.run()
-    assert "bound" not in said(without.as_dict())
-
-
-def test_a_learner_is_asked_with_what_it_had_learned_and_forgets_with_the_others(tmp_path: Path) -> None:
-    """The second request is all in the first one: one who knows that needs a step for each six tokens."""
-    bounds = []
-    for fresh in (False, True):
-        done = replaying(
-            [trace(tmp_path, SAME, SAME)], "suffix:n_draft=5", costs=FLAT, bound=True, fresh=fresh
-        )
-        done.run()
-        bounds.append([one.bound for one in done.results()[1].each])
-    (first, learned), (same, forgot) = bounds
-    assert first == same == forgot
-    assert learned is not None
-    assert first is not None
-    assert learned < first
-
-
-def test_a_method_without_a_bound_says_why(tmp_path: Path) -> None:
-    toy = ToyTarget(V, seed=4)
-    methods = methods_of("model:temperature=0.8", {}, draft=True, costs=True)
-    costs = Costs(Cost.flat(), Cost.flat(0.1))
-    done = Replay([trace(tmp_path, (2, 3))], methods, Means(toy.vocab, draft=toy, costs=costs, bound=True))
-    done.run()
-    sampled = done.results()[1]
-    assert sampled.predicted is not None
-    assert sampled.predicted.bound is None
-    assert "No bound for model:temperature=0.8: what the draft model samples is" in said(done.as_dict())
-
-
 def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     """A toy drafts for what it said itself: everything is accepted."""
     toy = ToyTarget(V, seed=4)
@@ -462,14 +402,12 @@ def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     some = trace(tmp_path, request.session.tokens[2:])
     vocab = toy.vocab
     chosen = methods_of("model:n_draft=4:p_min=0", {}, draft=True, costs=True)
-    done = Replay([some], chosen, Means(vocab, draft=toy, costs=price, bound=True))
+    done = Replay([some], chosen, Means(vocab, draft=toy, costs=price))
     done.run()
     model = done.results()[1]
     assert (model.steps, model.accepted, model.drafted) == (6, 24, 24)
     assert model.predicted is not None
-    assert model.predicted.bound is not None
     assert model.predicted.seconds == pytest.approx(6 * (1.0 + 4 * 0.125))
-    assert model.predicted.bound.seconds == pytest.approx(6 * (1.0 + 4 * 0.125))
     assert model.by_position[3].accepted == 6
     with pytest.raises(UsageError, match=r"'model:n_draft=4:p_min=0': the cost curve knows no draft model"):
         Replay([some], chosen, Means(vocab, draft=toy, costs=Costs(Cost.flat())))
@@ -489,60 +427,6 @@ def test_a_policy_says_why_it_did_not_draft_and_forgets_with_the_drafters(tmp_pa
         assert ("suffix:policy=rate: drafting was off at" in said(record)) == (not fresh)
     assert steps[0] == done.results()[0].steps == 2 * steps[1]
     assert record["results"][0]["policy"] is None
-
-
-# Several together.
-
-
-def test_groups_are_one_turn_each_of_the_conversations_that_came_first(tmp_path: Path) -> None:
-    one = Recording((1,), (2,))
-
-    def traced(*lines: tuple[int, str]) -> Trace:
-        requests = tuple(
-            Recorded(f"{line}{session}.{i}", line, one, session=session)
-            for i, (line, session) in enumerate(lines)
-        )
-        return Trace(tmp_path, requests, 0, None, V)
-
-    def named(some: Sequence[Trace], batch: int) -> list[list[str]]:
-        return [[turn.id for _, turn in group] for group in groups(some, batch)]
-
-    chats = traced((1, ""), (1, ""), (2, ""), (3, ""), (3, ""))
-    assert named([chats], 1) == [["1.0"], ["1.1"], ["2.2"], ["3.3"], ["3.4"]]
-    assert named([chats], 2) == [["1.0", "2.2"], ["1.1", "3.3"], ["3.4"]]
-    assert named([chats], 9) == [["1.0", "2.2", "3.3"], ["1.1", "3.4"]]
-    logged = traced((1, "a"), (2, "b"), (3, "a"))
-    assert named([logged, chats], 3)[:3] == [["1a.0", "2b.1"], ["3a.2"], ["1.0", "2.2", "3.3"]]
-    assert named([logged], 1) == [["1a.0"], ["2b.1"], ["3a.2"]]  # in their order
-
-
-def test_requests_that_are_decoded_together_share_passes(tmp_path: Path) -> None:
-    """Two rows cost a little more than one, so that together they are nearly twice as fast."""
-    some = [trace(tmp_path, CYCLE, CYCLE, CYCLE[:4])]
-    done = replaying(some, "lookup", batch=2, costs=FLAT, bound=True)
-    done.run()
-    plain, lookup = done.results()
-    assert plain.predicted is not None
-    assert plain.predicted.seconds == pytest.approx(10 * (0.625 + 0.5) + 4 * 0.75)
-    assert [one.tokens for one in lookup.each] == [10, 10, 4]
-    assert lookup.predicted is not None
-    assert lookup.predicted.bound is None
-    shown = said(done.as_dict())
-    assert "3 requests, 2 at a time" in shown
-    assert "begin together" in shown
-    with pytest.raises(UsageError, match="--batch 0"):
-        replaying(some, batch=0)
-
-
-def test_acceptance_is_the_same_in_any_batch(tmp_path: Path) -> None:
-    """Where drafters learn nothing from one request for the next."""
-    some = [trace(tmp_path, CYCLE, SAME, CYCLE[2:], SAME[::-1])]
-    whole = []
-    for batch in (1, 3, 4):
-        done = replaying(some, "lookup", batch=batch)
-        done.run()
-        whole.append(done.results()[0].each)
-    assert whole[0] == whole[1] == whole[2]
 
 
 # What the lines told.
@@ -603,23 +487,3 @@ def test_what_could_not_be_read_is_told(tmp_path: Path) -> None:
     assert record["files"][0]["unusable"][0]["line"] == 2
     assert "1 request, 1 line that could not be used" in said(record)
     assert "\ndraft     small.gguf\n" in said(record, draft_model="small.gguf")
-
-
-@pytest.fixture(scope="module")
-def transcripts() -> Iterator[Trace]:
-    from paceline import zoo
-    from paceline.engines.openers import open_tokenizer
-
-    if not TRANSCRIPTS.exists():
-        pytest.skip("no recorded sessions here")
-    with closing(open_tokenizer(zoo.target_path())) as tokenizer:
-        yield traces.read(TRANSCRIPTS, traces.lines(TRANSCRIPTS), tokenizer.text, limit=8)
-
-
-def test_sessions_of_an_agent_replay(transcripts: Trace) -> None:
-    done = Replay([transcripts], methods_of("lookup", {}), Means(numbered(transcripts.needed)))
-    done.run()
-    (lookup,) = done.results()
-    assert lookup.requests == len(transcripts.requests) > 3
-    assert 0 < lookup.accepted < lookup.drafted
-    assert lookup.tokens_per_step.value > 1.0

@@ -26,8 +26,8 @@ from paceline.lab.peers.llama_flags import (
     speculation_arguments,
 )
 from paceline.lab.peers.llama_log import cause_of_failure, cause_of_silence
-from paceline.lab.peers.llama_timings import decoding, drafts, own_speed
 from paceline.lab.peers.process import LOCAL, Program, free_port, require_free
+from paceline.lab.peers.streaming import StreamingServer, decoding, drafts_of, own_speed, with_drafts
 from paceline.lab.system import Answer, Ask
 
 XLLAMACPP = "xllamacpp"
@@ -55,7 +55,7 @@ def find_server(where: str | None = None) -> tuple[str, ...]:
     return (found,)
 
 
-class LlamaServer:
+class LlamaServer(StreamingServer):
     """A llama-server of our own: started here, the sole user of it, stopped by `close`.
 
     method: plain, model, lookup, one of the program's --spec-type, or a comma list of them. n_ctx: of each of
@@ -63,6 +63,8 @@ class LlamaServer:
     program. extra: more arguments, last. start_timeout, timeout: seconds to load, and of silence.
     Raises PeerError where it does not start or cannot do what it is told, UsageError for a missing draft.
     """
+
+    path, hello, api = "/completion", "/health", "llama-server's API"
 
     def __init__(
         self,
@@ -85,7 +87,6 @@ class LlamaServer:
         start_timeout: float = 300.0,
         timeout: float = 120.0,
     ) -> None:
-        self.name = name
         self._command = tuple(command)
         self._parallel = parallel
         self._types = spec_types(method)
@@ -112,7 +113,7 @@ class LlamaServer:
         self.argv = [*command, *arguments, "--host", LOCAL, "--port", str(port), *extra]
         # Some builds before --spec-type did not count drafted tokens.
         self._tells_drafts = not self._types or flags.has("--spec-type")
-        self._endpoint = Endpoint(name, f"http://{LOCAL}:{port}", timeout, {})
+        super().__init__(name, Endpoint(name, f"http://{LOCAL}:{port}", timeout, {}))
         # Settings in the environment would apply to this server only.
         env = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")}
         self._program = Program(name, self.argv, env)
@@ -137,7 +138,7 @@ class LlamaServer:
 
     def _healthy(self) -> bool:
         try:
-            status, _ = replace(self._endpoint, timeout=HEALTH).get("/health")
+            status, _ = replace(self._endpoint, timeout=HEALTH).get(self.hello)
         except PeerError:
             return False
         return status == 200
@@ -148,10 +149,7 @@ class LlamaServer:
                 f"{self.name}: {len(asks)} requests at a time, but it has {self._parallel} slots"
             )
         try:
-            streams = self._endpoint.stream_all("/completion", [self.body(ask) for ask in asks], "/health")
-            return [self._answered(ask, events) for ask, events in zip(asks, streams, strict=True)]
-        except ValueError as error:
-            raise PeerError(f"{self.name}: its answer is not what llama-server's is: {error}") from error
+            return super().answer(asks)
         except PeerError as error:
             if self._program.ended(GRACE):
                 died = PeerError(f"{self.name} {self._program.obituary()}")
@@ -187,8 +185,7 @@ class LlamaServer:
             until = last
         together = min(count(first.data, "tokens_predicted", 1), n_tokens)
         rest, n_first = decoding(timings, first.seconds, until.seconds, together)
-        drafted, accepted = drafts(timings, self._tells_drafts)
-        return Answer(
+        answer = Answer(
             text="".join(text(event.data, "content") for event in spoken),
             tokens=tokens if complete else None,
             n_tokens=n_tokens,
@@ -197,15 +194,11 @@ class LlamaServer:
             seconds=until.seconds,
             decoded=n_tokens - n_first,
             decoding=rest,
-            # The first token is the prompt's own, with no draft behind it.
-            steps=None if accepted is None else max(0, n_tokens - accepted - 1),
-            drafted=drafted,
-            accepted=accepted,
-            # By how many steps the rest was lost it does not tell.
-            rejected=0 if drafted is not None and drafted == accepted else None,
             own_speed=own_speed(timings),
             extra={"timings": timings},
         )
+        told = self._tells_drafts or "draft_n" in timings
+        return with_drafts(answer, *drafts_of(timings)) if told else answer
 
     def memory(self) -> int | None:
         return self._program.memory()

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import accumulate
+from collections.abc import Sequence
 from time import sleep
 from typing import Any
 
-from paceline.core.errors import MissingExtraError, PeerError, UsageError
+from paceline.core.errors import PeerError, UsageError
 from paceline.core.printable import shortened
 from paceline.core.sampling import Sampling
 from paceline.lab.peers.endpoint import Endpoint, Event, complaint
-from paceline.lab.peers.fields import count, counts, object_of, objects, text
-from paceline.lab.peers.llama_timings import decoding, own_speed
-from paceline.lab.peers.prometheus import Drafts, drafts_between, read_metrics
+from paceline.lab.peers.fields import MOST, count, counts, object_of, objects, text
+from paceline.lab.peers.streaming import StreamingServer, decoding, drafts_of, own_speed, with_drafts
 from paceline.lab.system import Answer, Ask
 
 COMPLETIONS, MODELS, METRICS = "/v1/completions", "/v1/models", "/metrics"
+NUMBER = r"\d{1,20}(?:\.\d{1,20})?(?:e\+?\d{1,2})?"
+COUNTERS = {  # vLLM's names, which llama-server took over
+    name: rf"(?m)^(?:vllm|llamacpp):spec_decode_num_{name}_tokens_total(?:\{{[^}}\n]*\}})? ({NUMBER})\s*$"
+    for name in ("draft", "accepted")
+}
 LOOKS, SETTLE = 20, 0.05  # at counters that may lag, and the seconds between two
 
 
-class OpenAI:
+class OpenAI(StreamingServer):
     """A server that somebody else runs, and that is best used by nobody else meanwhile.
 
     url: http://HOST:PORT, with or without /v1; `#MODEL` after it chooses among several. key: OPENAI_API_KEY
@@ -31,15 +34,15 @@ class OpenAI:
     Raises PeerError where nobody answers, UsageError for an address or a model that cannot be used.
     """
 
+    path, hello, api = COMPLETIONS, MODELS, "OpenAI's API"
+
     def __init__(self, url: str, *, name: str, key: str | None = None, timeout: float = 120.0) -> None:
-        self.name = name
         address, _, model = url.partition("#")
         key = os.environ.get("OPENAI_API_KEY") if key is None else key
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._endpoint = Endpoint(name, address.rstrip("/").removesuffix("/v1"), timeout, headers)
+        super().__init__(name, Endpoint(name, address.rstrip("/").removesuffix("/v1"), timeout, headers))
         self.model = model or self._only_model()
         self._extended = self._takes_extensions()
-        self._counts = self._counters() is not None
 
     def _only_model(self) -> str:
         status, said = self._endpoint.get(MODELS)
@@ -99,22 +102,22 @@ class OpenAI:
             "cache_salt": uuid.uuid4().hex,
         }
 
+    def body(self, ask: Ask) -> dict[str, Any]:
+        return self._request(ask, self._extended)
+
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
         """Asks are answered from an empty cache where the server can be told so: SGLang cannot, and needs
-        --disable-radix-cache."""
-        before = self._counters() if self._counts else None
-        bodies = [self._request(ask, self._extended) for ask in asks]
-        streams = self._endpoint.stream_all(COMPLETIONS, bodies, MODELS)
-        try:
-            answers = [self._answered(events) for events in streams]
-        except ValueError as error:
-            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {error}") from error
-        if before is None or all(answer.drafted is not None for answer in answers):
-            return answers
-        drafts = self._drafts_since(before, sum(answer.n_tokens for answer in answers), len(asks))
-        return answers if drafts is None else shared_out(answers, drafts)
+        --disable-radix-cache. Drafts are the request's own, or, of one request alone, what the server's
+        counters have grown by."""
+        before = self._counters() if len(asks) == 1 else None
+        answers = super().answer(asks)
+        if before is not None and answers[0].drafted is None:
+            drafted, accepted = (new - old for new, old in zip(self._at_rest(), before, strict=True))
+            if 0 <= accepted <= drafted:
+                answers = [with_drafts(answers[0], drafted, accepted)]
+        return answers
 
-    def _answered(self, events: Sequence[Event]) -> Answer:
+    def _answered(self, ask: Ask, events: Sequence[Event]) -> Answer:
         choices = [(event, choice) for event in events for choice in objects(event.data, "choices")]
         said = [
             (event.seconds, text(choice, "text"), ids)
@@ -142,26 +145,28 @@ class OpenAI:
             decoding=rest,
             own_speed=None if timings is None else own_speed(timings),
         )
-        return with_drafts(answer, events)
+        if timings is not None and "draft_n" in timings:
+            return with_drafts(answer, *drafts_of(timings))
+        metrics = next((found for e in reversed(events) if (found := object_of(e.data, "metrics"))), {})
+        if told := object_of(metrics, "speculative_decoding"):  # vLLM's --per-request-spec-decode-metrics
+            n = count(told, "num_draft_tokens")
+            return with_drafts(answer, n, count(told, "num_accepted_draft_tokens", most=n))
+        return answer
 
-    def _counters(self) -> dict[str, float] | None:
+    def _counters(self) -> tuple[int, int] | None:
+        """Tokens drafted and accepted since the server started; None where it does not count them."""
         status, said = self._endpoint.get(METRICS)
-        if status != 200:
-            return None
-        try:
-            return read_metrics(self.name, said.decode(errors="replace"))
-        except MissingExtraError:  # its speed can be told without them
-            return None
+        return counters(said.decode(errors="replace")) if status == 200 else None
 
-    def _drafts_since(self, before: dict[str, float], n_tokens: int, n_requests: int) -> Drafts | None:
+    def _at_rest(self) -> tuple[int, int]:
         """Counters may lag behind the answer: they are read until they rest."""
         found = None
         for _ in range(LOOKS):
-            last, found = found, drafts_between(before, self._counters() or {}, n_tokens, n_requests)
+            last, found = found, self._counters()
             if found == last:
                 break
             sleep(SETTLE)
-        return found
+        return found or (0, 0)
 
     def memory(self) -> int | None:
         """It may run anywhere."""
@@ -171,44 +176,11 @@ class OpenAI:
         """The server is not ours."""
 
 
-def with_drafts(answer: Answer, events: Sequence[Event]) -> Answer:
-    """`answer` with what the server told of this request's drafts: llama-server in its timings, vLLM where it
-    was started with --per-request-spec-decode-metrics."""
-    for event in reversed(events):
-        timings = object_of(event.data, "timings")
-        metrics = object_of(object_of(event.data, "metrics"), "speculative_decoding")
-        if "draft_n" in timings:
-            n = count(timings, "draft_n")
-            return drafted(answer, n, count(timings, "draft_n_accepted", most=n))
-        if metrics:
-            n = count(metrics, "num_draft_tokens")
-            accepted = count(metrics, "num_accepted_draft_tokens", most=n)
-            return replace(drafted(answer, n, accepted), rejected=rejected_of(metrics))
-    return answer
-
-
-def rejected_of(metrics: Mapping[str, Any]) -> int | None:
-    """The steps that kept less than was drafted, where every step drafted as much."""
-    longest, histogram = count(metrics, "num_spec_tokens"), counts(metrics, "acceptance_histogram")
-    if count(metrics, "num_draft_tokens") != longest * count(metrics, "num_spec_steps"):
+def counters(metrics: str) -> tuple[int, int] | None:
+    """Tokens (drafted, accepted), over all engines of a server, of a text in Prometheus' format; None where
+    they are not counted, or not in numbers."""
+    found = {name: [float(n) for n in re.findall(pattern, metrics)] for name, pattern in COUNTERS.items()}
+    sums = [sum(values) for values in found.values()]
+    if not all(found.values()) or not all(0 <= n < MOST for n in sums):
         return None
-    return sum(histogram[:longest])
-
-
-def drafted(answer: Answer, n_drafted: int, n_accepted: int) -> Answer:
-    return replace(
-        answer,
-        steps=max(0, answer.n_tokens - n_accepted - 1),  # the first token is the prompt's own
-        drafted=n_drafted,
-        accepted=n_accepted,
-        rejected=0 if n_drafted == n_accepted else None,
-    )
-
-
-def shared_out(answers: Sequence[Answer], drafts: Drafts) -> list[Answer]:
-    """Counters are for all requests together: each answer gets a part by its length, and sums stay right."""
-    ends = list(accumulate(answer.n_tokens for answer in answers))
-    parts = [
-        [round(count * end / ends[-1]) for end in (0, *ends)] for count in (drafts.drafted, drafts.accepted)
-    ]
-    return [drafted(answer, *(part[i + 1] - part[i] for part in parts)) for i, answer in enumerate(answers)]
+    return int(sums[0]), int(sums[1])
