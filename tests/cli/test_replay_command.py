@@ -16,8 +16,7 @@ from paceline.core.cost import Cost, Costs
 from paceline.costing import key_of
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.openers import Way
-from paceline.lab.jsonl import object_of
-from paceline.lab.replay import lane, traces
+from paceline.lab.replay import lane
 from paceline.machine.costs import Kept, keep
 
 Capture = pytest.CaptureFixture[str]
@@ -75,27 +74,11 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
     assert timeless(record) == timeless(second.json)
 
 
-def test_texts_and_conversations_are_read_with_a_models_tokenizer(capsys: Capture) -> None:
-    done = replay(capsys, TEXTS, CHATS, TOKENS, *TOKENIZER, "--json")
-    assert (done.code, done.err) == (0, "")
-    assert (done.json["tokenizer"], done.json["n_vocab"]) == ("paceline-target.gguf", 8192)
-    counts = [(one["file"], one["requests"], one["skipped"]) for one in done.json["files"]]
-    assert counts == [("texts.jsonl", 3, 0), ("chats.jsonl", 5, 1), ("tokens.jsonl", 8, 0)]
-    said = replay(capsys, CHATS, *TOKENIZER).out
-    assert "chats.jsonl: 5 requests, 1 without an answer left out\n" in said
-    assert "paceline-target.gguf, 8,192 tokens\n" in said
-
-
 def test_a_limit_is_over_all_files(capsys: Capture) -> None:
     for limit, files in ((2, [2]), (4, [3, 1]), (0, [3, 8])):
         record = replay(capsys, TEXTS, TOKENS, *TOKENIZER, "--limit", str(limit), "--json").json
         assert [one["requests"] for one in record["files"]] == files
         assert len(record["requests"]) == sum(files)
-
-
-def test_fresh_is_said(capsys: Capture) -> None:
-    assert "forgot before every request" in replay(capsys, TOKENS, "--fresh").out
-    assert command(capsys, "replay", TOKENS, "--json", PACELINE_FRESH="1").json["fresh"] is True
 
 
 @pytest.mark.parametrize(
@@ -129,17 +112,6 @@ def test_a_trace_of_another_vocabulary_is_refused(capsys: Capture, models: Path,
     replay(capsys, TOKENS, other).refused(2, "other.jsonl, line 1", "of 10 tokens and not 8,192")
 
 
-def test_a_bad_line_is_told_and_the_others_are_replayed(capsys: Capture, tmp_path: Path) -> None:
-    file = tmp_path / "a\nb.jsonl"
-    file.write_text(TOKENS.read_text() + "{\n")
-    done = replay(capsys, file)
-    assert done.code == 0
-    assert done.err.startswith(f"paceline: {tmp_path}/a\\nb.jsonl, line 9")
-    assert "is no JSON" in done.err
-    assert done.err.count("\n") == 1
-    assert "8 requests, 1 line that could not be used\n" in done.out
-
-
 def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     play = lane.Lane.play
     played: list[Any] = []
@@ -159,19 +131,6 @@ def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: p
     said = replay(capsys, TOKENS, "--methods", "plain,lookup")
     assert said.code == 130
     assert "\nstatus    interrupted: what was replayed until then\n" in said.out
-
-
-def test_ctrl_c_while_reading_ends_it_without_a_word(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def pressing(line: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-        return object_of(line)
-
-    monkeypatch.setattr(traces, "object_of", pressing)
-    done = replay(capsys, TOKENS)
-    assert (done.code, done.out, done.err) == (130, "", "")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 # Speeds.

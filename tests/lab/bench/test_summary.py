@@ -99,10 +99,6 @@ def test_an_item_that_was_cut_short_counts_with_what_it_has() -> None:
     assert (gain.value, gain.low, gain.high) == pytest.approx((3.0, 3.0, 3.0))
 
 
-def test_where_nothing_was_decoded_there_is_no_ratio() -> None:
-    assert speedup([[(0.0, 0.0)]], [[(10.0, 1.0)]]) is None
-
-
 @pytest.mark.parametrize(
     ("items", "seconds", "clear"),
     [(6, (1.0, 1.1), True), (5, (1.0, 1.1), False), (6, (1.0, 4.0), False)],

@@ -66,20 +66,6 @@ def test_a_message_was_there_when_its_last_piece_was() -> None:
     assert ENDPOINT.events(pieces) == [Event(0.1, {"a": 1}), Event(0.3, {"b": 2}), Event(0.3, {"c": 3})]
 
 
-@pytest.mark.parametrize(
-    ("said", "complaint"),
-    [
-        (b"Segmentation fault\n", r"peer said b'Segmentation fault', which is no message of an event stream"),
-        (b"data: {oops\n", r"peer said b' \{oops', which is not the JSON that was expected"),
-        (b"data: [1]\n", r"peer said b' \[1\]', which is not the JSON"),
-        (b'data: {"error":{"code":500,"message":"out of slots"}}\n', "peer broke off: out of slots"),
-    ],
-)
-def test_garbage_in_a_stream_is_quoted(said: bytes, complaint: str) -> None:
-    with pytest.raises(PeerError, match=complaint):
-        ENDPOINT.events([(0.1, said)])
-
-
 def test_a_stream_is_read_to_its_end(listener: socket.socket) -> None:
     events = streamed(served(listener, HEAD + b'data: {"a":1}\n\ndata: {"b":2}\n\n'))
     assert [event.data for event in events] == [{"a": 1}, {"b": 2}]
@@ -90,16 +76,6 @@ def test_a_refusal_is_told_in_the_servers_words(listener: socket.socket) -> None
     answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     with pytest.raises(PeerError, match=r"^peer refused: too long \(HTTP 400\)$"):
         streamed(served(listener, answer))
-
-
-def test_silence_ends_in_an_error(listener: socket.socket) -> None:
-    with pytest.raises(PeerError, match=r"^peer said nothing for 0.3 s$"):
-        streamed(served(listener, HEAD + b'data: {"a":1}\n\n', hang=True))
-
-
-def test_what_is_not_http_is_quoted(listener: socket.socket) -> None:
-    with pytest.raises(PeerError, match=r"^peer said 'hello', which is not HTTP$"):
-        streamed(served(listener, b"hello\r\n"))
 
 
 def test_a_server_that_hangs_up_has_broken_off(listener: socket.socket) -> None:
@@ -211,14 +187,6 @@ def test_a_stream_of_another_kind_is_one_line(
     monkeypatch.setattr(module, "LARGEST_BODY", 1 << 20)
     monkeypatch.setattr(module, "MOST_EVENTS", 1000)
     assert words in refusal(pieces, streamed)
-
-
-@pytest.mark.parametrize("ask", [got, posted])
-def test_an_answer_without_end_is_not_kept(
-    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Endpoint], object]
-) -> None:
-    monkeypatch.setattr(module, "LARGEST_BODY", 1 << 20)
-    assert refusal(lambda: endless(UNTIL_CLOSED, b"x"), ask) == "peer sends more than 1 MiB at once"
 
 
 def test_text_of_a_stream_can_be_encoded_whatever_was_sent() -> None:

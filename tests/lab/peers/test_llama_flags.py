@@ -125,13 +125,6 @@ def test_where_draft_models_are_no_type_naming_the_file_is_enough() -> None:
     assert spec(BETWEEN, "lookup", None, None) == ["--spec-type", "ngram-simple"]
 
 
-def test_what_is_left_open_is_left_to_the_program() -> None:
-    assert spec(NEW, "draft-mtp", None, None) == ["--spec-type", "draft-mtp"]
-    assert spec(NEW, "ngram-mod") == ["--spec-type", "ngram-mod"]
-    assert spec(NEW, "plain") == []
-    assert spec(OLD, "plain") == []
-
-
 def test_methods_combine_and_our_names_are_translated() -> None:
     assert spec_types("lookup, model") == ("ngram-simple", "draft-simple")
     assert spec(NEW, "lookup,ngram-map-k") == [
@@ -150,17 +143,6 @@ def test_what_a_build_cannot_do_is_named() -> None:
         spec(NEW, "ngram-cube")
     with pytest.raises(PeerError, match="llama-server has no --spec-draft-p-min: it is too old or too new"):
         spec(BETWEEN, "model", p_min=0.5)
-
-
-def test_a_program_is_asked_again_when_its_file_has_changed(tmp_path: Path) -> None:
-    program = tmp_path / "llama-server"
-    program.write_text("#!/bin/sh\necho --old-flag; echo run >> $0.log\n")
-    program.chmod(0o755)
-    assert read_flags([str(program)]).has("--old-flag")
-    assert read_flags([str(program)]).has("--old-flag")
-    assert (tmp_path / "llama-server.log").read_text() == "run\n"
-    program.write_text("#!/bin/sh\necho --new-flag\n")
-    assert read_flags([str(program)]).has("--new-flag")
 
 
 def test_a_program_that_does_not_run_is_an_error(tmp_path: Path) -> None:

@@ -54,12 +54,6 @@ def test_a_failure_is_told_by_its_cause(log: str, cause: str) -> None:
     assert told.startswith(cause)
 
 
-def test_a_log_without_a_failure_tells_none() -> None:
-    assert cause_of_failure(HEALTHY) is None
-    assert cause_of_silence(HEALTHY) is None
-    assert cause_of_failure("") is None
-
-
 def test_a_server_that_went_on_without_drafts_is_found_out() -> None:
     silence = cause_of_silence(OTHER_VOCABULARY)
     assert silence == cause_of_failure(OTHER_VOCABULARY)

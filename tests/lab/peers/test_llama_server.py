@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -133,13 +132,6 @@ def test_a_missing_file_is_named_before_anything_starts() -> None:
         LlamaServer(["llama-server"], zoo.target_path(), method="draft-eagle3", **settings)
 
 
-def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(PeerError, match=f"port {port} cannot be used"):
-            fake(tmp_path, "works", port=port)
-
-
 @pytest.mark.parametrize(
     ("mode", "complaint"),
     [
@@ -165,21 +157,6 @@ def test_a_server_that_does_not_start_is_told(tmp_path: Path) -> None:
         fake(tmp_path, "refuses")
     with pytest.raises(PeerError, match=r"^fake was not ready within 0.3 s"):
         fake(tmp_path, "loads", start_timeout=0.3)
-
-
-def test_settings_in_the_environment_do_not_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "17")
-    server = fake(tmp_path, "works")
-    environment = psutil.Process(server.pid).environ()
-    server.close()
-    assert "LLAMA_ARG_CTX_SIZE" not in environment
-    assert "PATH" in environment
-
-
-def test_the_package_with_a_server_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.lab.peers.llama_server.find_spec", lambda name: None)
-    with pytest.raises(PeerError, match="needs the package: pip install xllamacpp"):
-        find_server("xllamacpp")
 
 
 def test_a_server_is_found_or_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from gguf_files import write_llama
-from paceline import load, zoo
-from paceline.core.errors import UsageError
+from paceline import load
 from paceline.engines.engine import Tokenizer
 from paceline.engines.openers import open_tokenizer
 from paceline.engines.recorded import Recording
@@ -109,22 +108,6 @@ def test_what_a_template_refuses_is_told_and_the_rest_is_read(tmp_path: Path, to
     assert "no tools" in why
 
 
-def test_a_template_that_spells_nothing_has_no_prompt(tmp_path: Path) -> None:
-    with closing(open_tokenizer(write_llama(tmp_path / "empty.gguf", chat_template="{{ '' }}"))) as tokenizer:
-        if tokenizer.vocab.add_bos:
-            pytest.skip("this model's prompts begin with BOS")
-        with pytest.raises(UsageError, match="line 1: answer 1 has an empty prompt"):
-            read(tmp_path, tokenizer, {"messages": [USER], "completion": "A"})
-
-
-def test_a_model_without_a_template_is_refused_at_once(tmp_path: Path) -> None:
-    with (
-        closing(open_tokenizer(zoo.target_path())) as base,
-        pytest.raises(UsageError, match=r"this model has no chat template: .*; leave it out$"),
-    ):
-        read(tmp_path, base, {"messages": [USER], "completion": "A"})
-
-
 ANSWER = {"choices": [{"message": {"role": "assistant", "content": "A"}}]}
 HISTORY = [USER, {"role": "assistant", "content": "old"}, {"role": "user", "content": "V"}]
 PROMPT = "User:\nU\n\nAssistant:\nold\n\nUser:\nV\n\nAssistant:\n"
@@ -148,31 +131,12 @@ def test_only_the_response_of_a_logged_request_is_an_answer(
     assert spelled(tokenizer, one.recording)[0] == "[user]U[assistant]old[user]V[assistant]"
 
 
-def test_a_logged_request_continues_the_tokens_of_the_one_before(
-    tmp_path: Path, tokenizer: Tokenizer
-) -> None:
-    """So that a prefix cache, and a drafter that learns, find them again."""
-    first = {"request": {"messages": HISTORY}, "response": ANSWER}
-    longer = [*HISTORY, {"role": "assistant", "content": "A"}, USER]
-    one, two = read(
-        tmp_path, tokenizer, first, {**first, "request": {"messages": longer}}, template=False
-    ).requests
-    whole = one.recording.prompt + one.recording.tokens
-    assert two.recording.prompt[: len(whole)] == whole
-
-
 def test_each_choice_is_a_request_and_a_temperature_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
     choices = [{"message": {"content": text}} for text in ("A", None, "B")]
     said = {"request": {"messages": [USER], "temperature": 0.7}, "response": {"choices": choices}}
     trace = read(tmp_path, tokenizer, {"id": "x", **said})
     assert [(one.id, one.sampled) for one in trace.requests] == [("x.1", True), ("x.3", True)]
     assert trace.skipped == 1
-
-
-def test_a_completion_is_logged_as_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    said = {"request": {"prompt": "P"}, "response": {"choices": [{"text": "A"}]}}
-    (one,) = read(tmp_path, tokenizer, said).requests
-    assert spelled(tokenizer, one.recording) == ("P", "A")
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,6 @@ class Replay:
                     "skipped": trace.skipped,
                     "unusable": [{"line": line, "reason": why} for line, why in trace.unusable],
                     "n_unusable": trace.n_unusable,
-                    "doubtful": [{"line": line, "reason": why} for line, why in trace.doubtful],
                 }
                 for trace in self.traces
             ],
