@@ -78,7 +78,9 @@ def test_a_program_that_lacks_a_method_is_told_and_what_was_started_is_there_to_
     entries: list[Entry], tmp_path: Path
 ) -> None:
     server = write_fake_server(tmp_path / "llama-server", "well")
-    with pytest.raises(PeerError, match="llama-server has no --"):  # the fake tells of no n-grams
+    with pytest.raises(
+        PeerError, match="llama-server does not draft by ngram-simple"
+    ):  # the fake tells of no n-grams
         join(entries, [("llama-server", str(server))], parse_all("plain,lookup", {}), place)
     assert [entry.name for entry in entries] == ["plain", "llama-server"]
 

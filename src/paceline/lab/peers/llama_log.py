@@ -12,10 +12,7 @@ LONGEST_LINE = 1000
 # What they print, with what it means; the first that is found is the cause of those that follow.
 CAUSES = (
     (
-        # Builds of 2025 went on by translating tokens, and then say so in the same line.
-        r"vocabs are not compatible(?! - tokens will be translated)"
-        r"|is not compatible with the target model(?!.*tokens will be translated)"
-        r"|draft model vocab type must match",
+        r"vocabs are not compatible|draft model vocab type must match",
         "the draft model has another vocabulary than the target, which llama.cpp does not speculate with: "
         "choose another draft, or leave this method out",
     ),

@@ -17,14 +17,7 @@ from paceline.core.printable import shortened
 from paceline.core.sampling import Sampling
 from paceline.lab.peers.endpoint import Endpoint, Event
 from paceline.lab.peers.fields import count, counts, text
-from paceline.lab.peers.llama_flags import (
-    model_arguments,
-    needs_draft,
-    output_of,
-    read_flags,
-    spec_types,
-    speculation_arguments,
-)
+from paceline.lab.peers.llama_flags import arguments, needs_draft, output_of, require_types, spec_types
 from paceline.lab.peers.llama_log import cause_of_failure, cause_of_silence
 from paceline.lab.peers.process import LOCAL, Program, free_port, require_free
 from paceline.lab.peers.streaming import StreamingServer, decoding, drafts_of, own_speed, with_drafts
@@ -95,24 +88,22 @@ class LlamaServer(StreamingServer):
         for path in (target, draft):
             if path is not None and not path.is_file():
                 raise PeerError(f"{name}: there is no file {path}")
-        flags = read_flags(command)
-        both: dict[str, Any] = {"cache_type": cache_type, "gpu_layers": gpu_layers}
-        arguments = [
-            *model_arguments(
-                flags,
-                target,
-                n_ctx=n_ctx,
-                threads=threads,
-                parallel=parallel,
-                flash_attention=flash_attention,
-                **both,
-            ),
-            *speculation_arguments(flags, self._types, draft, n_draft=n_draft, p_min=p_min, **both),
-        ]
+        require_types(command, self._types)
+        told = arguments(
+            target,
+            self._types,
+            draft,
+            n_draft=n_draft,
+            p_min=p_min,
+            n_ctx=n_ctx,
+            threads=threads,
+            parallel=parallel,
+            flash_attention=flash_attention,
+            cache_type=cache_type,
+            gpu_layers=gpu_layers,
+        )
         port = free_port() if port is None else require_free(port)
-        self.argv = [*command, *arguments, "--host", LOCAL, "--port", str(port), *extra]
-        # Some builds before --spec-type did not count drafted tokens.
-        self._tells_drafts = not self._types or flags.has("--spec-type")
+        self.argv = [*command, *told, "--host", LOCAL, "--port", str(port), *extra]
         super().__init__(name, Endpoint(name, f"http://{LOCAL}:{port}", timeout, {}))
         # Settings in the environment would apply to this server only.
         env = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")}
@@ -197,8 +188,7 @@ class LlamaServer(StreamingServer):
             own_speed=own_speed(timings),
             extra={"timings": timings},
         )
-        told = self._tells_drafts or "draft_n" in timings
-        return with_drafts(answer, *drafts_of(timings)) if told else answer
+        return with_drafts(answer, *drafts_of(timings))
 
     def memory(self) -> int | None:
         return self._program.memory()
