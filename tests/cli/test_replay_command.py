@@ -84,18 +84,15 @@ def test_a_limit_is_over_all_files(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["missing.jsonl"], ["missing.jsonl", "cannot be read"]),
         ([TEXTS], ["texts.jsonl, line 1", "holds text", "--tokenizer"]),
         ([TOKENS, TOKENS], ["tokens.jsonl", "named twice"]),
         ([TOKENS, "--corpus", "code"], ["--corpus", "--tokenizer"]),
-        ([TOKENS, *TOKENIZER, "--corpus", "missing/"], ["missing"]),
         ([TOKENS, "--limit", "-1"], ["--limit -1", "at least 0"]),
         ([TOKENS, "--ctx-size", "-1"], ["--ctx-size -1"]),
         ([TOKENS, "--methods", "auto"], ["'auto'", "--cost-curve", "paceline doctor --json"]),
         ([TOKENS, "--cost-curve", "missing.json"], ["missing.json", "cannot be read", "doctor --json"]),
         ([TOKENS, "--cost-curve", TOKENS], ["tokens.jsonl", "is no JSON", "doctor --json"]),
         ([TOKENS, "-md", zoo.draft_path()], ["no method names 'model'"]),
-        ([CHATS, *TOKENIZER, "--chat-template"], ["--chat-template", "leave it out"]),
         ([TOKENS, "--tokenizer", "missing.gguf"], ["missing.gguf", "no such file"]),
         ([], ["Missing argument 'FILE'", "replay --help"]),
     ],

@@ -96,16 +96,6 @@ def test_passes_and_drafted_tokens_are_counted(systems: dict[str, Transformers])
     assert 0.0 < model.decoding < model.seconds
 
 
-def test_a_draft_that_is_always_certain_is_cut_by_p_min_of_one(systems: dict[str, Transformers]) -> None:
-    cautious = Transformers(
-        zoo.target_path(), zoo.draft_path(), drafting="model", n_draft=4, p_min=1.0, threads=1
-    )
-    drafted, free = ask(cautious).drafted, ask(systems["model"]).drafted
-    assert drafted is not None
-    assert free is not None
-    assert drafted < free
-
-
 def test_the_end_token_ends_it_only_where_it_is_not_ignored(tmp_path: Path) -> None:
     for package in hf.PACKAGES:
         pytest.importorskip(package)
@@ -123,18 +113,6 @@ def test_one_request_at_a_time_and_none_beyond_the_context(systems: dict[str, Tr
         systems["none"].answer([PROMPT, PROMPT])
     with pytest.raises(PeerError, match="7 tokens and 5,000 more do not fit the model's context of 2,048"):
         systems["none"].answer([Ask(PROMPT.prompt, PROMPT.tokens, 5000)])
-
-
-def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    for package in hf.PACKAGES:
-        pytest.importorskip(package)
-    with pytest.raises(PeerError, match=r"no model file .*none\.gguf"):
-        Transformers(tmp_path / "none.gguf")
-    (tmp_path / "garbage.gguf").write_bytes(b"this is no model" * 100)
-    with pytest.raises(PeerError, match=r"cannot load garbage\.gguf"):
-        Transformers(tmp_path / "garbage.gguf")
-    with pytest.raises(PeerError, match=r"the draft model has 258 tokens, the target 8,192"):
-        Transformers(zoo.target_path(), write_llama(tmp_path / "other.gguf"), drafting="model")
 
 
 def test_its_early_exit_is_measured_as_a_view(systems: dict[str, Transformers]) -> None:

@@ -114,16 +114,6 @@ def test_a_draft_of_another_vocabulary_is_refused_though_the_server_would_go_on(
         started(draft=foreign_draft, method="model")
 
 
-@has_server
-def test_what_keeps_a_server_from_starting_is_explained(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_text("not a model")
-    with pytest.raises(PeerError, match=r"^llama-server: a model file is no GGUF file$"):
-        started(draft=broken, method="model")
-    with pytest.raises(PeerError, match=r"^llama-server: it does not know the flag --frobnicate:"):
-        started(extra=["--frobnicate"])
-
-
 def test_a_missing_file_is_named_before_anything_starts() -> None:
     with pytest.raises(PeerError, match=r"llama-server: there is no file /no/model.gguf"):
         LlamaServer(["llama-server"], Path("/no/model.gguf"), name="llama-server", n_ctx=512, threads=1)
@@ -176,17 +166,10 @@ END = {"stop": True, "tokens_predicted": 3, "tokens_evaluated": 2, "timings": {"
     ("lie", "words"),
     [
         ({"tokens_predicted": "3"}, "tokens_predicted is '3'"),
-        ({"tokens_predicted": -3}, "tokens_predicted is -3"),
-        ({"tokens_evaluated": 10**250}, "tokens_evaluated is 1"),
-        ({"tokens_evaluated": None}, "tokens_evaluated is None"),
-        ({"timings": {"predicted_ms": [1.0]}}, "predicted_ms is [1.0]"),
         ({"timings": {"predicted_ms": -1.0}}, "predicted_ms is -1.0"),
-        ({"timings": {"predicted_n": 1e300}}, "predicted_n is 1e+300"),
         ({"timings": {"draft_n": 3, "draft_n_accepted": 4}}, "draft_n_accepted is 4"),
         ({"stop": False, "tokens": "12"}, "tokens is '12'"),
-        ({"stop": False, "content": 7}, "content is 7"),
         ({"timings": 7}, "ended its answer without saying how it went"),
-        ({"timings": {"predicted_ms": float("inf")}}, "not the JSON that was expected"),
         ({"error": {"message": "\x1b[2J" * 1000}}, "broke off: \\x1b[2J"),
     ],
 )

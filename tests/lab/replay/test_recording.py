@@ -168,23 +168,6 @@ def test_it_is_known_what_a_text_was_drawn_with_unless_drafts_were_drawn_too(tmp
     assert others == [None, None]
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [{"draws": "dice"}, {"seed": -1}, {"seed": "1"}, {"sampling": []}, {"sampling": {"temperature": "hot"}},
-     {"sampling": {"temperature": -1.0}}, {"sampling": {}}],
-)  # fmt: skip
-def test_a_text_is_replayed_without_the_noise_where_a_line_does_not_tell_it(
-    tmp_path: Path, broken: dict[str, Any]
-) -> None:
-    path = tmp_path / "trace.jsonl"
-    add(recorder(path), sampling=Sampling(temperature=1.0))
-    (line,) = objects(path)
-    path.write_text(json.dumps(line | broken) + "\n")
-    (one,) = traces.read(path, traces.lines(path), None).requests
-    assert one.recording.noise is None
-    assert one.recording.tokens == (1, 2)
-
-
 def test_an_answer_without_a_token_is_left_out_and_one_cut_short_is_not(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     to = recorder(path)

@@ -278,26 +278,6 @@ def test_the_record_of_a_replay_says_what_was_replayed(tmp_path: Path) -> None:
     json.dumps(record, allow_nan=False)
 
 
-def test_the_tables_hold_every_method_and_who_drafted(tmp_path: Path) -> None:
-    done = replaying([trace(tmp_path, (3, 4, 3, 4, 3, 4, 3, 4), SAME)], "plain,lookup")
-    done.run()
-    lookup = done.results()[1]
-    lines = said(done.as_dict(), tokenizer="a\x1b.gguf", status="interrupted")
-    rows = [line.split() for line in lines.splitlines()]
-    assert ["tokenizer", "a\\x1b.gguf,", "6", "tokens"] in rows
-    assert ["replayed", "2", "requests,", "14", "tokens", "after", "4", "of", "prompts"] in rows
-    assert rows[3][:2] == ["status", "interrupted:"]
-    (mine,) = [row for row in rows if row[:1] == ["lookup"] and "/" in row[1]]
-    assert mine[1] == f"{lookup.accepted}/{lookup.drafted}"
-    assert mine[3] == f"{lookup.tokens_per_step.value:.2f}"
-    source = lookup.by_source["lookup"]
-    numbers = [source.tried, source.proposed, source.right, source.drafted, source.accepted]
-    assert [*map(str, numbers), f"{source.accepted / source.drafted:.2f}"] in [row[2:] for row in rows]
-    (plain,) = [row for row in rows if row[:1] == ["plain"]]
-    assert plain[1:5] == ["-", "-", "1.00", "0%"]
-    assert "not speed" in lines
-
-
 def test_methods_are_those_that_were_named() -> None:
     assert [one.name for one in methods_of("lookup", {})] == ["lookup"]
     for plain in ("none", "plain"):
@@ -383,21 +363,6 @@ def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     done.close()
 
 
-def test_a_policy_says_why_it_did_not_draft_and_forgets_with_the_drafters(tmp_path: Path) -> None:
-    """Where a second row costs ten times the first, nothing pays."""
-    dear = Costs(Cost({256: {1: 1.0, 2: 10.0}}))
-    some = [trace(tmp_path, CYCLE * 4, CYCLE * 4)]
-    steps = []
-    for fresh in (False, True):
-        done = replaying(some, "suffix:policy=rate", costs=dear, fresh=fresh)
-        done.run()
-        record = done.as_dict()
-        steps.append(record["results"][1]["policy"]["steps"])
-        assert ("suffix:policy=rate: drafting was off at" in said(record)) == (not fresh)
-    assert steps[0] == done.results()[0].steps == 2 * steps[1]
-    assert record["results"][0]["policy"] is None
-
-
 # What the lines told.
 
 
@@ -431,16 +396,3 @@ def test_categories_and_measured_speeds_come_from_the_lines(tmp_path: Path) -> N
     assert ["-", "lookup", "1", "10"] in [row[:4] for row in rows]
     assert "2.5 (-47%)" in shown  # 1.33 tokens/s of 2.50
     assert "how much too fast" in shown
-
-
-def test_the_furthest_positions_share_a_column(tmp_path: Path) -> None:
-    done = replaying([trace(tmp_path, (3,) * 60)], "lookup:n_draft=14,lookup:n_draft=3")
-    done.run()
-    rows = [line.split() for line in said(done.as_dict()).splitlines()]
-    assert ["method", "tokens", "ahead", *map(str, range(1, 10)), "10+"] in rows
-    counts = done.results()[0].by_position
-    assert len(counts) == 14
-    assert str(sum(at.drafted for at in counts[9:])) == next(
-        row[-1] for row in rows if row[:2] == ["lookup:n_draft=14", "drafted"]
-    )
-    assert ["lookup:n_draft=3", "rate"] in [row[:2] for row in rows if row[-7:] == ["-"] * 7]

@@ -13,7 +13,7 @@ from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Target, Want
 from paceline.core.record import Step
-from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.core.tree import EMPTY, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -169,18 +169,3 @@ def test_a_draft_model_that_was_left_out_catches_up_at_the_usual_price(llama: Co
     steps = counted(llama, [recording], lambda d: ComposedDrafter([LookupDrafter(1, 3), d]), Budget(45, 45))
     assert max(step.accepted.get("lookup", 0) for step in steps) > 32
     assert [steps[i].drafted.get("model", 0) > 0 for i in (0, -1)] == [True, True]
-
-
-def test_a_pass_that_computes_nothing_new_costs_nothing() -> None:
-    target, clock = simulated(ToyTarget(V, seed=1))
-    session = target.open()
-    session.extend([1, 2])
-    tree = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("a", "a"))
-    target.forward([(session, tree)], Want())
-    before = clock()
-    target.forward([(session, tree)], Want())
-    assert clock() == before
-    session.extend([2, 3])  # the second branch was right
-    target.forward([(session, EMPTY)], Want())
-    assert clock() == pytest.approx(before + PASS + ROW)
-    session.close()

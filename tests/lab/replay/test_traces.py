@@ -189,36 +189,6 @@ def test_a_file_without_a_request_is_refused(tmp_path: Path) -> None:
         read(tmp_path, {**OURS, "tokens": []})
 
 
-def test_our_traces_spell_the_texts_they_were_made_of(tokenizer: Tokenizer) -> None:
-    def text(tokens: Sequence[int]) -> str:
-        return b"".join(map(tokenizer.vocab.piece, tokens)).decode()
-
-    size = tokenizer.vocab.size
-    file = DATA / "texts.jsonl"
-    for one, line in zip(
-        traces.read(file, traces.lines(file), tokenizer.text, n_vocab=size).requests,
-        traces.lines(file),
-        strict=True,
-    ):
-        said = json.loads(line.data)
-        assert text(one.recording.prompt) == said["prompt"]
-        assert text(one.recording.tokens) == said["completion"]
-    file = DATA / "chats.jsonl"
-    chats = traces.read(file, traces.lines(file), tokenizer.text, n_vocab=size)
-    by_id = {one.id: one.recording for one in chats.requests}
-    assert list(by_id) == ["fix.1", "fix.2", "fix.3", "ask.1", "silent.2"]
-    assert text(by_id["fix.1"].tokens) == '{"name": "read", "arguments": {"file": "shapes.py"}}'
-    for before, after in (("fix.1", "fix.2"), ("fix.2", "fix.3")):
-        whole = by_id[before].prompt + by_id[before].tokens
-        assert by_id[after].prompt[: len(whole)] == whole  # what a prefix cache would find again
-    trace = traces.read(DATA / "tokens.jsonl", traces.lines(DATA / "tokens.jsonl"), None, n_vocab=size)
-    assert all(
-        row[0] == token
-        for one in trace.requests
-        for token, row in zip(one.recording.tokens, one.recording.top_k, strict=True)
-    )
-
-
 def test_a_line_cut_short_and_garbage_cost_no_more_than_themselves(tmp_path: Path) -> None:
     ours = json.dumps(OURS).encode()
     file = tmp_path / "trace.jsonl"
@@ -231,19 +201,6 @@ def test_a_line_cut_short_and_garbage_cost_no_more_than_themselves(tmp_path: Pat
         (3, "is no JSON ("),
         (4, "is no JSON ("),
         (6, "is no JSON ("),
-    ]
-
-
-def test_a_file_of_garbage_is_told_in_a_few_lines(tmp_path: Path) -> None:
-    trace = read(tmp_path, OURS, *["x"] * 150)
-    assert (len(trace.unusable), trace.n_unusable) == (traces.TOLD, 150)
-    told = traces.warnings(trace, most=2)
-    assert [line.removeprefix(f"{trace.path}") for line in told] == [
-        ", line 2, left out: is no JSON (Expecting value: line 1 column 1 (char 0)); "
-        "write one JSON object a line",
-        ", line 3, left out: is no JSON (Expecting value: line 1 column 1 (char 0)); "
-        "write one JSON object a line",
-        ": 148 more lines are left out",
     ]
 
 
@@ -282,14 +239,3 @@ def test_a_template_that_is_not_there_is_said_before_anything_is_read(tmp_path: 
     assert read(tmp_path, OURS, template=True).requests  # there is no tokenizer, and no messages
     with pytest.raises(UsageError, match="--chat-template: this model has no chat template; leave it out"):
         read(tmp_path, said, tokenizer=Letters(), template=True)
-
-
-def test_requests_share_their_ids_and_lines_are_not_held(tmp_path: Path) -> None:
-    """A token of a long log costs the place of a pointer, not an object."""
-    said = {"prompt_tokens": [100_000, 7], "tokens": [100_000], "top_k": [[100_000, 9]]}
-    first, second = (one.recording for one in read(tmp_path, said, said).requests)
-    ids = [first.prompt[0], first.tokens[0], first.top_k[0][0], second.prompt[0], second.top_k[0][0]]
-    assert len(set(map(id, ids))) == 1
-    lines = traces.lines(tmp_path / "trace.jsonl")
-    assert len(lines) == 2
-    assert [line.number for line in lines] == [line.number for line in lines] == [1, 2]
