@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +20,7 @@ def drafted(
     system: str,
     gain: tuple[float, float, float],
     category: str = "",
+    point: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Result:
     """gain: the speedup over a plain system of 40 tokens/s, and its interval."""
@@ -35,7 +36,7 @@ def drafted(
         "memory": int(1.5 * 2**30),
         "clear": gain[1] > 1 or gain[2] < 1,
     }
-    return Result({}, system, category, True, "1 near-tie", 8, 5, 2560, **(told | more))
+    return Result(point or {}, system, category, True, "1 near-tie", 8, 5, 2560, **(told | more))
 
 
 def failed(system: str, category: str = "") -> Result:
