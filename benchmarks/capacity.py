@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
+from arrivals import Conversation, Replica, Served, poisson, thinking
+from fleet import Curve, capacity, shares
 from rate import CURVES
 from rate import costs as costs_of_1b
 
@@ -33,8 +35,6 @@ from paceline.core.errors import PacelineError
 from paceline.core.record import Stats
 from paceline.engines.recorded import Recording
 from paceline.lab.bench.method import Method
-from paceline.lab.replay.arrivals import Conversation, Replica, Served, poisson, thinking
-from paceline.lab.replay.fleet import Curve, capacity, shares
 from paceline.lab.replay.lane import Means
 from paceline.lab.replay.replay import conversation, methods_of
 from paceline.lab.replay.traces import Trace

@@ -116,7 +116,7 @@ def one_round(
         stack.callback(turns.close)
         target: Any = models.plain.target
         with target.by_heart() if texts else nullcontext():
-            turns.ask_plainly(items, 1)
+            turns.ask_plainly(items)
         if arguments.ours:
             turns.add(parse_all(arguments.ours, {})[1:], draft)
         for mode in some:
@@ -137,7 +137,7 @@ def one_round(
             if mode.method == "plain":
                 turns.entries.append(Entry(server, reference=turns.plain, own_plain=True))
                 if not texts:
-                    turns.check(Sampling(), 0)  # its text is what the other modes have to repeat
+                    turns.check(items, Sampling(), 0)  # its text is what the other modes have to repeat
                 llama = turns.entries[-1]
                 continue
             longest = mode.n_draft or LONGEST
@@ -147,24 +147,22 @@ def one_round(
         for entry in turns.entries:
             # The record has nothing to say to it; ours forget what they have learned before a round.
             if texts and not isinstance(entry.system, LlamaServer):
-                entry.system.answer(turns.asks(items[:1]))
+                entry.system.answer([turns.asks[items[0].id]])
             else:
                 entry.system.answer([ask])
         if arguments.temp > 0:
-            turns.check(Sampling(), 0)  # outputs can be compared greedily only
+            turns.check(items, Sampling(), 0)  # outputs can be compared greedily only
         console = Console(file=sys.stderr)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
             task = bars.add_task(f"round {number + 1}", total=len(items))
             groups = []
-            for group in turns.rounds(1, set(), first=number * len(items)):
+            for group in turns.rounds(items, first=number * len(items)):
                 groups.append(replace(group, round=number))
                 with (folder / "groups.jsonl").open("a") as file:
                     print(json.dumps(asdict(groups[-1])), file=file)
                 bars.advance(task)
                 if not console.is_terminal:
                     console.print(f"round {number + 1}: {len(groups)} of {len(items)} items", highlight=False)
-        for entry in turns.entries:
-            entry.checked = not entry.failed  # every item was asked greedily by now, and compared
         return groups, [entry.row for entry in turns.entries]
 
 
@@ -284,7 +282,7 @@ def main() -> None:
                         if row.system not in rows or rows[row.system].lossless:
                             rows[row.system] = row
                 known = provenance(models.plain, {"n": arguments.n_predict}) | {"suite": arguments.suite}
-                results = summarize({}, list(rows.values()), found, PLAIN.name)
+                results = summarize(list(rows.values()), found, PLAIN.name)
                 show({"provenance": known, "results": [asdict(result) for result in results]}, arguments)
                 return found
 

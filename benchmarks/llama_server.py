@@ -58,7 +58,7 @@ def compare(target: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         n=arguments.n_predict,
     )
     record = Bench(plan).measure()
-    groups, own = record.groups[0], by_own_word(record.groups[0])
+    groups, own = record.groups, by_own_word(record.groups)
     categories = {result.category for result in record.results}
     whole = [result for result in record.results if not result.category or len(categories) == 1]
     out: dict[str, Any] = {"systems": {r.system: asdict(r) for r in whole}}

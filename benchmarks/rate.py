@@ -34,6 +34,7 @@ from never_slower import (
     record_plainly,
     replayed,
     said,
+    share_of_bound,
     speed,
     workload_of,
 )
@@ -147,8 +148,7 @@ def main() -> None:
                 for one in both[1]:
                     if one.method == "plain":
                         continue
-                    assert one.predicted is not None
-                    reached = one.predicted.bound.reached if one.predicted.bound else float("nan")
+                    reached = share_of_bound(one)
                     over = speed(one) / speed(best)
                     ratios += [over] * (one.method == arguments.methods.split(",")[0])
                     print(

@@ -9,9 +9,9 @@ from typing import Any
 from paceline.lab.bench.record import Interval, Result
 
 
-def plain(speed: float = 40.0, category: str = "", point: Mapping[str, Any] | None = None) -> Result:
+def plain(speed: float = 40.0, category: str = "") -> Result:
     return Result(
-        point or {}, "plain", category, True, "identical", 8, 5, 2560, speed, 0.25,
+        {}, "plain", category, True, "identical", 8, 5, 2560, speed, 0.25,
         ttft=0.1234, tpot=1 / speed, memory=812 * 2**20,
     )  # fmt: skip
 
@@ -34,13 +34,14 @@ def drafted(
         "tpot": 0.025 / gain[0],
         "draft_share": 0.125,
         "memory": int(1.5 * 2**30),
+        "clear": gain[1] > 1 or gain[2] < 1,
     }
     return Result(point or {}, system, category, True, "1 near-tie", 8, 5, 2560, **(told | more))
 
 
-def failed(system: str, category: str = "", point: Mapping[str, Any] | None = None) -> Result:
+def failed(system: str, category: str = "") -> Result:
     verdict = "NOT LOSSLESS: code/3 from token 17 on"
-    return Result(point or {}, system, category, False, verdict, 8, 5, 2560, acceptance_rate=0.5)
+    return Result({}, system, category, False, verdict, 8, 5, 2560, acceptance_rate=0.5)
 
 
 def record(results: Sequence[Result], **more: Any) -> dict[str, Any]:

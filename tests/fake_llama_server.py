@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-HELP = "--flash-attn [on|off|auto]  --spec-type none,draft-simple,ngram-simple  --spec-draft-n-max N"
+HELP = "--spec-type none,draft-simple"
 PIECE = '{"content":"a","tokens":[7],"stop":false,"tokens_predicted":%d}'
 
 

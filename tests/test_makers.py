@@ -12,7 +12,6 @@ from paceline.core.errors import UsageError
 from paceline.core.settings import Drafting
 from paceline.drafters.lookup import LookupDrafter
 from paceline.engines.toy import ToyTarget
-from paceline.lab.bench.sweep import every_drafter
 from paceline.makers import check_needs, make_drafter
 
 
@@ -21,7 +20,7 @@ class EchoDrafter(LookupDrafter):
 
 
 def test_a_drafter_is_one_file_and_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then it can be named, `auto` has it, and a sweep tries it."""
+    """Then it can be named, and `auto` has it."""
     file = SimpleNamespace(make=lambda parts: EchoDrafter(1, parts.drafting.ngram_max))
     monkeypatch.setitem(sys.modules, "paceline.drafters.echo", file)
     with pytest.raises(UsageError, match="unknown drafter 'echo'"):
@@ -30,7 +29,6 @@ def test_a_drafter_is_one_file_and_one_row(monkeypatch: pytest.MonkeyPatch) -> N
     for drafters, names in ((("echo",), "echo"), (("auto",), "suffix,lookup,echo")):
         made, _ = make_drafter(Drafting(drafters), ToyTarget(6), None)
         assert made.name == names
-    assert every_drafter(has_draft=False, has_stores=False).endswith("echo,suffix+lookup+ngram+echo")
 
 
 def test_what_a_drafter_cannot_do_without_must_be_there() -> None:

@@ -17,7 +17,7 @@ def help_of(capsys: Capture, *args: str) -> list[str]:
     return done.out.splitlines()
 
 
-BENCH = ["suites", "list", "show", "compare", "resume", "rm"]
+BENCH = ["suites", "list", "show", "resume"]
 CORPUS = ("build", "forget", "list", "rm", "show")
 
 

@@ -102,9 +102,9 @@ def test_what_a_bench_found_takes_the_predictions_place(
         "machine": {"processor": cpu_name()},
         "threads": 1,
     }
-    with History(tmp_path / "bench.sqlite") as history:
+    with History(tmp_path / "bench.jsonl") as history:
         history.finish(history.begin({}, known), "done", [plain(), drafted("model", (2.5, 2.0, 3.0))])
-    args = (folder / "target.gguf", "--history", tmp_path / "bench.sqlite")
+    args = (folder / "target.gguf", "--history", tmp_path / "bench.jsonl")
     done = run(capsys, folder, *args)
     assert "2.50x [2.00, 3.00] bench 1 " in " ".join(done.out.split())
     assert done.out.splitlines()[-1].endswith("(2.50x [2.00, 3.00] measured)")
@@ -113,12 +113,12 @@ def test_what_a_bench_found_takes_the_predictions_place(
 def test_a_damaged_history_is_a_note_and_nothing_is_made_where_there_is_none(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
-    broken = tmp_path / "broken.sqlite"
+    broken = tmp_path / "broken.jsonl"
     broken.write_bytes(b"no database" * 100)
     done = run(capsys, folder, folder / "target.gguf", "--history", broken)
     assert done.code == 0
     assert "is damaged" in done.err
-    absent = tmp_path / "absent.sqlite"
+    absent = tmp_path / "absent.jsonl"
     assert run(capsys, folder, folder / "target.gguf", "--history", absent).code == 0
     assert not absent.exists()
 
@@ -129,7 +129,7 @@ def test_measuring_tells_speeds_and_costs_and_what_cannot_be_loaded_is_a_note(
     monkeypatch.setattr("paceline.lab.advice.measuring.TOKENS", 8)
     monkeypatch.setattr("paceline.lab.advice.row.TASKS", {"any": "quote"})
     write_llama(folder / "strange.gguf", layers=1, arch="strange")
-    broken = tmp_path / "broken.sqlite"
+    broken = tmp_path / "broken.jsonl"
     broken.write_bytes(b"no database" * 100)
     args = (folder / "target.gguf", "--measure", "--json", "--history", broken)
     record = run(capsys, folder, *args).json

@@ -134,7 +134,6 @@ def soon() -> Iterator[None]:
         (["run", "-m", "TARGET", "-md", "PIPE", "hi"], 1),
         (["run", "-m", "/dev/zero", "hi"], 1),
         (["bench", "--no-history", "-m", "TARGET", "-md", "PIPE", "--methods", "model"], 1),
-        (["bench", "--no-history", "--plot", "PIPE"], 2),
         (["zoo", "inflate", "out.gguf", "-m", "PIPE"], 1),
         (["zoo", "inflate", "PIPE", "--force"], 2),
         (["transplant", "PIPE", "--vocab-of", "TARGET", "-o", "out.gguf"], 1),

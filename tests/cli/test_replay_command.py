@@ -16,8 +16,7 @@ from paceline.core.cost import Cost, Costs
 from paceline.costing import key_of
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.openers import Way
-from paceline.lab.jsonl import object_of
-from paceline.lab.replay import lane, traces
+from paceline.lab.replay import lane
 from paceline.machine.costs import Kept, keep
 
 Capture = pytest.CaptureFixture[str]
@@ -64,7 +63,7 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
     record = first.json
     assert list(record) == [
         "format", "paceline", "processor", "tokenizer", "cost_curve", "draft_model", "n_vocab", "limit",
-        "status", "fresh", "batch", "costs", "proposing", "files", "requests", "results",
+        "status", "fresh", "costs", "files", "requests", "results",
     ]  # fmt: skip
     assert (record["format"], record["status"], record["tokenizer"]) == (1, "done", None)
     (lookup,) = record["results"]
@@ -75,17 +74,6 @@ def test_the_record_holds_every_figure_and_is_the_same_every_time(capsys: Captur
     assert timeless(record) == timeless(second.json)
 
 
-def test_texts_and_conversations_are_read_with_a_models_tokenizer(capsys: Capture) -> None:
-    done = replay(capsys, TEXTS, CHATS, TOKENS, *TOKENIZER, "--json")
-    assert (done.code, done.err) == (0, "")
-    assert (done.json["tokenizer"], done.json["n_vocab"]) == ("paceline-target.gguf", 8192)
-    counts = [(one["file"], one["requests"], one["skipped"]) for one in done.json["files"]]
-    assert counts == [("texts.jsonl", 3, 0), ("chats.jsonl", 5, 1), ("tokens.jsonl", 8, 0)]
-    said = replay(capsys, CHATS, *TOKENIZER).out
-    assert "chats.jsonl: 5 requests, 1 without an answer left out\n" in said
-    assert "paceline-target.gguf, 8,192 tokens\n" in said
-
-
 def test_a_limit_is_over_all_files(capsys: Capture) -> None:
     for limit, files in ((2, [2]), (4, [3, 1]), (0, [3, 8])):
         record = replay(capsys, TEXTS, TOKENS, *TOKENIZER, "--limit", str(limit), "--json").json
@@ -93,36 +81,18 @@ def test_a_limit_is_over_all_files(capsys: Capture) -> None:
         assert len(record["requests"]) == sum(files)
 
 
-def test_fresh_is_said(capsys: Capture) -> None:
-    assert "forgot before every request" in replay(capsys, TOKENS, "--fresh").out
-    assert command(capsys, "replay", TOKENS, "--json", PACELINE_FRESH="1").json["fresh"] is True
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["missing.jsonl"], ["missing.jsonl", "cannot be read"]),
         ([TEXTS], ["texts.jsonl, line 1", "holds text", "--tokenizer"]),
         ([TOKENS, TOKENS], ["tokens.jsonl", "named twice"]),
-        ([TOKENS, "--methods", "magic"], ["unknown drafter 'magic'", "lookup"]),
-        ([TOKENS, "--methods", "lookup+model"], ["leave 'model' out"]),
-        ([TOKENS, "--methods", ","], ["no method named"]),
         ([TOKENS, "--corpus", "code"], ["--corpus", "--tokenizer"]),
-        ([TOKENS, *TOKENIZER, "--corpus", "missing/"], ["missing"]),
         ([TOKENS, "--limit", "-1"], ["--limit -1", "at least 0"]),
-        ([TOKENS, "--n-draft", "0"], ["n_draft 0"]),
-        ([TOKENS, "--batch", "0"], ["--batch 0", "at least 1"]),
         ([TOKENS, "--ctx-size", "-1"], ["--ctx-size -1"]),
         ([TOKENS, "--methods", "auto"], ["'auto'", "--cost-curve", "paceline doctor --json"]),
         ([TOKENS, "--cost-curve", "missing.json"], ["missing.json", "cannot be read", "doctor --json"]),
         ([TOKENS, "--cost-curve", TOKENS], ["tokens.jsonl", "is no JSON", "doctor --json"]),
-        ([TOKENS, "--cost-curve", DATA / "../llama_cpp/README.md"], ["README.md", "is no JSON"]),
-        ([TOKENS, "--draft-time", "suffix"], ["--draft-time suffix", "suffix=25"]),
-        ([TOKENS, "--draft-time", "suffix=-1"], ["DRAFTER=MICROSECONDS"]),
-        ([TOKENS, "--draft-time", "magic=1"], ["DRAFTER=MICROSECONDS"]),
-        ([TOKENS, "--draft-time", "suffix=nan"], ["DRAFTER=MICROSECONDS"]),
         ([TOKENS, "-md", zoo.draft_path()], ["no method names 'model'"]),
-        ([CHATS, *TOKENIZER, "--chat-template"], ["--chat-template", "leave it out"]),
         ([TOKENS, "--tokenizer", "missing.gguf"], ["missing.gguf", "no such file"]),
         ([], ["Missing argument 'FILE'", "replay --help"]),
     ],
@@ -137,17 +107,6 @@ def test_a_trace_of_another_vocabulary_is_refused(capsys: Capture, models: Path,
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps({"prompt_tokens": [1], "tokens": [2], "n_vocab": 10}) + "\n")
     replay(capsys, TOKENS, other).refused(2, "other.jsonl, line 1", "of 10 tokens and not 8,192")
-
-
-def test_a_bad_line_is_told_and_the_others_are_replayed(capsys: Capture, tmp_path: Path) -> None:
-    file = tmp_path / "a\nb.jsonl"
-    file.write_text(TOKENS.read_text() + "{\n")
-    done = replay(capsys, file)
-    assert done.code == 0
-    assert done.err.startswith(f"paceline: {tmp_path}/a\\nb.jsonl, line 9")
-    assert "is no JSON" in done.err
-    assert done.err.count("\n") == 1
-    assert "8 requests, 1 line that could not be used\n" in done.out
 
 
 def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,19 +130,6 @@ def test_ctrl_c_keeps_the_requests_that_are_done(capsys: Capture, monkeypatch: p
     assert "\nstatus    interrupted: what was replayed until then\n" in said.out
 
 
-def test_ctrl_c_while_reading_ends_it_without_a_word(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def pressing(line: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-        return object_of(line)
-
-    monkeypatch.setattr(traces, "object_of", pressing)
-    done = replay(capsys, TOKENS)
-    assert (done.code, done.out, done.err) == (130, "", "")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 # Speeds.
 
 
@@ -200,26 +146,8 @@ def test_a_cost_curve_predicts_speeds(capsys: Capture, curve: Path) -> None:
     assert plain["tokens_per_second"]["value"] == pytest.approx(1 / 0.0205)
     assert lookup["speedup"]["value"] > 1.0
     for one in (lookup, rate):
-        assert 0.0 < one["bound"]["reached"] <= 1.0
         assert one["tokens_per_second"]["value"] == pytest.approx(320 / one["seconds"])
     assert timeless(first) == timeless(second)
-    without = replay(capsys, *args, "--no-bound", "--json").json
-    assert [one["predicted"]["bound"] for one in without["results"]] == [None, None, None]
-
-
-def test_drafting_takes_the_time_it_is_given(capsys: Capture, curve: Path) -> None:
-    args = (TOKENS, "--methods", "lookup", "--cost-curve", curve, "--no-bound", "--json")
-    (_, without), (_, slow) = (
-        replay(capsys, *args, *more).json["results"] for more in ((), ("--draft-time", "lookup=1500"))
-    )
-    asked = without["by_source"]["lookup"]["tried"]
-    assert slow["predicted"]["seconds"] - without["predicted"]["seconds"] == pytest.approx(0.0015 * asked)
-
-
-def test_requests_decoded_together_are_told(capsys: Capture, curve: Path) -> None:
-    done = replay(capsys, TOKENS, "--batch", "3", "--cost-curve", curve)
-    assert "8 requests, 3 at a time, 320 tokens" in done.out
-    assert "of the\n" not in done.out
 
 
 def test_what_was_measured_when_the_model_was_loaded_is_the_default(
@@ -273,7 +201,6 @@ def test_a_draft_model_drafts_along_the_record(capsys: Capture, curve: Path) -> 
     _, both, model = done.json["results"]
     assert model["by_source"]["model"]["accepted"] > 0
     assert set(both["by_source"]) == {"lookup", "model"}
-    assert 0.0 < model["predicted"]["bound"]["reached"] <= 1.0
     assert "\ndraft     paceline-draft.gguf\n" in replay(capsys, *args, *TOKENIZER).out
 
 
@@ -292,13 +219,6 @@ def test_a_draft_model_of_another_vocabulary_is_refused(
     replay(capsys, file, "-md", draft, *given).refused(2, "the record a vocabulary it does not tell")
     file.write_text(json.dumps(line | {"n_vocab": 8192, "vocab": "0" * 64}) + "\n")
     replay(capsys, file, "-md", zoo.draft_path(), *given).refused(2, "another one of 8,192")
-
-
-def test_help_says_what_it_is_and_what_not(capsys: Capture) -> None:
-    done = command(capsys, "replay", "--help", COLUMNS="80")
-    assert done.code == 0
-    assert "acceptance, not speed" in " ".join(done.out.split())
-    assert all(len(line) <= 80 for line in done.out.splitlines())
 
 
 def test_token_ids_need_no_llama_cpp(tmp_path: Path) -> None:

@@ -102,14 +102,14 @@ def test_builds_of_one_corpus_all_succeed_and_one_of_them_stays(tmp_path: Path) 
 def test_benches_of_one_history_are_all_kept(
     models: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    suite, history = tmp_path / "suite.jsonl", tmp_path / "bench.sqlite"
+    suite, history = tmp_path / "suite.jsonl", tmp_path / "bench.jsonl"
     suite.write_text(json.dumps({"id": "a", "category": "one", "prompt": "ab ab ab", "max_tokens": 6}) + "\n")
     bench = ("bench", "-m", models / "target.gguf", "--methods", "lookup", "--suite", suite, "--rounds", "1",
              "--cache-type", "f32", "-fa", "off", "--history", history, "--json")  # fmt: skip
     ends = together([bench] * 3, PACELINE_HOME=str(tmp_path_factory.mktemp("home")))
     assert [(done.code, done.err) for done in ends] == [(0, "")] * 3
     assert sorted(done.json["run"] for done in ends) == [1, 2, 3]
-    assert names(tmp_path) == ["bench.sqlite", "suite.jsonl"]
+    assert names(tmp_path) == ["bench.jsonl", "suite.jsonl"]
     listed = json.loads(program("bench", "list", "--history", history, "--json").out)
     assert [(run["id"], run["status"]) for run in listed] == [(n, "done") for n in (3, 2, 1)]
 

@@ -142,6 +142,6 @@ def test_without_plotly_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setattr("paceline.report.plot.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline.report.costs.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="plotly"):
         html(a_record(), tmp_path / "plot.html")

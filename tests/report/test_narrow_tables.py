@@ -9,8 +9,7 @@ import pytest
 
 from bench_records import drafted, plain, record
 from paceline.report import bench
-from paceline.report.comparison import write_runs
-from paceline.report.plot import write_bars
+from paceline.report.bench import write_runs
 from paceline.report.table import listing
 
 
@@ -56,15 +55,6 @@ def test_the_list_of_runs_fits_80_columns_a_line_each(monkeypatch: pytest.Monkey
     assert said[1].split() == [
         "3", "2026-01-02", "03:04", "done", "code", "lookup", "2.00x", "[1.90,", "2.10]", "Tiny",
     ]  # fmt: skip
-
-
-def test_bars_are_as_long_as_the_terminal_lets_them_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    it = record([plain(), drafted("lookup+suffix+model", (2.0, 1.9, 2.1))])
-    for room in (40, 80, 120):
-        monkeypatch.setenv("COLUMNS", str(room))
-        out = Narrow()
-        write_bars(it, out)
-        assert max(map(len, out.getvalue().splitlines())) <= room
 
 
 def test_a_bench_keeps_its_numbers_at_40_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ before."""
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -24,7 +23,6 @@ from paceline.core.errors import LosslessError, PeerError, UsageError
 if TYPE_CHECKING:
     from paceline.lab.bench.history import History
     from paceline.lab.bench.outcome import Record
-    from paceline.lab.bench.outlook import Outlook
     from paceline.lab.replay.recording import Recorder
 
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
@@ -98,7 +96,6 @@ def bench(
             help="Times that each item is measured. Default: 1; with --full 5.",
         ),
     ] = None,
-    rounds_before: Annotated[int | None, typer.Option("--n", hidden=True)] = None,
     n_predict: Annotated[
         int,
         option("-n", "--n-predict", panel=WHAT, metavar="N", help="Tokens of each answer; 0: the suite's."),
@@ -118,15 +115,6 @@ def bench(
     seed: Annotated[
         int, option("--seed", panel=WHAT, metavar="N", help="The same seed draws the same texts.")
     ] = 0,
-    sweep: Annotated[
-        str,
-        option(
-            "--sweep",
-            panel=WHAT,
-            metavar="NAME",
-            help="k, temp, draft-temp, draft-type, drafter, threads, depth or batch; k=4,8 names the values.",
-        ),
-    ] = "",
     peer: Annotated[
         list[str] | None,
         option(
@@ -134,8 +122,8 @@ def bench(
             panel=WHAT,
             metavar="KIND",
             from_environment=False,
-            help="Another system beside it: llama-server, llama-speculative, llama-lookup (or =PATH), "
-            "transformers, openai=URL; may be repeated.",
+            help="Another system beside it: llama-server (or =PATH), transformers, openai=URL; "
+            "may be repeated.",
         ),
     ] = None,
     models: Any,
@@ -148,20 +136,12 @@ def bench(
     ] = False,
     record: recording.Record = None,
     record_top_k: recording.RecordTopK = 0,
-    plot: Annotated[
-        Path | None,
-        option(
-            "--plot", panel=OUTPUT, metavar="FILE", help="A plot as one HTML file.", from_environment=False
-        ),
-    ] = None,
     as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="Everything as one JSON object.")] = False,
-    as_jsonl: Annotated[bool, flag("--jsonl", panel=OUTPUT, help="A JSON object a row.")] = False,
     as_md: Annotated[bool, flag("--md", panel=OUTPUT, help="The tables as Markdown.")] = False,
-    as_csv: Annotated[bool, flag("--csv", panel=OUTPUT, help="The rows as CSV.")] = False,
 ) -> int:
     """Measure ways to decode, in turns, on the same requests: plain decoding, drafters, other systems.
 
-    By default it ends in about five minutes: it says first which items it takes, and --full takes all.
+    By default it ends in about five minutes: it takes as many items as fit in, and --full takes all.
 
     Every method first has to repeat plain output; one that does not shows no speed. The table goes to stdout,
     everything else to stderr. Exit code 3: a method was not lossless.
@@ -170,13 +150,9 @@ def bench(
         if any(typed(context, name) for name in context.params):
             raise UsageError(f"give options after `{context.invoked_subcommand}`, not before it")
         return 0
-    form = chosen_format({"json": as_json, "jsonl": as_jsonl, "md": as_md, "csv": as_csv})
+    form = chosen_format({"json": as_json, "md": as_md})
     if size not in ("", "tiny", "full"):
         raise UsageError(f"--size {size}: choose tiny or full")
-    check_plot(plot)
-    if rounds_before is not None:
-        print("paceline: --n is called --rounds now", file=sys.stderr)
-        rounds = rounds_before if rounds is None else rounds
     recorder = recording.recorder(record, record_top_k)
 
     from paceline.lab.bench.plan import FULL_ROUNDS, Plan
@@ -197,30 +173,16 @@ def bench(
         n=n_predict,
         seed=seed,
         ignore_eos=not stop_at_eos,
-        sweep=sweep,
         keep_prompts=not (full or peer or rounds is not None) if keep_prompts is None else keep_prompts,
     )
     with ExitStack() as stack:
         kept = None if no_history else stack.enter_context(opened(history))
-        return run(plan, kept, None, form, plot, recorder)
+        return run(plan, kept, None, form, recorder)
 
 
 def typed(context: typer.Context, name: str) -> bool:
     """Whether an option was on the command line, and not only in the environment."""
     return str(context.get_parameter_source(name)).endswith("COMMANDLINE")
-
-
-def check_plot(plot: Path | None) -> None:
-    """Before hours of measuring, not after."""
-    if plot is None:
-        return
-    if not plot.parent.is_dir() or (plot.exists() and not plot.is_file()):
-        raise UsageError(f"--plot {plot}: name a file in a folder that is there")
-    if not os.access(Path(os.path.realpath(plot)).parent, os.W_OK | os.X_OK):
-        raise UsageError(f"--plot {plot}: its folder cannot be written to; name another")
-    from paceline.report.plot import require_plotly
-
-    require_plotly()
 
 
 def default_methods(models: Mapping[str, Any], *, full: bool) -> str:
@@ -246,47 +208,27 @@ def opened(file: Path | None) -> Iterator[History]:
 
 
 def run(
-    plan: Any,
-    history: History | None,
-    number: int | None,
-    form: str,
-    plot: Path | None,
-    recorder: Recorder | None = None,
+    plan: Any, history: History | None, number: int | None, form: str, recorder: Recorder | None = None
 ) -> int:
     """Measure, print, and say with the exit code how it went."""
-    from paceline.cli.bench_progress import Left, announcement, watching
+    from paceline.cli.progress import progress
     from paceline.lab.bench.bench import Bench
-
-    left = Left()
-
-    def announce(outlook: Outlook) -> None:
-        if said := announcement(outlook):
-            print(f"paceline: {said}", file=sys.stderr)
-        left.begin(outlook.seconds)
 
     with Interrupts() as interrupts:
 
         def watch(work: Mapping[str, int]) -> AbstractContextManager[Any]:
-            return watching(work, interrupts, left)
+            return progress(work, interrupts)
 
-        bench = Bench(plan, history=history, run=number, watch=watch, recorder=recorder, announce=announce)
-        record = bench.measure()
-    return told(record, form, plot)
+        record = Bench(plan, history=history, run=number, watch=watch, recorder=recorder).measure()
+    return told(record, form)
 
 
-def told(record: Record, form: str, plot: Path | None) -> int:
-    said = record.as_dict()
-    write(said, form)
+def told(record: Record, form: str) -> int:
+    write(record.as_dict(), form)
     for line in record.skipped:
         print(f"skipped: {line}", file=sys.stderr)
     if record.lost:
         print(f"not kept to its end: {record.lost}", file=sys.stderr)
-    if plot is not None:
-        from paceline.report.plot import html
-
-        html(said, plot)
-    if record.broken is not None:
-        raise record.broken
     if record.status == "interrupted":
         if record.run is not None and not record.lost:
             print(f"interrupted; `paceline bench resume {record.run}` goes on", file=sys.stderr)
@@ -303,22 +245,13 @@ def told(record: Record, form: str, plot: Path | None) -> int:
 def write(record: Mapping[str, Any], form: str) -> None:
     from paceline.cli.completion import strict
     from paceline.report import bench as tables
-    from paceline.report import rows
-    from paceline.report.plot import write_bars, write_plot
 
     if form == "json":
         sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
-    elif form == "jsonl":
-        sys.stdout.write("".join(f"{line}\n" for line in rows.jsonl(record)))
-    elif form == "csv":
-        rows.write_csv(record, sys.stdout)
     elif form == "md":
         sys.stdout.write(tables.markdown(record))
     else:
         tables.write(record, sys.stdout)
-        if record["plan"].get("sweep") == "drafter":
-            write_bars(record, sys.stdout)
-        write_plot(record, sys.stdout)
 
 
 @app.command(cls=GroupedCommand)

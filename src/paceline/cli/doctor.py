@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -71,7 +72,6 @@ def doctor(
     if not 0.0 < seconds < math.inf:
         raise UsageError(f"--seconds {seconds}: must be above 0")
 
-    from paceline.cli.bench import check_plot
     from paceline.core.measuring import ROWS
     from paceline.machine.costs import Effort
 
@@ -102,6 +102,19 @@ def doctor(
 
         html(record, plot)
     return 0
+
+
+def check_plot(plot: Path | None) -> None:
+    """Before hours of measuring, not after."""
+    if plot is None:
+        return
+    if not plot.parent.is_dir() or (plot.exists() and not plot.is_file()):
+        raise UsageError(f"--plot {plot}: name a file in a folder that is there")
+    if not os.access(Path(os.path.realpath(plot)).parent, os.W_OK | os.X_OK):
+        raise UsageError(f"--plot {plot}: its folder cannot be written to; name another")
+    from paceline.report.costs import require_plotly
+
+    require_plotly()
 
 
 def _examined(

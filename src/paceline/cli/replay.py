@@ -66,7 +66,6 @@ def replay(
         bool,
         flag("--fresh", panel=WHAT, help="Nothing is remembered from one request to the next."),
     ] = False,
-    batch: Annotated[int, option("--batch", panel=WHAT, metavar="N", help="Decode N requests together.")] = 1,
     cost_curve: Annotated[
         Path | None,
         option(
@@ -76,20 +75,6 @@ def replay(
             help="Predict speeds by what `paceline doctor --json` has measured. Default: what is known here.",
         ),
     ] = None,
-    draft_time: Annotated[
-        list[str] | None,
-        option(
-            "--draft-time",
-            panel=SPEED,
-            metavar="NAME=US",
-            from_environment=False,
-            help="Microseconds a proposal of a drafter takes (suffix=25); may be repeated.",
-        ),
-    ] = None,
-    bound: Annotated[
-        bool,
-        flag("--bound", panel=SPEED, help="How near the best is that the proposals allow. The default."),
-    ] = True,
     model_draft: options.DraftModel = None,
     ctx_size: Annotated[
         int, option("-c", "--ctx-size", panel=MODELS, metavar="N", help="Tokens of the draft's context.")
@@ -121,13 +106,12 @@ def replay(
 
     costs = replay_input.costs_of(cost_curve, tokenizer, model_draft, threads)
     chosen = methods_of(methods, drafting, draft=model_draft is not None, costs=costs is not None)
-    proposing = replay_input.proposal_times(draft_time or [])
     with Interrupts() as interrupts, ExitStack() as stack:
         text = None if tokenizer is None else stack.enter_context(closing(replay_input.opened(tokenizer)))
         traces = replay_input.read(files, text, limit, interrupts, template=chat_template)
         draft = None
         if model_draft is not None:
-            draft = replay_input.draft_model(model_draft, chosen, ctx_size, threads, batch)
+            draft = replay_input.draft_model(model_draft, chosen, ctx_size, threads)
             stack.callback(draft.close)
         vocab = replay_input.vocabulary(text, traces, draft)
         means = Means(
@@ -136,10 +120,8 @@ def replay(
             Corpora.find(corpus or (), vocab),
             draft,
             costs,
-            proposing,
-            bound,
         )
-        replaying = Replay(traces, chosen, means, fresh=fresh, batch=batch)
+        replaying = Replay(traces, chosen, means, fresh=fresh)
         stack.callback(replaying.close)
         try:
             with progress(replaying.work(), interrupts) as tick:

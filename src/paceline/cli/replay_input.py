@@ -73,30 +73,15 @@ def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | 
     return as_costs(found)
 
 
-def proposal_times(said: list[str]) -> dict[str, float]:
-    """Seconds, by drafter."""
-    from paceline.core.drafters import DRAFTERS
-
-    out = {}
-    for one in said:
-        name, _, microseconds = one.partition("=")
-        try:
-            seconds = 1e-6 * float(microseconds)
-        except ValueError:
-            seconds = -1.0
-        if name not in DRAFTERS or not 0.0 <= seconds < 3600.0:
-            raise UsageError(f"--draft-time {one}: write DRAFTER=MICROSECONDS, e.g. suffix=25")
-        out[name] = seconds
-    return out
-
-
 def opened(path: Path) -> Tokenizer:
     from paceline.engines.openers import open_tokenizer
 
     return open_tokenizer(path)
 
 
-def draft_model(path: str, methods: list[Method], n_ctx: int, threads: int | None, sessions: int) -> Engine:
+def draft_model(
+    path: str, methods: list[Method], n_ctx: int, threads: int | None, sessions: int = 1
+) -> Engine:
     if not any(method.uses_draft for method in methods):
         raise UsageError(
             "a draft model is given, but no method names 'model': give --methods model, or leave it out"

@@ -6,7 +6,7 @@ A record has the names of a run in the history: `provenance` (whatever is known)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from paceline.core.printable import printable
@@ -16,8 +16,7 @@ Record = Mapping[str, Any]
 
 PLAIN = "plain"  # the system that every speedup refers to
 NONE = "-"
-TTFT = "TTFT\nms"
-ENOUGH = 6  # items: fewer tell no difference, whatever they say (lab/bench/paired.py)
+ENOUGH = 6  # items: fewer tell no difference, whatever they say
 LONGEST = 24  # characters of a verdict that stand in the table; a longer one stands below it
 
 
@@ -82,8 +81,7 @@ def blocks(record: Record) -> list[Block]:
     categories = tuple(dict.fromkeys(result["category"] for result in results if result["category"]))
     if len(categories) > 1:
         out.append(_by_category(results, categories))
-    theory = [result for result in overall(results) if result["theory"] and gained(result)]
-    return [*out, _theory(theory)] if theory else out
+    return out
 
 
 def overall(results: Sequence[Record]) -> list[Record]:
@@ -92,17 +90,12 @@ def overall(results: Sequence[Record]) -> list[Record]:
     return every or list(results)
 
 
-def points(results: Iterable[Record]) -> tuple[str, ...]:
-    """What was swept."""
-    return tuple(dict.fromkeys(name for result in results for name in result["point"]))
-
-
 def conclusion(record: Record) -> str:
     """Which system is fastest, as far as the intervals allow to say so."""
     best = best_of(record)
     if best is None:
         return "no conclusion: no system beside plain decoding has a speed"
-    said = f"{named(best)}, {interval(best['speedup'])} plain decoding"
+    said = f"{printable(best['system'])}, {interval(best['speedup'])} plain decoding"
     if best["items"] < ENOUGH:
         return f"{counted(best['items'], 'item')} cannot tell a difference, {ENOUGH} can; highest is {said}"
     if not clear(best):
@@ -110,7 +103,7 @@ def conclusion(record: Record) -> str:
     if best["speedup"]["value"] < 1:
         return f"no gain: plain decoding is fastest here; next is {said}"
     others = [r for r in overall(record["results"]) if r is not best and _drafts(r)]
-    equal = [named(r) for r in others if r["speedup"]["high"] >= best["speedup"]["low"]]
+    equal = [printable(r["system"]) for r in others if r["speedup"]["high"] >= best["speedup"]["low"]]
     return f"fastest: {said}" + (f"; no clear difference from {', '.join(equal)}" if equal else "")
 
 
@@ -122,33 +115,16 @@ def best_of(record: Record) -> Record | None:
 
 def notes(record: Record) -> list[str]:
     """Verdicts that the table has no room for, each with those it is about."""
-    results = overall(record["results"])
-    verdicts: dict[str, set[str]] = {}
-    for result in results:
-        verdicts.setdefault(result["system"], set()).add(result["verdict"])
     about: dict[str, dict[str, None]] = {}
-    for result in results:
+    for result in overall(record["results"]):
         if result["verdict"] != _short(result):
-            # The point of a sweep matters only where the system fared differently at another one.
-            alike = len(verdicts[result["system"]]) == 1
-            name = printable(result["system"]) if alike else named(result)
-            about.setdefault(printable(result["verdict"]), {})[name] = None
+            about.setdefault(printable(result["verdict"]), {})[printable(result["system"])] = None
     return [f"{', '.join(names)}: {verdict}" for verdict, names in about.items()]
 
 
-def named(result: Record) -> str:
-    """A system, and where it stood in a sweep."""
-    at = ", ".join(f"{name} {value}" for name, value in result["point"].items())
-    return printable(result["system"] + (f" ({at})" if at else ""))
-
-
 def clear(result: Record) -> bool:
-    """Whether its speed differs from plain decoding's by more than chance; of a record that does not say
-    so, by its interval."""
-    it, said = result["speedup"], result.get("clear")
-    if it is None or result["items"] < ENOUGH:
-        return False
-    return bool(it["low"] > 1 or it["high"] < 1) if said is None else bool(said)
+    """Whether its speed differs from plain decoding's by more than chance."""
+    return bool(result["clear"])
 
 
 def gained(result: Record) -> bool:
@@ -197,11 +173,6 @@ def model(it: Record) -> str:
     return ", ".join([*parts, *([f"altered: {printable(it['alters'])}"] if it.get("alters") else [])])
 
 
-def place(result: Record, swept: Sequence[str]) -> tuple[str, ...]:
-    """The first columns of a row: the point of the sweep, and the system."""
-    return (*(str(result["point"].get(name, NONE)) for name in swept), printable(result["system"]))
-
-
 def _short(result: Record) -> str:
     start: str = result["verdict"].partition(":")[0]
     if printable(start) == start and len(start) <= LONGEST:
@@ -210,34 +181,33 @@ def _short(result: Record) -> str:
 
 
 def _speeds(results: Sequence[Record]) -> Block:
-    swept = points(results)
     columns = (
-        *swept,
         "method",
         "t/s",
         "speedup",
         "accept.\nrate",
         "accept.\nlength",
-        TTFT,
+        "TTFT\nms",
         "TPOT\nms",
         "draft\n%",
         "memory",
         "lossless",
     )
-    rows = [_row(result, swept) for result in results]
+    rows = [_row(result) for result in results]
     # Where prompts are kept, nobody has a time to the first token.
     timed = any(result["ttft"] is not None for result in results)
-    kept = [i for i, name in enumerate(columns) if timed or name != TTFT]
+    kept = [i for i, name in enumerate(columns) if timed or not name.startswith("TTFT")]
     told = tuple(tuple(row[i] for i in kept) for row in rows)
-    return Block("", tuple(columns[i] for i in kept), told, len(swept) + 1)
+    return Block("", tuple(columns[i] for i in kept), told, 1)
 
 
-def _row(result: Record, swept: Sequence[str]) -> tuple[str, ...]:
+def _row(result: Record) -> tuple[str, ...]:
+    name = printable(result["system"])
     if not result["lossless"]:  # no figures without proof
-        return (*place(result, swept), *[NONE] * 8, _short(result))
+        return (name, *[NONE] * 8, _short(result))
     gain = ("" if clear(result) else "~") + interval(result["speedup"]) if result["speedup"] else NONE
     return (
-        *place(result, swept),
+        name,
         spread(result),
         times(1.0) if result["system"] == PLAIN else gain,
         number(result["acceptance_rate"], ".2f"),
@@ -252,14 +222,13 @@ def _row(result: Record, swept: Sequence[str]) -> tuple[str, ...]:
 
 def _by_category(results: Sequence[Record], categories: tuple[str, ...]) -> Block:
     """One row a system: the categories are few, the systems may be many."""
-    swept = points(results)
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    cells: dict[str, dict[str, str]] = {}
     for result in results:
-        cells.setdefault(place(result, swept), {})[result["category"]] = _category_cell(result)
-    rows = tuple((*key, *(of.get(name, NONE) for name in (*categories, ""))) for key, of in cells.items())
-    columns = (*swept, "method", *(printable(name).replace("-", "-\n") for name in categories), "all")
+        cells.setdefault(printable(result["system"]), {})[result["category"]] = _category_cell(result)
+    rows = tuple((name, *(of.get(one, NONE) for one in (*categories, ""))) for name, of in cells.items())
+    columns = ("method", *(printable(name).replace("-", "-\n") for name in categories), "all")
     title = "speedup by category (plain: t/s; ~ no clear difference from plain)"
-    return Block(title, columns, rows, len(swept) + 1)
+    return Block(title, columns, rows, 1)
 
 
 def _category_cell(result: Record) -> str:
@@ -271,15 +240,18 @@ def _category_cell(result: Record) -> str:
     return ("" if clear(result) else "~") + times(it["value"])
 
 
-def _theory(results: Sequence[Record]) -> Block:
-    swept = points(results)
-    formulas = tuple(dict.fromkeys(name for result in results for name in result["theory"]))
+def write_runs(records: Sequence[Record], file: IO[str]) -> None:
+    """What the history has; each record also with `id` and `paceline`."""
     rows = []
-    for result in results:
-        measured = result["speedup"]["value"]
-        predicted = [result["theory"].get(name) for name in formulas]
-        cells = [NONE if p is None else f"{times(p)} {p / measured - 1:+.0%}" for p in predicted]
-        rows.append((*place(result, swept), times(measured), *cells))
-    columns = (*swept, "method", "measured", *formulas)
-    title = "speedup in theory, and how far above or below what was measured"
-    return Block(title, columns, tuple(rows), len(swept) + 1)
+    for record in records:
+        known, best = record["provenance"], best_of(record)
+        fastest = f"{printable(best['system'])} {interval(best['speedup'])}" if best else NONE
+        if best and not clear(best):
+            fastest = f"~{fastest}"
+        elif best and best["speedup"]["value"] < 1:
+            fastest = PLAIN
+        target = printable((known.get("target") or {}).get("name", NONE))
+        suite = printable(str(known.get("suite") or NONE))
+        began = record["started"][:16].replace("T", " ")
+        rows.append((str(record["id"]), began, record["status"], suite, fastest, target))
+    Block("", ("run", "started", "status", "suite", "fastest", "target"), tuple(rows), 6).write(file)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 from paceline.core.cost import Cost
+from paceline.core.errors import MissingExtraError
 from paceline.report.bench import NONE, header, model
 from paceline.report.block import Block
-from paceline.report.plot import require_plotly
 
 Record = Mapping[str, Any]
 Curve = Sequence[tuple[int, float]]  # rows and seconds
@@ -165,6 +166,12 @@ def ms(seconds: float, least: float) -> str:
     """With as many decimals as the least of its column has three digits."""
     decimals = max(0, 2 - math.floor(math.log10(least * 1e3)))
     return f"{seconds * 1e3:.{decimals}f}"
+
+
+def require_plotly() -> None:
+    """Raises MissingExtraError."""
+    if find_spec("plotly") is None:
+        raise MissingExtraError("plots as HTML need plotly: pip install 'paceline[tune]'")
 
 
 def html(record: Record, path: Path) -> None:

@@ -16,7 +16,7 @@ from paceline.core.sampling import Sampling
 from paceline.engines.noise import Rows, batch_noise, singly
 from paceline.lab.bench import gate
 from paceline.lab.bench.entry import Entry, tokens_of
-from paceline.lab.bench.gate import Examiner, Greedy, Verdict, both, sampled_verdict
+from paceline.lab.bench.gate import Examiner, Greedy, Verdict, both, outcome, sampled_verdict
 from paceline.lab.certify import frequencies
 from paceline.lab.compare import Difference
 from paceline.lab.system import Answer, Ask
@@ -68,7 +68,7 @@ def llm(models: Path) -> Iterator[LLM]:
 def verdict(*differences: Difference | None) -> Verdict:
     greedy = Greedy()
     for number, difference in enumerate(differences):
-        greedy.add(f"item{number}", difference)
+        greedy.add(f"item{number}", outcome(difference))
     return greedy.verdict
 
 
@@ -124,7 +124,7 @@ def test_an_entry_that_says_the_same_passes_and_tokens_beyond_what_was_asked_do_
     llm: LLM, plain: Entry
 ) -> None:
     assert plain.verdict == Verdict(True, "reference")
-    entry = Entry(Said("drafted"), Budget(2, 2), plain, checked=True)
+    entry = Entry(Said("drafted"), Budget(2, 2), plain)
     entry.judge(Examiner(llm), "a", asking(llm), answer([*plain.said["a"], 1, 2]))
     assert entry.verdict == Verdict(True, "identical")
     row = entry.row
@@ -134,26 +134,27 @@ def test_an_entry_that_says_the_same_passes_and_tokens_beyond_what_was_asked_do_
 def test_another_token_is_found_where_it_is_and_stays_found(llm: LLM, plain: Entry) -> None:
     said = list(plain.said["a"])
     wrong = [*said[:2], (said[2] + 1) % 256, *said[3:]]
-    entry = Entry(Said("drafted"), Budget(2, 2), plain, checked=True)
+    entry = Entry(Said("drafted"), Budget(2, 2), plain)
     for tokens in (said, wrong, said):
         entry.judge(Examiner(llm), "a", asking(llm), answer(tokens))
     assert entry.verdict == Verdict(False, "NOT LOSSLESS: a from token 2 on")
+    assert Entry(Said("drafted"), Budget(2, 2), plain).verdict == Verdict(False, "not checked to the end")
 
 
 def test_another_programs_own_text_is_told_and_its_drafts_are_held_to_it(llm: LLM, plain: Entry) -> None:
     said = list(plain.said["a"])
     other = [*said[:2], (said[2] + 1) % 256, *said[3:]]
-    theirs = Entry(Said("peer"), reference=plain, own_plain=True, checked=True)
+    theirs = Entry(Said("peer"), reference=plain, own_plain=True)
     theirs.judge(Examiner(llm), "a", asking(llm), answer(other))
     assert theirs.verdict == Verdict(True, "its own text: a from token 2 on")
-    drafted = Entry(Said("peer drafted"), Budget(2, 2), theirs, checked=True)
+    drafted = Entry(Said("peer drafted"), Budget(2, 2), theirs)
     drafted.judge(Examiner(llm), "a", asking(llm), answer(other))
     assert drafted.verdict == Verdict(True, "identical")
 
 
 def test_where_a_programs_plain_decoding_failed_its_drafts_are_held_to_ours(llm: LLM, plain: Entry) -> None:
     theirs = Entry(Said("peer"), reference=plain, own_plain=True, failed="it died")
-    drafted = Entry(Said("peer drafted"), Budget(2, 2), theirs, checked=True)
+    drafted = Entry(Said("peer drafted"), Budget(2, 2), theirs)
     drafted.judge(Examiner(llm), "a", asking(llm), answer(plain.said["a"]))
     assert drafted.verdict == Verdict(True, "identical")
     assert theirs.verdict == Verdict(False, "failed: it died")
@@ -166,12 +167,6 @@ def test_a_program_that_tells_no_tokens_is_judged_by_its_text(llm: LLM, plain: E
     assert tokens_of(llm, answer(None, text), encoded[:-2]) == encoded[:-2]  # it says more than was asked
     assert tokens_of(llm, answer(None, text), (*encoded[:-1], encoded[0])) == encoded
     assert tokens_of(llm, answer([1, 2]), encoded) == (1, 2)
-
-
-def test_who_was_not_asked_to_the_end_has_proved_nothing(llm: LLM, plain: Entry) -> None:
-    entry = Entry(Said("drafted"), Budget(2, 2), plain)
-    entry.judge(Examiner(llm), "a", asking(llm), answer(plain.said["a"]))
-    assert entry.verdict == Verdict(False, "not checked to the end")
 
 
 def test_after_a_near_tie_the_rest_must_still_be_what_plain_decoding_would_say(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.errors import UsageError
-from paceline.lab.bench.method import changed, parse, parse_all
+from paceline.lab.bench.method import parse, parse_all
 
 BASE = {"n_draft": 5, "p_min": 0.25}
 
@@ -28,12 +28,6 @@ def test_plain_decoding_comes_first_whether_it_is_named_or_not() -> None:
     assert [m.name for m in parse_all("lookup, plain", {})] == ["plain", "lookup"]
     assert [m.name for m in parse_all("lookup,none", {})] == ["plain", "lookup"]
     assert [m.plain for m in parse_all("lookup", {})] == [True, False]
-
-
-def test_a_point_of_a_sweep_changes_drafted_methods_only() -> None:
-    plain, lookup = parse_all("lookup", BASE)
-    assert changed(plain, n_draft=9) is plain
-    assert changed(lookup, n_draft=9).drafting.n_draft == 9
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Ours:
 
 
 def place(where: str, label: str) -> Place:
-    return Place(where, label, zoo.target_path(), zoo.draft_path(), ENGINE, parallel=1)
+    return Place(where, label, zoo.target_path(), zoo.draft_path(), ENGINE)
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def entries() -> Iterator[list[Entry]]:
 
 
 def test_a_kind_may_say_where_and_a_path_may_have_an_equals_sign() -> None:
-    assert parse(["llama-server", "llama-lookup=/a=b/c", "openai=http://h:1"]) == [
-        ("llama-server", ""),
-        ("llama-lookup", "/a=b/c"),
+    assert parse(["transformers", "llama-server=/a=b/c", "openai=http://h:1"]) == [
+        ("transformers", ""),
+        ("llama-server", "/a=b/c"),
         ("openai", "http://h:1"),
     ]
 
@@ -78,7 +78,9 @@ def test_a_program_that_lacks_a_method_is_told_and_what_was_started_is_there_to_
     entries: list[Entry], tmp_path: Path
 ) -> None:
     server = write_fake_server(tmp_path / "llama-server", "well")
-    with pytest.raises(PeerError, match="llama-server has no --"):  # the fake tells of no n-grams
+    with pytest.raises(
+        PeerError, match="llama-server does not draft by ngram-simple"
+    ):  # the fake tells of no n-grams
         join(entries, [("llama-server", str(server))], parse_all("plain,lookup", {}), place)
     assert [entry.name for entry in entries] == ["plain", "llama-server"]
 
@@ -90,20 +92,10 @@ def test_two_programs_of_a_kind_are_told_apart(entries: list[Entry], tmp_path: P
     assert all(entry.own_plain and entry.reference is entries[0] for entry in entries[1:])
 
 
-def test_a_program_without_any_of_the_methods_is_refused(entries: list[Entry]) -> None:
-    with pytest.raises(UsageError, match="--peer llama-lookup: has none of the methods plain, model"):
-        join(entries, [("llama-lookup", "/nowhere")], METHODS, place)
-
-
-@pytest.mark.parametrize("kind", ["llama-server", "llama-speculative", "llama-lookup"])
-def test_a_program_that_is_not_there_is_told_by_its_path(kind: str) -> None:
+def test_a_program_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
     with pytest.raises(PeerError, match="/nowhere/x"):
-        require([(kind, "/nowhere/x")])
-
-
-def test_a_program_that_is_there_is_found(tmp_path: Path) -> None:
-    path = str(write_fake_server(tmp_path / "program", "well"))
-    require([("llama-server", path), ("llama-speculative", path), ("llama-lookup", path)])
+        require([("llama-server", "/nowhere/x")])
+    require([("llama-server", str(write_fake_server(tmp_path / "program", "well")))])
 
 
 def test_an_endpoint_needs_an_address() -> None:

@@ -19,7 +19,6 @@ def test_a_stored_plan_is_the_plan() -> None:
         sampling=Sampling(temperature=0.7, logit_bias={3: -1.5}),
         methods="plain,lookup",
         peers=("llama-server=/bin/x",),
-        sweep="k=2,4",
         n=32,
     )
     assert Plan.read(json.loads(json.dumps(plan.as_dict()))) == plan

@@ -1,25 +1,20 @@
-"""A bench from its plan to its record: sweeps, turns, batches, sessions, and what ends too early."""
+"""A bench from its plan to its record: turns, rounds, sessions, and what ends too early."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from paceline.core.errors import UsageError
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.sampling import Sampling
 from paceline.core.tree import DraftTree, chain
 from paceline.drafters import lookup
-from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.session import LlamaSession
 from paceline.lab.bench.bench import Bench, unwatched
 from paceline.lab.bench.entry import Entry
@@ -28,12 +23,10 @@ from paceline.lab.bench.measurement import Group
 from paceline.lab.bench.method import parse_all
 from paceline.lab.bench.models import Models
 from paceline.lab.bench.outcome import Record
-from paceline.lab.bench.outlook import Outlook
 from paceline.lab.bench.own import Paceline
 from paceline.lab.bench.plan import Plan
 from paceline.lab.bench.prompts import Prompts
-from paceline.lab.bench.sweep import every_drafter
-from paceline.lab.bench.turns import Turns, in_turn, together
+from paceline.lab.bench.turns import Turns, in_turn
 from paceline.lab.system import Answer, Ask
 from paceline.lab.workload import Item
 
@@ -74,101 +67,10 @@ def asked(models: Path, suite: Path) -> dict[str, Any]:
     return {"models": files | EXACT, "methods": "lookup,model", "suite": str(suite), "rounds": 1}
 
 
-def overall(record: Record) -> list[tuple[dict[str, Any], str]]:
-    assert all(result.lossless and result.speed for result in record.results)
-    return [(dict(one.point), one.system) for one in record.results if not one.category]
-
-
-@pytest.mark.parametrize(
-    ("sweep", "values"),
-    [
-        ("k=1,4", [("n_draft", 1), ("n_draft", 4)]),
-        ("draft-temp=0,0.5", [("draft_temp", 0.0), ("draft_temp", 0.5)]),
-        ("draft-type=F16,Q8_0", [("draft_type", "F16"), ("draft_type", "Q8_0")]),
-        ("threads=1", [("threads", 1)]),  # two that wait for each other are slow on a busy machine
-        ("depth=20,60", [("depth", 20), ("depth", 60)]),
-        ("batch=1,2", [("batch", 1), ("batch", 2)]),
-    ],
-)
-def test_a_sweep_has_every_system_at_every_point(
-    asked: dict[str, Any], sweep: str, values: list[tuple[str, Any]]
-) -> None:
-    record = Bench(Plan(**asked, sweep=sweep)).measure()
-    assert record.status == "done"
-    systems = ("plain", "lookup", "model")
-    assert overall(record) == [({name: value}, system) for name, value in values for system in systems]
-
-
-def test_a_sweep_over_temperatures_checks_sampling_where_it_samples(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("paceline.lab.bench.gate.SIZES", ((4, 20),))
-    record = Bench(Plan(**asked | {"methods": "model"}, sweep="temp=0,0.7")).measure()
-    verdicts = [(one.point["temp"], one.verdict) for one in record.results if one.system == "model"]
-    assert sorted(set(verdicts)) == [(0.0, "identical"), (0.7, "identical, unbiased")]
-
-
-def test_the_sweep_over_drafters_names_each_and_all(asked: dict[str, Any]) -> None:
-    record = Bench(Plan(**asked, sweep="drafter")).measure()
-    methods = every_drafter(has_draft=True, has_stores=False).split(",")
-    assert overall(record) == [({}, name) for name in methods]
-
-
-def test_what_ends_a_sweep_leaves_the_points_before_it(asked: dict[str, Any], tmp_path: Path) -> None:
-    models = asked["models"] | {"n_ctx": 128}
-    plan = Plan(**asked | {"models": models, "methods": "model"}, sweep="depth=40,500")
-    with History(tmp_path / "bench.sqlite") as history:
-        record = Bench(plan, history=history).measure()
-        assert history.run(1).status == "failed"
-        assert len(history.run(1).results) == 6
-    assert isinstance(record.broken, UsageError)
-    assert "nothing to ask: item a: its 500 tokens" in str(record.broken)
-    assert overall(record) == [({"depth": 40}, "plain"), ({"depth": 40}, "model")]
-    with pytest.raises(UsageError, match="nothing to ask"):
-        Bench(Plan(**asked | {"models": models}, sweep="depth=500")).measure()
-
-
-def test_models_are_loaded_again_only_where_a_point_wants_them_otherwise(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[str] = []
-    start = LlamaTarget.__init__
-
-    def starts(target: LlamaTarget, path: Path, *args: Any, **named: Any) -> None:
-        loaded.append(Path(path).name)
-        start(target, path, *args, **named)
-
-    monkeypatch.setattr(LlamaTarget, "__init__", starts)
-    Bench(Plan(**asked, sweep="draft-temp=0,0.5")).measure()
-    assert loaded == ["target.gguf", "draft.gguf"]
-    loaded.clear()
-    Bench(Plan(**asked, sweep="batch=1,2")).measure()
-    assert loaded == ["target.gguf", "draft.gguf"] * 2
-
-
 def test_systems_take_turns_so_that_none_has_a_place_or_a_neighbour_of_its_own() -> None:
     entries = [Entry(Named(name)) for name in "abc"]
     turns = ["".join(entry.name for entry in in_turn(entries, number)) for number in range(6)]
     assert turns == ["abc", "bca", "cab", "cba", "acb", "bac"]
-
-
-def test_a_batch_is_of_one_category_and_filled_up_with_its_own_items() -> None:
-    assert list(together(ITEMS, 1)) == ["a", "b", "c"]
-    assert list(together(ITEMS, 2)) == ["a+a", "b+c"]
-    assert list(together(ITEMS, 3)) == ["a+a+a", "b+c+b"]
-
-
-@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3), batch=st.integers(1, 5))
-def test_no_item_is_in_two_batches_and_all_batches_are_full(sizes: list[int], batch: int) -> None:
-    items = [Item(f"{kind}.{i}", str(kind)) for kind, size in enumerate(sizes) for i in range(size)]
-    batches = together(items, batch).values()
-    assert all(len(one) == batch and len({item.category for item in one}) == 1 for one in batches)
-    held = [item for one in batches for item in dict.fromkeys(one)]
-    assert held == items
-    for kind, size in enumerate(sizes):
-        distinct = [len(set(one)) for one in batches if one[0].category == str(kind)]
-        assert len(distinct) == -(-size // batch)
-        assert max(distinct) - min(distinct) <= 1
 
 
 class Parrot:
@@ -219,60 +121,7 @@ TWICE = (*ITEMS, Item("again", "two", prompt="ab ab ab ab", max_tokens=6))
 
 @pytest.fixture
 def parroted(target: Models, monkeypatch: pytest.MonkeyPatch) -> Turns:
-    """Past the gate, with a drafter that knows every answer it has seen."""
-    monkeypatch.setattr(lookup, "make", lambda _: Parrot())
-    one = turns(target, TWICE)
-    one.ask_plainly(TWICE, 1)
-    one.add(parse_all("lookup", {})[1:], None)
-    one.check(Sampling(), 0)
-    return one
-
-
-def drafted(groups: Iterable[Group]) -> list[tuple[int, str, int | None]]:
-    return [(group.round, group.item, group.measurements["lookup"].accepted) for group in groups]
-
-
-def test_items_of_a_round_teach_each_other_and_neither_the_gate_nor_a_round_teaches_the_next(
-    parroted: Turns,
-) -> None:
-    assert drafted(parroted.rounds(2, ())) == [
-        (round_, item, accepted)
-        for round_ in range(2)
-        for item, accepted in (("a", 0), ("b", 0), ("c", 0), ("again", 5))
-    ]
-    assert parroted.entries[1].verdict.said == "identical"
-
-
-def test_what_the_gate_has_taught_is_there_to_be_forgotten(
-    parroted: Turns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Paceline, "forget", lambda _: None)
-    assert [accepted for _, _, accepted in drafted(parroted.rounds(1, ()))] == [5, 5, 5, 5]
-
-
-def test_a_round_that_is_gone_on_with_knows_what_was_answered_in_it_and_no_more(parroted: Turns) -> None:
-    done = {(0, "a"), (0, "b"), (0, "c"), (0, "again"), (1, "a"), (1, "b")}
-    assert drafted(parroted.rounds(2, done)) == [(1, "c", 0), (1, "again", 5)]
-
-
-def test_only_what_learns_answers_again_what_is_done(target: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = turns(target, ITEMS)
-    one.ask_plainly(ITEMS, 1)
-    asked: list[str] = []
-    answer = Paceline.answer
-
-    def answers(system: Paceline, asks: Sequence[Ask]) -> list[Answer]:
-        asked.append(system.name)
-        return answer(system, asks)
-
-    monkeypatch.setattr(Paceline, "answer", answers)
-    list(one.rounds(1, {(0, "a"), (0, "b")}))
-    assert asked == ["plain"]
-
-
-@pytest.fixture
-def streaming(target: Models, monkeypatch: pytest.MonkeyPatch) -> Turns:
-    """With a drafter that knows every answer it has seen, before anything but the first plain answer."""
+    """With a drafter that knows every answer it has seen."""
     monkeypatch.setattr(lookup, "make", lambda _: Parrot())
     one = turns(target, TWICE)
     one.ask_first(TWICE)
@@ -280,15 +129,38 @@ def streaming(target: Models, monkeypatch: pytest.MonkeyPatch) -> Turns:
     return one
 
 
-def test_streamed_items_are_gated_and_measured_at_once_and_teach_each_other(streaming: Turns) -> None:
-    groups = list(streaming.streamed(TWICE, (), math.inf))
-    assert drafted(groups) == [(0, item, n) for item, n in (("a", 0), ("b", 0), ("c", 0), ("again", 5))]
-    assert [set(group.measurements) for group in groups] == [{"plain", "lookup"}] * 4
-    assert [entry.verdict.said for entry in streaming.entries] == ["reference", "identical"]
+def drafted(groups: Iterable[Group]) -> list[tuple[int, str, int | None]]:
+    return [(group.round, group.item, group.measurements["lookup"].accepted) for group in groups]
 
 
-def test_a_streamed_answer_that_is_not_plain_decodings_is_no_speed(
-    streaming: Turns, monkeypatch: pytest.MonkeyPatch
+ROUND = (("a", 0), ("b", 0), ("c", 0), ("again", 5))
+
+
+def test_items_of_a_round_teach_each_other_and_no_round_teaches_the_next(parroted: Turns) -> None:
+    groups = list(parroted.rounds(TWICE, 2))
+    assert drafted(groups) == [(round_, item, n) for round_ in range(2) for item, n in ROUND]
+    assert [set(group.measurements) for group in groups] == [{"plain", "lookup"}] * 8
+    assert [entry.verdict.said for entry in parroted.entries] == ["reference", "identical"]
+
+
+def test_the_gate_and_the_warming_teach_nothing(parroted: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    parroted.check(TWICE, Sampling(), 0)
+    assert drafted(parroted.rounds(TWICE)) == [(0, *one) for one in ROUND]
+    monkeypatch.setattr(Paceline, "forget", lambda _: None)  # there is something to be forgotten
+    assert [n for _, _, n in drafted(parroted.rounds(TWICE))] == [5, 5, 5, 5]
+
+
+def test_what_is_done_teaches_is_not_measured_again_and_its_outcomes_are_kept(parroted: Turns) -> None:
+    first = list(parroted.rounds(TWICE, 2))
+    done = [replace(group, outcomes={"plain": "identical", "lookup": "near-tie"}) for group in first[:6]]
+    parroted.entries[1].greedy.outcomes.clear()
+    assert drafted(parroted.rounds(TWICE, 2, done)) == [(1, "c", 0), (1, "again", 5)]
+    assert parroted.entries[1].verdict.said == "4 near-ties"
+    assert drafted(parroted.rounds(TWICE, 1, done[:2])) == [(0, "c", 0), (0, "again", 5)]
+
+
+def test_an_answer_that_is_not_plain_decodings_is_no_speed(
+    parroted: Turns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = Paceline.answer
 
@@ -299,76 +171,80 @@ def test_a_streamed_answer_that_is_not_plain_decodings_is_no_speed(
         return said
 
     monkeypatch.setattr(Paceline, "answer", wrong)
-    list(streaming.streamed(TWICE, (), math.inf))
-    assert streaming.entries[1].verdict.said.startswith("NOT LOSSLESS: a from token 0 on")
+    (group, *_) = parroted.rounds(TWICE)
+    assert group.outcomes == {"plain": "identical", "lookup": "from token 0 on"}
+    assert parroted.entries[1].verdict.said == "NOT LOSSLESS: a from token 0 on"
+    assert not parroted.entries[1].row.lossless
 
 
-def test_streaming_goes_on_after_what_is_done(streaming: Turns) -> None:
-    assert drafted(streaming.streamed(TWICE, {(0, "a"), (0, "b")}, math.inf)) == [
-        (0, "c", 0),
-        (0, "again", 5),
+def test_it_ends_when_its_time_is_over_but_not_before_the_first_item(parroted: Turns) -> None:
+    assert [(group.round, group.item) for group in parroted.rounds(TWICE, 2, until=0.0)] == [
+        (0, "a"),
+        (1, "a"),  # all rounds are of the same items
     ]
+    assert parroted.skipped == ["3 of 4 items: there was no time for them (--minutes)"]
 
 
-def test_streaming_ends_when_its_time_is_over_but_not_before_the_first_item(streaming: Turns) -> None:
-    assert [group.item for group in streaming.streamed(TWICE, (), 0.0)] == ["a"]
-    assert streaming.skipped == ["3 of 4 items: their time was over (--minutes)"]
+@dataclass
+class Repeats:
+    """Another program: it says what it is told to, whatever comes first."""
+
+    name: str
+    said: tuple[int, ...]
+
+    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+        (ask,) = asks
+        n = min(len(self.said), ask.max_tokens)
+        return [Answer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)]
+
+    def memory(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing."""
 
 
-def test_a_streamed_prompt_is_read_once(streaming: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    forward = LlamaTarget.forward
-
-    def forwards(target: LlamaTarget, batch: Any, want: Want) -> Any:
-        read.append(sum(part if isinstance(part, int) else 0 for _, part in batch))
-        return forward(target, batch, want)
-
-    kept = [entry.system for entry in streaming.entries if isinstance(entry.system, Paceline)]
-    for system in kept:
-        system._keep_prompts = True
-    long = replace(ITEMS[0], id="long", prompt="ab " * 60)
-    monkeypatch.setattr(LlamaTarget, "forward", forwards)
-    list(streaming.streamed([long], (), math.inf))
-    n = len(streaming.asks([long])[0].tokens)
-    assert n > 40
-    assert 0.8 * n < sum(read) < 1.5 * n
+def test_a_programs_drafts_are_held_to_its_own_plain_text_whoever_comes_first(target: Models) -> None:
+    one = turns(target, ITEMS)
+    one.ask_first(ITEMS)
+    theirs = Entry(Repeats("theirs", (1, 2, 3, 4, 5, 6)), reference=one.plain, own_plain=True)
+    one.entries += [theirs, Entry(Repeats("drafted", (1, 2, 3, 4, 5, 6)), Budget(2, 2), theirs)]
+    assert len(list(one.rounds(ITEMS))) == 3  # each was first once
+    assert one.entries[1].verdict.said.startswith("its own text: a from token 0 on")
+    assert one.entries[2].verdict.said == "identical"
 
 
-def test_a_bench_that_streams_says_what_one_that_does_not_says(asked: dict[str, Any], tmp_path: Path) -> None:
+def rows(record: Record) -> list[tuple[str, str, str, int, int]]:
+    return [(one.system, one.category, one.verdict, one.items, one.n_tokens) for one in record.results]
+
+
+def test_a_bench_that_keeps_prompts_says_what_one_that_does_not_says(asked: dict[str, Any]) -> None:
     plans = [Plan(**asked), Plan(**asked, keep_prompts=True)]
-    rows = []
-    for plan in plans:
-        record = Bench(plan).measure()
-        rows.append(
-            [(one.system, one.category, one.verdict, one.items, one.n_tokens) for one in record.results]
-        )
-        assert [one.ttft is None for one in record.results] == [plan.keep_prompts] * len(record.results)
-    assert rows[0] == rows[1]
-    with History(tmp_path / "bench.sqlite") as history:
-        record = Bench(plans[1], history=history).measure()
-        assert len(list(record.measurements())) == 9
-        history.finish(1, "interrupted", [])
-        again = Bench(Plan.read(history.run(1).plan), history=history, run=1).measure()
-        assert (again.status, len(again.results)) == ("done", 9)
+    records = [Bench(plan).measure() for plan in plans]
+    assert rows(records[0]) == rows(records[1])
+    assert [{one.ttft is None for one in record.results} for record in records] == [{False}, {True}]
 
 
-def test_a_time_that_is_given_chooses_items_which_a_resumed_run_takes_again(
+def test_time_that_is_given_shortens_answers_and_a_resumed_run_goes_on(
     asked: dict[str, Any], tmp_path: Path
 ) -> None:
-    told: list[Outlook] = []
-    with History(tmp_path / "bench.sqlite") as history:
-        plan = Plan(**asked, keep_prompts=True, minutes=1e-9)
-        record = Bench(plan, history=history, announce=told.append).measure()
-        (outlook,) = told
-        assert (outlook.items, outlook.of, outlook.systems, outlook.rounds) == (1, 3, 3, 1)
-        assert outlook.full is not None
-        assert outlook.full > outlook.seconds > 0
-        assert {one["item"] for one in record.measurements()} == set(record.plan.only)
-        stored = Plan.read(history.run(1).plan)
-        assert stored.only == record.plan.only
+    plan = Plan(**asked, keep_prompts=True, minutes=1e-9)
+    with History(tmp_path / "bench.jsonl") as history:
+        record = Bench(plan, history=history).measure()
+        assert [one.items for one in record.results] == [1, 1, 1]
         history.finish(1, "interrupted", [])
+        stored = replace(Plan.read(history.run(1).plan), minutes=5.0)
         again = Bench(stored, history=history, run=1).measure()
-    assert [one.items for one in again.results] == [1, 1, 1]
+        assert len(history.groups(1)) == 3
+    assert (again.status, rows(again)) == ("done", rows(Bench(Plan(**asked)).measure()))
+
+
+def test_a_sampled_bench_passes_the_gate_before_it_is_measured(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.lab.bench.gate.SIZES", ((4, 20),))
+    plan = Plan(**asked | {"methods": "model"}, sampling=Sampling(temperature=0.7))
+    assert [one.verdict for one in Bench(plan).measure().results[-2:]] == ["reference", "identical, unbiased"]
 
 
 def ending(target: Models, token: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,35 +265,21 @@ def turns(target: Models, items: Sequence[Item], **settings: Any) -> Turns:
     return Turns(target, parse_all("plain", {})[0], prompts, unwatched)
 
 
-def test_requests_at_once_say_what_each_says_alone(target: Models, models: Path) -> None:
-    one = turns(target, ITEMS)
-    one.ask_plainly(ITEMS, 2)
-    one.add(parse_all("lookup,model", {})[1:], models / "draft.gguf")
-    one.check(Sampling(), 0)
-    assert [entry.said for entry in one.entries[1:]] == [one.plain.said] * 2
-    (group,) = [group for group in one.rounds(1, ()) if group.item == "b+c"]
-    plain = group.measurements["plain"]
-    assert (plain.answers, plain.n_tokens, plain.tokens) == (2, 12, 12)
-    assert group.category == "two"
-    assert [entry.verdict.said for entry in one.entries] == ["reference", "identical", "identical"]
-
-
 def test_an_answer_that_ends_is_cut_there_for_every_system(
     target: Models, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = turns(target, ITEMS)
-    one.ask_plainly(ITEMS, 1)
+    one.ask_first(ITEMS)
     said = one.plain.said["a"]
     assert len(said) == 6
     end = said[3]
     assert end not in said[:3]
     ending(target, end, monkeypatch)
     cut = turns(target, ITEMS)
-    cut.ask_plainly(ITEMS, 1)
+    cut.ask_first(ITEMS)
     assert cut.plain.said["a"] == said[:3]
     cut.add(parse_all("lookup", {})[1:], None)
-    cut.check(Sampling(), 0)
-    group = next(cut.rounds(1, ()))
+    group = next(cut.rounds(ITEMS))
     assert {name: m.n_tokens for name, m in group.measurements.items()} == {"plain": 3, "lookup": 3}
     assert cut.entries[1].verdict.said == "identical"
 
@@ -430,25 +292,18 @@ def test_a_session_goes_on_with_what_the_model_said_until_its_end(
         "s.2", "one", messages=(("user", "ab"), ("assistant", None), ("user", "c")), max_tokens=6, session="s"
     )
     one = turns(target, [first])
-    one.ask_plainly([first], 1)
+    one.ask_plainly([first])
     said = one.plain.said["s.1"]
     ending(target, said[2], monkeypatch)
     both = turns(target, [first, second])
-    both.ask_plainly([first, second], 1)
+    both.ask_plainly([first, second])
     answer = b"".join(map(target.plain.target.text.piece, said[:2])).decode(errors="replace")
-    assert both._asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
-
-
-def test_rounds_go_on_where_they_were_left(target: Models) -> None:
-    one = turns(target, ITEMS)
-    one.ask_plainly(ITEMS, 1)
-    groups = one.rounds(2, {(0, "a"), (1, "c")})
-    assert [(group.round, group.item) for group in groups] == [(0, "b"), (0, "c"), (1, "a"), (1, "b")]
+    assert both.asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
 
 
 def test_memory_of_a_draft_is_told_apart_from_the_targets(target: Models, models: Path) -> None:
     one = turns(target, ITEMS)
-    one.ask_plainly(ITEMS, 1)
+    one.ask_first(ITEMS)
     one.add(parse_all("lookup,model", {})[1:], models / "draft.gguf")
     plain, lookup, model = (entry.system.memory() for entry in one.entries)
     assert plain == lookup == target.memory

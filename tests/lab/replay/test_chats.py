@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from gguf_files import write_llama
-from paceline import load, zoo
-from paceline.core.errors import UsageError
+from paceline import load
 from paceline.engines.engine import Tokenizer
 from paceline.engines.openers import open_tokenizer
 from paceline.engines.recorded import Recording
@@ -109,22 +108,6 @@ def test_what_a_template_refuses_is_told_and_the_rest_is_read(tmp_path: Path, to
     assert "no tools" in why
 
 
-def test_a_template_that_spells_nothing_has_no_prompt(tmp_path: Path) -> None:
-    with closing(open_tokenizer(write_llama(tmp_path / "empty.gguf", chat_template="{{ '' }}"))) as tokenizer:
-        if tokenizer.vocab.add_bos:
-            pytest.skip("this model's prompts begin with BOS")
-        with pytest.raises(UsageError, match="line 1: answer 1 has an empty prompt"):
-            read(tmp_path, tokenizer, {"messages": [USER], "completion": "A"})
-
-
-def test_a_model_without_a_template_is_refused_at_once(tmp_path: Path) -> None:
-    with (
-        closing(open_tokenizer(zoo.target_path())) as base,
-        pytest.raises(UsageError, match=r"this model has no chat template: .*; leave it out$"),
-    ):
-        read(tmp_path, base, {"messages": [USER], "completion": "A"})
-
-
 ANSWER = {"choices": [{"message": {"role": "assistant", "content": "A"}}]}
 HISTORY = [USER, {"role": "assistant", "content": "old"}, {"role": "user", "content": "V"}]
 PROMPT = "User:\nU\n\nAssistant:\nold\n\nUser:\nV\n\nAssistant:\n"
@@ -148,19 +131,6 @@ def test_only_the_response_of_a_logged_request_is_an_answer(
     assert spelled(tokenizer, one.recording)[0] == "[user]U[assistant]old[user]V[assistant]"
 
 
-def test_a_logged_request_continues_the_tokens_of_the_one_before(
-    tmp_path: Path, tokenizer: Tokenizer
-) -> None:
-    """So that a prefix cache, and a drafter that learns, find them again."""
-    first = {"request": {"messages": HISTORY}, "response": ANSWER}
-    longer = [*HISTORY, {"role": "assistant", "content": "A"}, USER]
-    one, two = read(
-        tmp_path, tokenizer, first, {**first, "request": {"messages": longer}}, template=False
-    ).requests
-    whole = one.recording.prompt + one.recording.tokens
-    assert two.recording.prompt[: len(whole)] == whole
-
-
 def test_each_choice_is_a_request_and_a_temperature_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
     choices = [{"message": {"content": text}} for text in ("A", None, "B")]
     said = {"request": {"messages": [USER], "temperature": 0.7}, "response": {"choices": choices}}
@@ -169,17 +139,10 @@ def test_each_choice_is_a_request_and_a_temperature_is_told(tmp_path: Path, toke
     assert trace.skipped == 1
 
 
-def test_a_completion_is_logged_as_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    said = {"request": {"prompt": "P"}, "response": {"choices": [{"text": "A"}]}}
-    (one,) = read(tmp_path, tokenizer, said).requests
-    assert spelled(tokenizer, one.recording) == ("P", "A")
-
-
 @pytest.mark.parametrize(
     ("said", "why"),
     [
         ({"request": {"messages": [USER]}, "response": {"error": "busy"}}, "its response holds no choices"),
-        ({"request": {"messages": [USER]}, "response": {"choices": []}}, "its response holds no choices"),
         ({"request": "x", "response": ANSWER}, "its response holds no choices"),
         (
             {"request": {"messages": [USER]}, "response": {"choices": ["x"]}},
@@ -190,9 +153,7 @@ def test_a_completion_is_logged_as_text(tmp_path: Path, tokenizer: Tokenizer) ->
             "a choice of its response has no message; log the whole answer",
         ),
         ({"request": {"prompt": ["P"]}, "response": {"choices": [{"text": "A"}]}}, "its prompt is no text"),
-        ({"request": {"messages": "x"}, "response": ANSWER}, "its messages are no list"),
         ({"custom_id": "c", "response": {"body": ANSWER}}, "has no request and answer"),
-        ({"request": {"messages": [USER]}, "response": None}, "has no request and answer"),
     ],
 )
 def test_a_logged_request_without_an_answer_is_told(
@@ -202,11 +163,3 @@ def test_a_logged_request_without_an_answer_is_told(
     ((number, told),) = trace.unusable
     assert number == 1
     assert told.startswith(why)
-
-
-def test_our_logs_of_proxies_are_read(tokenizer: Tokenizer) -> None:
-    file = DATA / "proxies.jsonl"
-    trace = traces.read(file, traces.lines(file), tokenizer.text)
-    assert [one.id for one in trace.requests] == ["req-1", "req-2", "batch-1", "4.1", "4.2"]
-    assert [number for number, _ in trace.unusable] == [5]
-    assert [one.sampled for one in trace.requests] == [True, True, False, False, False]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import Any
 
 import pytest
@@ -12,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.cost import Cost, Costs
-from paceline.core.decode import ActiveRequest
-from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import Budget, Drafter, Features, Session, Want
+from paceline.core.ports import Budget, Drafter, Features
 from paceline.core.record import Step, Times
 from paceline.core.settings import Drafting
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
@@ -26,7 +22,7 @@ from paceline.engines.recorded import Recording, numbered
 from paceline.engines.toy import ToyTarget
 from paceline.lab.bench.method import Method
 from paceline.lab.replay import lane as module
-from paceline.lab.replay.clairvoyant import Asked, Chances, leaves, paid, seconds, unbound, wide
+from paceline.lab.replay.clairvoyant import Asked, Chances, paid, seconds, unbound
 from paceline.lab.replay.lane import Lane, Means
 from paceline.lab.replay.record import Played
 from paceline.makers import make_policy
@@ -68,13 +64,6 @@ def test_a_right_draft_is_taken_where_it_pays() -> None:
 def test_a_pass_may_be_filled_up_to_a_cheaper_one() -> None:
     chances = known([1, 2, 3], 2, 1, 0)
     assert seconds(chances, 5, costs(1.0, 1.8, 2.4, 1.2)) == pytest.approx(1.2)
-
-
-def test_a_shorter_draft_now_can_make_way_for_a_longer_one() -> None:
-    """Two right at once, or one and then a step that drafts four."""
-    chances = known([1, 2, 3, 1, 2, 3, 1], 2, 0, 4, 0, 0, 0, 0)
-    curve = costs(*([1.0] * 8))
-    assert seconds(chances, 5, curve) == pytest.approx(2.0)
 
 
 def test_the_last_token_is_the_targets_own() -> None:
@@ -133,14 +122,6 @@ def test_a_draft_models_paths_follow_from_its_next_tokens() -> None:
     assert narrow.passes == [[0, 1], [0, 1], [0, 1], [0], [0, 1]]
 
 
-def test_the_widest_budget_is_asked_as_a_chain_and_as_trees() -> None:
-    assert wide(Budget(7, 7, p_min=0.5)) == (Budget(7, 7),)
-    many = wide(Budget(7, 14, width=3, p_split=0.2))
-    assert many[0] == Budget(7, 7)
-    assert sorted(b.p_split for b in many[1:]) == [0.0, 0.2]
-    assert {(b.depth, b.nodes, b.width, b.p_min) for b in many[1:]} == {(7, 14, 3, 0.0)}
-
-
 def test_drafters_that_do_not_go_by_the_text_have_no_bound() -> None:
     assert unbound(Drafting(("lookup", "model")), draft=True) is None
     assert "lookahead" in (unbound(Drafting(("lookahead",)), draft=False) or "")
@@ -154,14 +135,6 @@ def test_tokens_are_paid_for_where_each_takes_a_pass() -> None:
     settled = Drafting(("lookup", "model"))
     assert paid(Portfolio([lookup, model]), settled) == MODEL
     assert paid(model, Drafting(("model",), cross_vocab="tli")) == frozenset()
-    drafted_for = Guesser("model,later", (), 0.0, moods=False)
-    assert paid(ComposedDrafter([lookup, drafted_for]), settled) == frozenset()
-
-
-def test_every_drafter_of_a_composition_is_asked() -> None:
-    names = [LookupDrafter(n, n) for n in (1, 2, 3)]
-    tree = ComposedDrafter([names[0], Portfolio([names[1], names[2]])])
-    assert list(leaves(tree)) == names
 
 
 # By brute force.
@@ -195,80 +168,6 @@ def test_it_is_the_least_of_all_choices(longest: list[int], curve: list[float], 
 # No policy beats it.
 
 
-class Guesser:
-    """Trees that are made at random: always the same after the same text or, with moods, never again."""
-
-    def __init__(self, name: str, record: Sequence[int], luck: float, moods: bool) -> None:
-        self.name, self.wants = name, Want()
-        self._record, self._luck = list(record), luck
-        self._moods = Random(name) if moods else None
-
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> GuesserMemory:
-        return GuesserMemory(len(prompt))
-
-    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
-        return [self._tree(memory.at, budget) for memory, budget in batch]
-
-    def _tree(self, at: int, budget: Budget) -> DraftTree:
-        mood = 0 if self._moods is None else self._moods.random()
-        random = Random(f"{self.name} {at} {budget.width} {mood}")
-        nodes: list[tuple[int, int]] = []
-        ahead = {ROOT: 0}
-        leaves = 1
-        for _ in range(random.randint(0, budget.nodes)):
-            parent = random.choice([ROOT, *range(len(nodes))])
-            taken = {token for token, above in nodes if above == parent}
-            place = at + ahead[parent]
-            right = self._record[place] if place < len(self._record) else 0
-            token = right if random.random() < self._luck else random.randrange(V)
-            grows = any(above == parent for _, above in nodes) or (parent == ROOT and bool(nodes))
-            if token in taken or ahead[parent] == budget.depth or leaves + grows > budget.width:
-                continue
-            leaves += grows
-            ahead[len(nodes)] = ahead[parent] + 1
-            nodes.append((token, parent))
-        if not nodes:
-            return EMPTY
-        score = tuple(random.uniform(0.05, 0.95) for _ in nodes)
-        tokens, parents = (tuple(part) for part in zip(*nodes, strict=True))
-        return DraftTree(tokens, parents, score, (self.name,) * len(nodes))
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class GuesserMemory:
-    def __init__(self, n_prompt: int) -> None:
-        self.at = 0
-
-    def observe(self, step: Step, features: Features) -> None:
-        self.at += len(step.tokens)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class Whim(Fixed):
-    """Keeps whatever it likes of what is proposed, below kept parents."""
-
-    def __init__(self, budget: Budget, seed: int) -> None:
-        super().__init__(budget)
-        self._random = Random(seed)
-
-    def choose(
-        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
-    ) -> list[DraftTree]:
-        out = []
-        for tree in super().choose(requests, budgets, drafts):
-            keep: list[bool] = []
-            for parent in tree.parents:
-                keep.append((parent == ROOT or keep[parent]) and self._random.random() < 0.7)
-            out.append(tree.only(keep))
-        return out
-
-
 BUDGET = Budget(5, 9, width=3)
 DRAFTING = Drafting(("lookup",), n_draft=5, width=2)
 RATE = Drafting(("lookup",), policy="rate", n_draft=5, width=2)
@@ -293,43 +192,6 @@ def holds(done: Sequence[Played]) -> bool:
 
 
 texts = st.lists(st.integers(0, V - 1), min_size=1, max_size=24).map(tuple)
-
-
-@given(
-    text=texts,
-    luck=st.sampled_from([0.2, 0.6, 0.95]),
-    curve=st.lists(st.floats(0.1, 5.0), min_size=12, max_size=12),
-    step=st.floats(0.0, 1.0),
-    kind=st.sampled_from(["one", "composed", "portfolio"]),
-    rule=st.sampled_from(["fixed", "narrow", "whim", "rate"]),
-    seed=st.integers(0, 5),
-    moods=st.booleans(),
-)
-@settings(max_examples=150, deadline=None)
-def test_no_policy_is_faster(
-    text: tuple[int, ...],
-    luck: float,
-    curve: list[float],
-    step: float,
-    kind: str,
-    rule: str,
-    seed: int,
-    moods: bool,
-) -> None:
-    """Not even where it is proposed what nobody would propose a second time."""
-
-    def drafter(draft: Any) -> Drafter:
-        some = [Guesser(name, text, luck, moods) for name in ("a", "b")]
-        return some[0] if kind == "one" else (ComposedDrafter if kind == "composed" else Portfolio)(some)
-
-    def policy(drafting: Drafting, known: Costs, clock: Any) -> Policy:
-        if rule == "rate":
-            return make_policy(RATE, known, clock)
-        if rule == "whim":
-            return Whim(BUDGET, seed)
-        return Fixed(BUDGET if rule == "fixed" else Budget(2, 3, width=2))
-
-    assert holds(played(drafter, policy, [Recording((0,), text)], costs(*curve, step=step)))
 
 
 @given(
@@ -364,52 +226,6 @@ def test_no_policy_is_faster_with_real_drafters(
     recordings = [Recording((1, 2), answer) for answer in answers]
     price = costs(*curve, draft=small, step=0.1)
     assert holds(played(drafter, make_policy, recordings, price, settled))
-
-
-class Oracle(Fixed):
-    """Knows the answer and what is to come of each choice; its budget is the bound's own."""
-
-    def __init__(self, budget: Budget, chances: Chances, known: Costs) -> None:
-        super().__init__(budget)
-        self._chances, self._known = chances, known
-
-    def choose(
-        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
-    ) -> list[DraftTree]:
-        (request,), (tree,) = requests, drafts
-        at, n_prompt = request.n_tokens, request.n_prompt
-        tokens = self._chances.tokens
-
-        def after(n: int) -> float:
-            rest = Chances(tokens[at + n + 1 :])
-            rest.passes = self._chances.passes[at + n + 1 :]
-            curve = self._known.target.curve(1 + n, n_prompt + at)
-            return curve[1 + n] + seconds(rest, n_prompt + at + n + 1, self._known)
-
-        n = min(range(min(len(self._chances.passes[at]), len(tokens) - at)), key=after)
-        kept = [node < n for node in range(len(tree))]
-        return [tree.only(kept)]
-
-
-@given(text=texts, curve=st.lists(st.floats(0.01, 1.0), min_size=6, max_size=6), repeats=st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
-def test_who_knows_the_outcomes_reaches_it(text: tuple[int, ...], curve: list[float], repeats: int) -> None:
-    """In the real loop, where more rows never cost less: there is no need to fill a pass."""
-    text *= repeats
-    price = costs(*itertools.accumulate(curve))
-    chances = Chances(text)
-    for at in range(len(text)):
-        memory = LookupDrafter(1, 2).open((0, *text[:at]), 0)
-        chances.add(at, LookupDrafter(1, 2).propose([(memory, Budget(5, 5))])[0])
-
-    (done,) = played(
-        lambda draft: LookupDrafter(1, 2),
-        lambda drafting, known, clock: Oracle(Budget(5, 5), chances, price),
-        [Recording((0,), text)],
-        price,
-        Drafting(("lookup",), n_draft=5),
-    )
-    assert done.seconds == pytest.approx(done.bound)
 
 
 def test_asking_changes_nothing_and_sees_the_text_token_by_token() -> None:

@@ -1,4 +1,4 @@
-"""Sums over requests: tokens, speeds, bounds, categories, and predictions beside measurements."""
+"""Sums over requests: tokens, speeds, categories, and predictions beside measurements."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from paceline.lab.bench.record import Interval
 from paceline.lab.replay.record import Answer, Played, by_category, check, figures
 
 
-def played(tokens: int, steps: int, seconds: float | None = None, bound: float | None = None) -> Played:
-    return Played(tokens, steps, 1, drafted=4, accepted=tokens - steps, seconds=seconds, bound=bound)
+def played(tokens: int, steps: int, seconds: float | None = None) -> Played:
+    return Played(tokens, steps, 1, drafted=4, accepted=tokens - steps, seconds=seconds)
 
 
 TWO = [Answer(5, 0, "code"), Answer(7, 1, "prose")]
@@ -29,15 +29,13 @@ def test_sums_are_over_all_requests() -> None:
 
 def test_speeds_are_all_tokens_over_all_seconds_and_speedups_over_plain_decoding() -> None:
     plain = [played(20, 20, 10.0), played(9, 9, 4.5)]
-    out = figures(TWO, [played(20, 10, 4.0, 2.0), played(9, 9, 6.0, 3.0)], plain).predicted
+    out = figures(TWO, [played(20, 10, 4.0), played(9, 9, 6.0)], plain).predicted
     assert out is not None
     assert (out.seconds, out.tokens_per_second.value, out.speedup.value) == (10.0, 2.9, 1.45)
     assert (out.speedup.low, out.speedup.high) == pytest.approx((4.5 / 6.0, 2.5))
-    assert out.bound is not None
-    assert (out.bound.seconds, out.bound.tokens_per_second, out.bound.reached) == (5.0, 5.8, 0.5)
     itself = figures(TWO, plain, plain).predicted
     assert itself is not None
-    assert (itself.speedup, itself.bound) == (Interval(1.0, 1.0, 1.0), None)
+    assert itself.speedup == Interval(1.0, 1.0, 1.0)
 
 
 def test_categories_come_in_their_order_and_only_where_there_are_some() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from io import StringIO
@@ -15,12 +14,11 @@ import pytest
 
 from paceline.core.cost import Cost, Costs
 from paceline.core.decode import decode, start
+from paceline.core.request import GenerationRequest
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.record import Stats, Step
-from paceline.core.request import GenerationRequest
-from paceline.core.settings import Drafting
 from paceline.core.tree import DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -28,11 +26,10 @@ from paceline.drafters.none import NoDrafter
 from paceline.engines.recorded import RecordedTarget, Recording, numbered
 from paceline.engines.toy import ToyTarget
 from paceline.lab.replay import lane, tables, traces
-from paceline.lab.replay.replay import REQUEST, Means, Replay, groups, methods_of, play
+from paceline.lab.replay.replay import REQUEST, Means, Replay, methods_of, play
 from paceline.lab.replay.traces import Recorded, Trace
 
 DATA = Path(__file__).parents[2] / "data" / "traces"
-TRANSCRIPTS = Path(__file__).parents[4] / "shared" / "data" / "agent_transcripts.jsonl"
 V = 6
 SETTINGS = {"n_draft": 4, "ngram_min": 1, "ngram_max": 2}
 
@@ -100,11 +97,9 @@ def trace(tmp_path: Path, *answers: Sequence[int], name: str = "trace.jsonl") ->
     return traces.read(file, traces.lines(file), None)
 
 
-def replaying(
-    some: Sequence[Trace], methods: str = "lookup", fresh: bool = False, batch: int = 1, **means: Any
-) -> Replay:
+def replaying(some: Sequence[Trace], methods: str = "lookup", fresh: bool = False, **means: Any) -> Replay:
     chosen = methods_of(methods, SETTINGS, costs="costs" in means)
-    return Replay(some, chosen, Means(numbered(V), **means), fresh=fresh, batch=batch)
+    return Replay(some, chosen, Means(numbered(V), **means), fresh=fresh)
 
 
 SAME = (3, 4, 5, 3, 3, 4)
@@ -153,14 +148,6 @@ def test_drafters_that_remember_learn_from_the_requests_before(tmp_path: Path) -
     assert [one.accepted for one in done.results()[0].each] == [0, 5, 5]
 
 
-@pytest.mark.usefixtures("parrots")
-def test_fresh_requests_remember_nothing(tmp_path: Path) -> None:
-    done = replaying([trace(tmp_path, SAME, SAME, SAME)], fresh=True)
-    done.run()
-    assert [one.accepted for one in done.results()[0].each] == [0, 0, 0]
-    assert done.as_dict()["fresh"] is True
-
-
 def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Parrot]) -> None:
     files = [trace(tmp_path, SAME, SAME, name=name) for name in ("a", "b")]
     done = replaying(files)
@@ -172,13 +159,6 @@ def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Par
     assert [parrot.forgot for parrot in parrots] == [2]
     done.close()
     assert [parrot.closed for parrot in parrots] == [1]
-
-
-@pytest.mark.usefixtures("parrots")
-def test_methods_do_not_learn_from_each_other(tmp_path: Path) -> None:
-    done = replaying([trace(tmp_path, SAME, SAME)], "lookup,lookup:n_draft=2")
-    done.run()
-    assert [one.accepted for one in done.results()[1].each] == [0, 4]
 
 
 def test_a_replay_that_is_cut_short_tells_of_what_every_method_did_and_goes_on(tmp_path: Path) -> None:
@@ -268,21 +248,6 @@ def test_a_drafter_that_asks_what_nobody_decoded_is_refused(
         replaying([trace(tmp_path, SAME)]).run()
 
 
-def test_drafters_are_made_with_the_corpora(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given: list[Any] = []
-
-    def make(
-        drafting: Drafting, target: Any, draft: Any, corpora: Any, costs: Any, warn: Any
-    ) -> tuple[Drafter, Drafting]:
-        given.append((target.vocab.size, target.text, draft, corpora, costs))
-        return NoDrafter(), drafting
-
-    monkeypatch.setattr(lane, "make_drafter", make)
-    corpora: Any = ["a corpus"]
-    replaying([trace(tmp_path, SAME)], text="a tokenizer", corpora=corpora)
-    assert given == [(V, "a tokenizer", None, corpora, None)]
-
-
 def said(record: dict[str, Any], **known: Any) -> str:
     out = StringIO()
     unknown = {"tokenizer": None, "draft_model": None, "cost_curve": None, "n_vocab": V}
@@ -295,43 +260,23 @@ def test_the_record_of_a_replay_says_what_was_replayed(tmp_path: Path) -> None:
     done.run()
     record = done.as_dict()
     assert list(record) == [
-        "status", "fresh", "batch", "costs", "proposing", "files", "requests", "results",
+        "status", "fresh", "costs", "files", "requests", "results",
     ]  # fmt: skip
     assert record["requests"][1] == {
         "file": 0, "id": "2", "line": 2, "category": "", "n_prompt": 2, "n_tokens": 6,
     }  # fmt: skip
     assert list(record["files"][0]) == [
-        "file", "fingerprint", "requests", "skipped", "unusable", "n_unusable", "doubtful",
+        "file", "fingerprint", "requests", "skipped", "unusable", "n_unusable",
     ]  # fmt: skip
     assert [one["method"] for one in record["results"]] == ["plain", "lookup"]
     assert list(record["results"][0]) == [
         "method", "drafting", "requests", "n_prompt", "n_tokens", "steps", "drafted_steps", "drafted",
-        "accepted", "acceptance_rate", "tokens_per_step", "predicted", "unbound", "policy", "measured",
+        "accepted", "acceptance_rate", "tokens_per_step", "predicted", "policy", "measured",
         "by_source", "by_position", "by_category", "seconds", "partial", "each",
     ]  # fmt: skip
     assert record["results"][1]["drafting"]["n_draft"] == 4
     assert list(record["results"][1]["seconds"]) == ["begin", "propose", "observe", "end"]
     json.dumps(record, allow_nan=False)
-
-
-def test_the_tables_hold_every_method_and_who_drafted(tmp_path: Path) -> None:
-    done = replaying([trace(tmp_path, (3, 4, 3, 4, 3, 4, 3, 4), SAME)], "plain,lookup")
-    done.run()
-    lookup = done.results()[1]
-    lines = said(done.as_dict(), tokenizer="a\x1b.gguf", status="interrupted")
-    rows = [line.split() for line in lines.splitlines()]
-    assert ["tokenizer", "a\\x1b.gguf,", "6", "tokens"] in rows
-    assert ["replayed", "2", "requests,", "14", "tokens", "after", "4", "of", "prompts"] in rows
-    assert rows[3][:2] == ["status", "interrupted:"]
-    (mine,) = [row for row in rows if row[:1] == ["lookup"] and "/" in row[1]]
-    assert mine[1] == f"{lookup.accepted}/{lookup.drafted}"
-    assert mine[3] == f"{lookup.tokens_per_step.value:.2f}"
-    source = lookup.by_source["lookup"]
-    numbers = [source.tried, source.proposed, source.right, source.drafted, source.accepted]
-    assert [*map(str, numbers), f"{source.accepted / source.drafted:.2f}"] in [row[2:] for row in rows]
-    (plain,) = [row for row in rows if row[:1] == ["plain"]]
-    assert plain[1:5] == ["-", "-", "1.00", "0%"]
-    assert "not speed" in lines
 
 
 def test_methods_are_those_that_were_named() -> None:
@@ -397,62 +342,6 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def test_time_for_proposals_is_added(tmp_path: Path) -> None:
-    seconds = []
-    for proposing in ({}, {"lookup": 0.125}):
-        done = replaying([trace(tmp_path, CYCLE)], "lookup", costs=FLAT, proposing=proposing)
-        done.run()
-        (one,) = done.results()[1].each
-        assert one.seconds is not None
-        seconds.append(one.seconds)
-    assert seconds[1] - seconds[0] == pytest.approx(0.125 * one.steps)
-
-
-def test_the_bound_is_told_where_there_is_one(tmp_path: Path) -> None:
-    some = [trace(tmp_path, CYCLE, CYCLE)]
-    done = replaying(some, "lookup,suffix,suffix+lookup:policy=rate", costs=FLAT, bound=True)
-    done.run()
-    plain, *others = done.results()
-    assert plain.predicted is not None
-    assert plain.predicted.bound is None
-    for one in others:
-        assert one.predicted is not None
-        assert one.predicted.bound is not None
-        assert 0.0 < one.predicted.bound.reached <= 1.0
-    assert "bound" in said(done.as_dict())
-    without = replaying(some, "lookup", costs=FLAT)
-    without.run()
-    assert "bound" not in said(without.as_dict())
-
-
-def test_a_learner_is_asked_with_what_it_had_learned_and_forgets_with_the_others(tmp_path: Path) -> None:
-    """The second request is all in the first one: one who knows that needs a step for each six tokens."""
-    bounds = []
-    for fresh in (False, True):
-        done = replaying(
-            [trace(tmp_path, SAME, SAME)], "suffix:n_draft=5", costs=FLAT, bound=True, fresh=fresh
-        )
-        done.run()
-        bounds.append([one.bound for one in done.results()[1].each])
-    (first, learned), (same, forgot) = bounds
-    assert first == same == forgot
-    assert learned is not None
-    assert first is not None
-    assert learned < first
-
-
-def test_a_method_without_a_bound_says_why(tmp_path: Path) -> None:
-    toy = ToyTarget(V, seed=4)
-    methods = methods_of("model:temperature=0.8", {}, draft=True, costs=True)
-    costs = Costs(Cost.flat(), Cost.flat(0.1))
-    done = Replay([trace(tmp_path, (2, 3))], methods, Means(toy.vocab, draft=toy, costs=costs, bound=True))
-    done.run()
-    sampled = done.results()[1]
-    assert sampled.predicted is not None
-    assert sampled.predicted.bound is None
-    assert "No bound for model:temperature=0.8: what the draft model samples is" in said(done.as_dict())
-
-
 def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     """A toy drafts for what it said itself: everything is accepted."""
     toy = ToyTarget(V, seed=4)
@@ -463,87 +352,16 @@ def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     some = trace(tmp_path, request.session.tokens[2:])
     vocab = toy.vocab
     chosen = methods_of("model:n_draft=4:p_min=0", {}, draft=True, costs=True)
-    done = Replay([some], chosen, Means(vocab, draft=toy, costs=price, bound=True))
+    done = Replay([some], chosen, Means(vocab, draft=toy, costs=price))
     done.run()
     model = done.results()[1]
     assert (model.steps, model.accepted, model.drafted) == (6, 24, 24)
     assert model.predicted is not None
-    assert model.predicted.bound is not None
     assert model.predicted.seconds == pytest.approx(6 * (1.0 + 4 * 0.125))
-    assert model.predicted.bound.seconds == pytest.approx(6 * (1.0 + 4 * 0.125))
     assert model.by_position[3].accepted == 6
     with pytest.raises(UsageError, match=r"'model:n_draft=4:p_min=0': the cost curve knows no draft model"):
         Replay([some], chosen, Means(vocab, draft=toy, costs=Costs(Cost.flat())))
     done.close()
-
-
-def test_a_policy_says_why_it_did_not_draft_and_forgets_with_the_drafters(tmp_path: Path) -> None:
-    """Where a second row costs ten times the first, nothing pays."""
-    dear = Costs(Cost({256: {1: 1.0, 2: 10.0}}))
-    some = [trace(tmp_path, CYCLE * 4, CYCLE * 4)]
-    steps = []
-    for fresh in (False, True):
-        done = replaying(some, "suffix:policy=rate", costs=dear, fresh=fresh)
-        done.run()
-        record = done.as_dict()
-        steps.append(record["results"][1]["policy"]["steps"])
-        assert ("suffix:policy=rate: drafting was off at" in said(record)) == (not fresh)
-    assert steps[0] == done.results()[0].steps == 2 * steps[1]
-    assert record["results"][0]["policy"] is None
-
-
-# Several together.
-
-
-def test_groups_are_one_turn_each_of_the_conversations_that_came_first(tmp_path: Path) -> None:
-    one = Recording((1,), (2,))
-
-    def traced(*lines: tuple[int, str]) -> Trace:
-        requests = tuple(
-            Recorded(f"{line}{session}.{i}", line, one, session=session)
-            for i, (line, session) in enumerate(lines)
-        )
-        return Trace(tmp_path, requests, 0, None, V)
-
-    def named(some: Sequence[Trace], batch: int) -> list[list[str]]:
-        return [[turn.id for _, turn in group] for group in groups(some, batch)]
-
-    chats = traced((1, ""), (1, ""), (2, ""), (3, ""), (3, ""))
-    assert named([chats], 1) == [["1.0"], ["1.1"], ["2.2"], ["3.3"], ["3.4"]]
-    assert named([chats], 2) == [["1.0", "2.2"], ["1.1", "3.3"], ["3.4"]]
-    assert named([chats], 9) == [["1.0", "2.2", "3.3"], ["1.1", "3.4"]]
-    logged = traced((1, "a"), (2, "b"), (3, "a"))
-    assert named([logged, chats], 3)[:3] == [["1a.0", "2b.1"], ["3a.2"], ["1.0", "2.2", "3.3"]]
-    assert named([logged], 1) == [["1a.0"], ["2b.1"], ["3a.2"]]  # in their order
-
-
-def test_requests_that_are_decoded_together_share_passes(tmp_path: Path) -> None:
-    """Two rows cost a little more than one, so that together they are nearly twice as fast."""
-    some = [trace(tmp_path, CYCLE, CYCLE, CYCLE[:4])]
-    done = replaying(some, "lookup", batch=2, costs=FLAT, bound=True)
-    done.run()
-    plain, lookup = done.results()
-    assert plain.predicted is not None
-    assert plain.predicted.seconds == pytest.approx(10 * (0.625 + 0.5) + 4 * 0.75)
-    assert [one.tokens for one in lookup.each] == [10, 10, 4]
-    assert lookup.predicted is not None
-    assert lookup.predicted.bound is None
-    shown = said(done.as_dict())
-    assert "3 requests, 2 at a time" in shown
-    assert "begin together" in shown
-    with pytest.raises(UsageError, match="--batch 0"):
-        replaying(some, batch=0)
-
-
-def test_acceptance_is_the_same_in_any_batch(tmp_path: Path) -> None:
-    """Where drafters learn nothing from one request for the next."""
-    some = [trace(tmp_path, CYCLE, SAME, CYCLE[2:], SAME[::-1])]
-    whole = []
-    for batch in (1, 3, 4):
-        done = replaying(some, "lookup", batch=batch)
-        done.run()
-        whole.append(done.results()[0].each)
-    assert whole[0] == whole[1] == whole[2]
 
 
 # What the lines told.
@@ -579,48 +397,3 @@ def test_categories_and_measured_speeds_come_from_the_lines(tmp_path: Path) -> N
     assert ["-", "lookup", "1", "10"] in [row[:4] for row in rows]
     assert "2.5 (-47%)" in shown  # 1.33 tokens/s of 2.50
     assert "how much too fast" in shown
-
-
-def test_the_furthest_positions_share_a_column(tmp_path: Path) -> None:
-    done = replaying([trace(tmp_path, (3,) * 60)], "lookup:n_draft=14,lookup:n_draft=3")
-    done.run()
-    rows = [line.split() for line in said(done.as_dict()).splitlines()]
-    assert ["method", "tokens", "ahead", *map(str, range(1, 10)), "10+"] in rows
-    counts = done.results()[0].by_position
-    assert len(counts) == 14
-    assert str(sum(at.drafted for at in counts[9:])) == next(
-        row[-1] for row in rows if row[:2] == ["lookup:n_draft=14", "drafted"]
-    )
-    assert ["lookup:n_draft=3", "rate"] in [row[:2] for row in rows if row[-7:] == ["-"] * 7]
-
-
-def test_what_could_not_be_read_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "torn.jsonl"
-    file.write_text(json.dumps({"prompt_tokens": [1], "tokens": [2]}) + "\n{\n")
-    done = replaying([traces.read(file, traces.lines(file), None)])
-    done.run()
-    record = done.as_dict()
-    assert record["files"][0]["n_unusable"] == 1
-    assert record["files"][0]["unusable"][0]["line"] == 2
-    assert "1 request, 1 line that could not be used" in said(record)
-    assert "\ndraft     small.gguf\n" in said(record, draft_model="small.gguf")
-
-
-@pytest.fixture(scope="module")
-def transcripts() -> Iterator[Trace]:
-    from paceline import zoo
-    from paceline.engines.openers import open_tokenizer
-
-    if not TRANSCRIPTS.exists():
-        pytest.skip("no recorded sessions here")
-    with closing(open_tokenizer(zoo.target_path())) as tokenizer:
-        yield traces.read(TRANSCRIPTS, traces.lines(TRANSCRIPTS), tokenizer.text, limit=8)
-
-
-def test_sessions_of_an_agent_replay(transcripts: Trace) -> None:
-    done = Replay([transcripts], methods_of("lookup", {}), Means(numbered(transcripts.needed)))
-    done.run()
-    (lookup,) = done.results()
-    assert lookup.requests == len(transcripts.requests) > 3
-    assert 0 < lookup.accepted < lookup.drafted
-    assert lookup.tokens_per_step.value > 1.0

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from paceline.core.cost import Cost
-from paceline.core.decode import ActiveRequest, decode, start
-from paceline.core.policy import Fixed, Policy
+from paceline.core.decode import decode, start
+from paceline.core.request import GenerationRequest
+from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Target, Want
 from paceline.core.record import Step
-from paceline.core.request import GenerationRequest
-from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.core.tree import EMPTY, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -23,7 +23,7 @@ from paceline.engines.llama import LlamaTarget
 from paceline.engines.recorded import RecordedTarget, Recording, numbered
 from paceline.engines.toy import ToyTarget
 from paceline.lab.replay.lane import play, together
-from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedTarget, VirtualClock, WatchedPolicy
+from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedTarget, VirtualClock
 
 V = 6
 ROW, PASS = 0.001, 1.0  # a cost that tells how many passes there were, and how many rows
@@ -103,25 +103,6 @@ def test_requests_that_share_a_pass_share_its_time_at_their_mean_depth() -> None
     assert clock() == 10.5
 
 
-def test_a_policys_widest_budget_is_remembered() -> None:
-    class Wavers(Fixed):
-        some = iter([Budget(3, 5), Budget(2, 9, width=2, p_split=0.3), Budget(4, 1)])
-
-        def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
-            return [next(self.some)] * len(requests)
-
-    policy: Policy = Wavers(Budget(0, 0))
-    watched = WatchedPolicy(policy)
-    assert (watched.learns, watched.account) == (False, None)
-    watched.forget()
-    request: Any = object()
-    for expected in ((3, 5, 1), (3, 9, 2), (4, 9, 2)):
-        watched.budgets([request])
-        assert (watched.most.depth, watched.most.nodes, watched.most.width) == expected
-    assert watched.choose([request], [Budget(0, 0)], [chain([1], "a")]) == [chain([1], "a")]
-    watched.observe([request], [])
-
-
 @pytest.mark.parametrize("n_prompt", [1, 3, 50])
 def test_what_is_decoded_is_the_targets_own(n_prompt: int) -> None:
     prompt = [1, 2, 3, 1, 2] * 10
@@ -133,12 +114,6 @@ def test_what_is_decoded_is_the_targets_own(n_prompt: int) -> None:
         (step.tokens, step.path, step.tree) for step in plain
     ]
     assert clock.now > 0.0
-
-
-def test_a_targets_tokenizer_is_its_own() -> None:
-    target, _ = simulated(RecordedTarget(numbered(V), [], text="its tokenizer"))
-    assert target.text == "its tokenizer"
-    assert (target.vocab.size, target.caps) == (V, target.inner.caps)
 
 
 class Counting:
@@ -195,31 +170,3 @@ def test_a_draft_model_that_was_left_out_catches_up_at_the_usual_price(llama: Co
     steps = counted(llama, [recording], lambda d: ComposedDrafter([LookupDrafter(1, 3), d]), Budget(45, 45))
     assert max(step.accepted.get("lookup", 0) for step in steps) > 32
     assert [steps[i].drafted.get("model", 0) > 0 for i in (0, -1)] == [True, True]
-
-
-def test_sessions_that_share_a_pass_are_charged_together(llama: Counting) -> None:
-    assert counted(llama, [answered([1, 2, 3]), answered([4, 5])], lambda draft: draft, Budget(3, 3))
-
-
-def test_a_pass_that_computes_nothing_new_costs_nothing() -> None:
-    target, clock = simulated(ToyTarget(V, seed=1))
-    session = target.open()
-    session.extend([1, 2])
-    tree = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("a", "a"))
-    target.forward([(session, tree)], Want())
-    before = clock()
-    target.forward([(session, tree)], Want())
-    assert clock() == before
-    session.extend([2, 3])  # the second branch was right
-    target.forward([(session, EMPTY)], Want())
-    assert clock() == pytest.approx(before + PASS + ROW)
-    session.close()
-
-
-def test_a_text_that_goes_on_before_anything_was_asked_is_read_on() -> None:
-    target, clock = simulated(ToyTarget(V, seed=1))
-    session = target.open()
-    session.extend([1, 2])  # a prompt, of which all but the root is for nothing
-    session.extend([3, 4])
-    target.forward([(session, EMPTY)], Want())
-    assert clock() == pytest.approx(PASS + 3 * ROW)

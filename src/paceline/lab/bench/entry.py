@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from paceline.core.errors import PeerError
 from paceline.core.ports import Budget
 from paceline.core.settings import Drafting
-from paceline.lab.bench.gate import Examiner, Greedy, Verdict, both
+from paceline.lab.bench.gate import Examiner, Greedy, Verdict, both, outcome
 from paceline.lab.bench.summary import Row
 from paceline.lab.certify.certificate import altered
 from paceline.lab.system import Answer, Ask, System
 from paceline.llm import LLM
 
+NOT_CHECKED = Verdict(False, "not checked to the end")
 USUAL = Drafting().budget  # for the noise between two programs that draft nothing
 
 
@@ -23,9 +24,8 @@ class Entry:
     """reference: the entry whose greedy output it must repeat; None where there is nothing to repeat.
     own_plain: it is another program's plain decoding, which may say something else: that is only told.
     budget: what it drafts at most; None for plain decoding. said: its greedy answers, by item. sampled: the
-    verdict on its sampled output, where it samples. failed: why it can be asked no more. checked: all items
-    were asked greedily. remark: what else is to be said of it. alters: what the target is besides
-    the model in its file: then nothing is lossless."""
+    verdict on its sampled output, where it samples. failed: why it can be asked no more. remark: what else is
+    to be said of it. alters: what the target is besides the model in its file: then nothing is lossless."""
 
     system: System
     budget: Budget | None = None
@@ -34,19 +34,17 @@ class Entry:
     said: dict[str, tuple[int, ...]] = field(default_factory=dict)
     sampled: Verdict | None = None
     failed: str = ""
-    checked: bool = False
     remark: str = ""
     alters: str = ""
-    _judged: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
-    _greedy: Greedy = field(default_factory=Greedy)
+    greedy: Greedy = field(default_factory=Greedy)
 
     @property
     def name(self) -> str:
         return self.system.name
 
-    def judge(self, examiner: Examiner, item: str, ask: Ask, answer: Answer, at_once: int = 1) -> None:
-        """Take in a greedy answer. at_once: how many requests shared its passes."""
-        reference = self.reference or self  # plain decoding, at once with others, is held to itself alone
+    def judge(self, examiner: Examiner, item: str, ask: Ask, answer: Answer) -> str:
+        """Take in a greedy answer: its outcome."""
+        reference = self.reference or self
         while item not in reference.said and reference.reference is not None:
             reference = reference.reference  # it failed before it came to that
         plain = reference.said.get(item)
@@ -54,13 +52,10 @@ class Entry:
         self.said.setdefault(item, tokens)
         if answer.n_prompt != len(ask.tokens):
             self.remark = f"reads {answer.n_prompt} tokens where we have {len(ask.tokens)}"
-        if plain is None or (item, tokens) in self._judged:
-            return
-        self._judged.add((item, tokens))
         budget = self.budget or reference.budget or USUAL
-        budget = replace(budget, nodes=(1 + budget.nodes) * at_once - 1)
-        difference, stray = examiner.compare(item, ask, plain, tokens, budget)
-        self._greedy.add(item, difference, stray)
+        found = outcome(*examiner.compare(item, ask, tokens if plain is None else plain, tokens, budget))
+        self.greedy.add(item, found)
+        return found
 
     @property
     def row(self) -> Row:
@@ -77,13 +72,13 @@ class Entry:
             return Verdict(False, f"failed: {self.failed}")
         if self.alters:
             return Verdict(False, f"NOT LOSSLESS: {altered(self.alters)}")
-        greedy = self._greedy.verdict
+        greedy = self.greedy.verdict
         if self.reference is None:
             return replace(greedy, said="reference") if greedy.lossless else greedy
-        if not self.checked:
-            return Verdict(False, "not checked to the end")
+        if not self.greedy.outcomes:
+            return NOT_CHECKED
         if self.own_plain:
-            greedy = Verdict(True, greedy.said if greedy.lossless else f"its own text: {self._greedy.worst}")
+            greedy = Verdict(True, greedy.said if greedy.lossless else f"its own text: {self.greedy.worst}")
         elif self.sampled is not None:
             greedy = both(greedy, self.sampled)
         return replace(greedy, said=f"{greedy.said}; {self.remark}") if self.remark else greedy

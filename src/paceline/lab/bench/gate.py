@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -64,31 +63,45 @@ class Verdict:
     said: str
 
 
+IDENTICAL, NEAR_TIE = "identical", "near-tie"
+
+
+def outcome(difference: Difference | None, stray: int | None = None) -> str:
+    """What a greedy output came to. difference: from plain output; None without one. stray: the first token
+    after a near-tie that plain decoding would not say there."""
+    if difference is None:
+        return IDENTICAL
+    if difference.near_tie and stray is None:
+        return NEAR_TIE
+    return f"from token {difference.index if stray is None else stray} on"
+
+
 @dataclass
 class Greedy:
-    """Verdicts on greedy outputs, item by item."""
+    """Outcomes of greedy outputs, item by item: of several to one item, the worst."""
 
-    counts: Counter[str] = field(default_factory=Counter)
-    worst: str = ""
+    outcomes: dict[str, str] = field(default_factory=dict)
 
-    def add(self, item: str, difference: Difference | None, stray: int | None = None) -> None:
-        """difference: from plain output; None without one. stray: the first token after a near-tie that
-        plain decoding would not say there."""
-        if difference is None:
-            self.counts["identical"] += 1
-        elif difference.near_tie and stray is None:
-            self.counts["near-tie"] += 1
+    def add(self, item: str, found: str) -> None:
+        mild = (IDENTICAL, NEAR_TIE)
+        before = self.outcomes.get(item, IDENTICAL)
+        if before in mild and (found not in mild or found == NEAR_TIE):
+            self.outcomes[item] = found
         else:
-            self.counts["different"] += 1
-            at = difference.index if stray is None else stray
-            self.worst = self.worst or f"{item} from token {at} on"
+            self.outcomes.setdefault(item, found)
+
+    @property
+    def worst(self) -> str:
+        """The first item that differs, and where; "" where none does."""
+        differing = ((i, found) for i, found in self.outcomes.items() if found not in (IDENTICAL, NEAR_TIE))
+        return next((f"{item} {found}" for item, found in differing), "")
 
     @property
     def verdict(self) -> Verdict:
         if self.worst:
             return Verdict(False, f"NOT LOSSLESS: {self.worst}")
-        ties = self.counts["near-tie"]
-        return Verdict(True, f"{ties} near-tie{'s' * (ties > 1)}" if ties else "identical")
+        ties = sum(found == NEAR_TIE for found in self.outcomes.values())
+        return Verdict(True, f"{ties} near-tie{'s' * (ties > 1)}" if ties else IDENTICAL)
 
 
 def sampled_verdict(llm: LLM, sampling: Sampling, texts: Sequence[Sequence[int]], seed: int) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from paceline.core.drafters import DRAFT, users
@@ -15,12 +15,10 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Method:
-    """name: as it was given. drafting: the bench's settings with the method's own changes, which are named in
-    own."""
+    """name: as it was given. drafting: the bench's settings with the method's own changes."""
 
     name: str
     drafting: Drafting = field(repr=False)
-    own: tuple[str, ...] = ()
 
     @property
     def plain(self) -> bool:
@@ -45,7 +43,7 @@ def parse(text: str, settings: Mapping[str, Any]) -> Method:
     try:
         # A translation is for a draft model; the others have nothing to translate.
         shared = {n: v for n, v in settings.items() if n != "cross_vocab" or users(drafters, DRAFT)}
-        return Method(text.strip(), Drafting(drafters=drafters, **{**shared, **own}), tuple(own))
+        return Method(text.strip(), Drafting(drafters=drafters, **{**shared, **own}))
     except UsageError as error:
         raise UsageError(f"method {text.strip()!r}: {error}") from error
 
@@ -58,14 +56,6 @@ def parse_all(text: str, settings: Mapping[str, Any]) -> list[Method]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"method {twice[0]!r} is named twice")
     return methods
-
-
-def changed(method: Method, **changes: Any) -> Method:
-    """The method with other settings, as a point of a sweep has it. Raises UsageError where it names one of
-    them itself."""
-    if both := [name for name in changes if name in method.own]:
-        raise UsageError(f"method {method.name!r} sets {both[0]}, which the sweep varies: leave it out")
-    return method if method.plain else replace(method, drafting=replace(method.drafting, **changes))
 
 
 def _change(text: str, change: str) -> tuple[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from paceline.assemble import load, open_draft
-from paceline.core.cost import Cost, Costs
+from paceline.core.cost import Costs
 from paceline.core.settings import Drafting
 from paceline.costing import beside, costs_of, refresh, save, to_stderr
 from paceline.engines.engine import Engine
@@ -43,11 +43,6 @@ class Models:
         drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora, costs, to_stderr)
         policy = make_policy(drafting, costs)
         return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
-
-    @property
-    def cost(self) -> Cost:
-        """What the target's passes take here; measured in a few seconds where it is not known yet."""
-        return self._measured(None).target
 
     def _measured(self, draft: Path | None) -> Costs:
         """What passes cost, which all methods keep up to date: the target's are the same for all."""

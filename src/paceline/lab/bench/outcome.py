@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paceline.core.errors import PacelineError
 from paceline.lab.bench.history import Status
 from paceline.lab.bench.measurement import Group
 from paceline.lab.bench.plan import Plan
@@ -15,20 +14,19 @@ from paceline.lab.bench.record import Result
 
 @dataclass
 class Record:
-    """What a bench came to. groups: all measurements, by point. run: its number in the history. skipped:
+    """What a bench came to. groups: all measurements. run: its number in the history. skipped:
     why which items were not asked. reading: tokens and seconds of prompts that were read. lost: why the
-    history could not be written any more. broken: what ended a sweep after its first points."""
+    history could not be written any more."""
 
     plan: Plan
     provenance: dict[str, Any] = field(default_factory=dict)
     status: Status = "running"
     run: int | None = None
     results: list[Result] = field(default_factory=list)
-    groups: list[list[Group]] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     reading: list[tuple[int, float]] = field(default_factory=list)
     lost: str = ""
-    broken: PacelineError | None = None
 
     @property
     def prompt_speed(self) -> float | None:
@@ -37,11 +35,10 @@ class Record:
         return sum(n for n, _ in self.reading) / seconds if seconds > 0 else None
 
     def measurements(self) -> Iterator[dict[str, Any]]:
-        """Every one: of an item, in a round, by a system. point: the number of the sweep's point, from 0."""
-        for point, groups in enumerate(self.groups):
-            for group in groups:
-                told = {"point": point, "round": group.round, "item": group.item, "category": group.category}
-                yield from (told | asdict(one) for one in group.measurements.values())
+        """Every one: of an item, in a round, by a system."""
+        for group in self.groups:
+            told = {"round": group.round, "item": group.item, "category": group.category}
+            yield from (told | asdict(one) for one in group.measurements.values())
 
     def as_dict(self) -> dict[str, Any]:
         return {

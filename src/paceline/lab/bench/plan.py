@@ -21,12 +21,11 @@ FULL_ROUNDS = 5
 class Plan:
     """models: what `assemble.load` takes of files and engine settings. drafting: fields of Drafting, for
     every method. methods: a comma list (method.py). peers: other programs, KIND[=WHERE]. suite: a name, a
-    comma list or a file; size: "tiny", "full" or "" for what fits the model; items: most of them, 0 is all.
-    rounds: times that each is measured. n: most tokens of an answer, 0 leaves it to the suite. sweep: NAME
-    or NAME=VALUES. keep_prompts: a prompt stays in the cache for the methods that come next, which takes
-    minutes off a large model's bench; their times to the first token then say nothing. minutes: items are
-    chosen so that it ends in about so many; 0 takes all. only: the ids of the items that were chosen so.
-    suite "": what fits the model, see suite_for."""
+    comma list or a file; "" is what fits the model, see suite_for. size: "tiny", "full" or "" for what fits
+    the model. items: most of them, 0 is all. rounds: times that each is measured. n: most tokens of an
+    answer, 0 leaves it to the suite. keep_prompts: a prompt stays in the cache for the methods that come
+    next, which takes minutes off a large model's bench; their times to the first token then say nothing.
+    minutes: as many items are taken as fit into so many; 0 takes all."""
 
     models: Mapping[str, Any] = field(default_factory=dict)
     drafting: Mapping[str, Any] = field(default_factory=dict)
@@ -40,10 +39,8 @@ class Plan:
     n: int = 0
     seed: int = 0
     ignore_eos: bool = True
-    sweep: str = ""
     keep_prompts: bool = False
     minutes: float = 0.0
-    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, low in (("rounds", 1), ("items", 0), ("n", 0), ("seed", 0)):
@@ -78,8 +75,7 @@ class Plan:
         # JSON's keys are text.
         sampling["logit_bias"] = {int(k): float(v) for k, v in sampling.get("logit_bias", {}).items()}
         kept = {name: value for name, value in stored.items() if name in known}
-        return cls(**kept | {"sampling": checked(Sampling, sampling), "peers": tuple(stored["peers"]),
-                          "only": tuple(stored.get("only", ()))})  # fmt: skip
+        return cls(**kept | {"sampling": checked(Sampling, sampling), "peers": tuple(stored["peers"])})
 
 
 def suite_for(target: Path) -> str:

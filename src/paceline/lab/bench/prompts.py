@@ -7,7 +7,6 @@ from itertools import chain, cycle, islice
 
 from paceline.core.errors import ModelError, UsageError
 from paceline.core.sampling import Sampling
-from paceline.lab.bench.forecast import Size
 from paceline.lab.system import Ask
 from paceline.lab.workload import Item
 from paceline.llm import LLM
@@ -62,13 +61,12 @@ class Prompts:
         text = b"".join(map(target.text.piece, tokens)).decode(errors="replace")
         return Ask(text, tuple(tokens), n, self._seed + item.seed, self._ignore_eos, self._sampling)
 
-    def size(self, item: Item, n: int) -> Size:
-        """Of its request, about: answers that are still to be given are taken for their longest. n: most
-        tokens of an answer; 0 leaves it to the item."""
-        answer = n or self._n or item.max_tokens
+    def size(self, item: Item) -> tuple[int, int]:
+        """Tokens of its prompt and of its answer, about: answers that are still to be given are taken for
+        their longest."""
+        answer = self._n or item.max_tokens
         open_ = sum(content is None for _, content in item.messages)
-        tokens = len(self._tokens(item, [""] * open_)) + open_ * answer
-        return Size(max(tokens, self._depth), answer)
+        return len(self._tokens(item, [""] * open_)) + open_ * answer, answer
 
     def _tokens(self, item: Item, answers: Sequence[str]) -> list[int]:
         if not item.messages:

@@ -1,9 +1,9 @@
-"""What a bench found: one Result a system and point of a sweep. Tables, files and the history hold these."""
+"""What a bench found: one Result a system. Tables, files and the history hold these."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -21,14 +21,14 @@ class Result:
     """One row. A measure is None where the system does not tell it, and every speed where its output was not
     the target's own: no speed without proof.
 
-    point: where in a sweep, e.g. {"n_draft": 8}; empty without one. category: of the suite's items; "" for
+    point: {}, as in the records of versions that swept a setting. category: of the suite's items; "" for
     all of them. verdict: the lossless gate's, in words; lossless: whether it passed. items, rounds: what
     the figures rest on. n_tokens: decoded in all rounds. speed, speed_sd: tokens/s of decoding, mean and
-    standard deviation over the rounds. speedup: over plain decoding at the same point. ttft, tpot: seconds
+    standard deviation over the rounds. speedup: over plain decoding. ttft, tpot: seconds
     to the first token and for each later one, mean. draft_share: of the time of decoding. acceptance: the
     chance that the next drafted token is kept, given that those before it were. memory: bytes. own_speed:
-    by the system's own word. clear: whether its speed differs from plain decoding's by more than chance
-    (paired.py). theory: a formula's name -> the speedup that it predicts.
+    by the system's own word. clear: whether its speed differs from plain decoding's by more than chance: of
+    enough items, the interval leaves 1 out.
     """
 
     point: Mapping[str, Any]
@@ -51,4 +51,3 @@ class Result:
     memory: int | None = None
     own_speed: float | None = None
     clear: bool | None = None
-    theory: Mapping[str, float] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
 from paceline.core.sampling import Sampling
@@ -28,14 +28,11 @@ def record(
     llm: LLM,
     asks: Mapping[str, Ask],
     items: Mapping[str, Item],
-    done: set[Hashable],
     tick: Callable[[str], None],
 ) -> None:
-    """done: those that were recorded before, which is added to. tick: told of each."""
+    """tick: told of each."""
     for id_, ask in todo(asks):
-        known = repr((id_, ask))
-        if recorder.adding and known not in done:
-            done.add(known)
+        if recorder.adding:
             said, item = answered(llm, ask, recorder.top_k), items[id_]
             recorder.add(
                 ask.tokens,

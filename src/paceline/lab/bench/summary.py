@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from paceline.core import theory
 from paceline.lab.bench.measurement import Group, Measurement
-from paceline.lab.bench.paired import differ
 from paceline.lab.bench.record import Interval, Result
+from paceline.report.bench import ENOUGH
 
 RESAMPLES = 2000
 Floats = NDArray[np.float64]
@@ -58,7 +58,7 @@ def _ratio(sums: Floats) -> Floats | None:
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a system at a point before its groups are summed up."""
+    """What is known of a system before its groups are summed up."""
 
     system: str
     lossless: bool
@@ -67,21 +67,19 @@ class Row:
     n_draft: int | None  # None: it drafts nothing
 
 
-def summarize(
-    point: Mapping[str, Any], rows: Sequence[Row], groups: Sequence[Group], plain: str
-) -> list[Result]:
+def summarize(rows: Sequence[Row], groups: Sequence[Group], plain: str) -> list[Result]:
     """One Result a category and system, then one a system over all of them where there are several. plain:
     the system that speed-ups refer to."""
     categories = list(dict.fromkeys(group.category for group in groups))
     chosen = [(category, [g for g in groups if g.category == category]) for category in categories]
     if len(categories) != 1:
         chosen.append(("", list(groups)))
-    return [_result(point, row, category, some, plain) for category, some in chosen for row in rows]
+    return [_result(row, category, some, plain) for category, some in chosen for row in rows]
 
 
-def _result(point: Mapping[str, Any], row: Row, category: str, groups: Sequence[Group], plain: str) -> Result:
+def _result(row: Row, category: str, groups: Sequence[Group], plain: str) -> Result:
     base: dict[str, Any] = {
-        "point": dict(point),
+        "point": {},
         "system": row.system,
         "category": category,
         "lossless": row.lossless,
@@ -91,7 +89,6 @@ def _result(point: Mapping[str, Any], row: Row, category: str, groups: Sequence[
         "memory": row.memory,
     }
     ours = [group.measurements[row.system] for group in groups if row.system in group.measurements]
-    its = [group.measurements[plain] for group in groups if plain in group.measurements]
     base["n_tokens"] = sum(m.n_tokens for m in ours)
     if not ours:
         return Result(**base)
@@ -110,17 +107,12 @@ def _result(point: Mapping[str, Any], row: Row, category: str, groups: Sequence[
         speed=float(np.mean(speeds)) if speeds else None,
         speed_sd=float(np.std(speeds, ddof=1)) if len(speeds) > 1 else None,
         speedup=gain,
-        ttft=sum(m.first for m in ours) / sum(m.answers for m in ours),
+        ttft=sum(m.first for m in ours) / len(ours),
         tpot=seconds / tokens if tokens else None,
         draft_share=_over(_total(ours, "draft_seconds"), decode) if row.n_draft else None,
         own_speed=float(np.mean(told)) if told else None,
-        clear=None if gain is None else _excludes_1(gain) and differ(groups, row.system, plain),
-        theory=_theory(row, ours, its) if row.system != plain else {},
+        clear=None if gain is None else base["items"] >= ENOUGH and (gain.low > 1 or gain.high < 1),
     )
-
-
-def _excludes_1(it: Interval) -> bool:
-    return it.low > 1 or it.high < 1
 
 
 def _acceptance(ours: Sequence[Measurement]) -> dict[str, float | None]:
@@ -131,27 +123,6 @@ def _acceptance(ours: Sequence[Measurement]) -> dict[str, float | None]:
         "acceptance_rate": _over(accepted, drafted),
         "acceptance_length": None if accepted is None or not steps else 1 + accepted / steps,
         "acceptance": theory.acceptance(int(accepted), int(rejected)) if known else None,  # type: ignore[arg-type]
-    }
-
-
-def _theory(row: Row, ours: Sequence[Measurement], plain: Sequence[Measurement]) -> dict[str, float]:
-    """What each formula predicts of the measured acceptance and times; {} where one of them is not known."""
-    a, rate = (_acceptance(ours)[name] for name in ("acceptance", "acceptance_length"))
-    drafted, drafting = _total(ours, "later_drafted"), _total(ours, "draft_seconds")
-    forward, steps, decode = (_total(ours, n) for n in ("forward_seconds", "later_steps", "decode_seconds"))
-    plain_steps, plainly = _total(plain, "later_steps"), _total(plain, "decode_seconds")
-    if a is None or rate is None or row.n_draft is None or None in (drafting, forward, decode):
-        return {}
-    if not (drafted and steps and plain_steps and plainly):
-        return {}
-    one = plainly / plain_steps  # a step of plain decoding
-    c, v = drafting / drafted / one, forward / steps / one  # type: ignore[operator]  # None was excluded
-    each = [x / steps for x in (drafting, forward, decode)]  # type: ignore[operator]
-    return {
-        "leviathan": theory.leviathan(a, row.n_draft, c),
-        "rule of thumb": theory.lab(a, row.n_draft),
-        "with verification cost": theory.with_verification_cost(a, row.n_draft, c, v),
-        "by times": theory.timing(rate, one, each[0], each[1], each[2] - each[0] - each[1]),
     }
 
 

@@ -1,18 +1,17 @@
-"""One point of a bench: its systems, the lossless gate, and the rounds in which they take turns."""
+"""The systems of a bench, the lossless gate, and the rounds in which they take turns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import count, cycle, islice
 from pathlib import Path
 from time import perf_counter
 
 from paceline.core.errors import PacelineError, UsageError
 from paceline.core.sampling import Sampling
-from paceline.lab.bench.entry import Entry
-from paceline.lab.bench.forecast import Forecast, Size, Work
+from paceline.lab.bench.entry import NOT_CHECKED, Entry
 from paceline.lab.bench.gate import Examiner, Verdict, sampled_verdict
 from paceline.lab.bench.measurement import Group, Measurement
 from paceline.lab.bench.method import Method
@@ -27,26 +26,21 @@ from paceline.llm import LLM
 
 Tick = Callable[[str], None]
 Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
+Read = list[tuple[int, float]]  # tokens, and the seconds they took
 
 WARM = 8  # tokens of a system's first answer, which is not timed
-LEAST = 3  # items, before the clock says how far the forecast is off
 SHORTEST = 2  # tokens: the speed of decoding shows from the second on
+LARGEST = (
+    0.25  # of the time that is given: what one item may take, so that it does not stand in for all others
+)
 
 
 class Turns:
-    """entries: the systems, plain decoding first, the reference of them all. batches: the items that are
-    asked at once, by name: several only where a sweep says so. keep_prompts: see Plan. forecast: what the
-    work is expected to take."""
+    """entries: the systems, plain decoding first, the reference of them all. keep_prompts: see Plan. skipped:
+    why which items are not asked. asks: by item. reading: prompts that were read anew."""
 
     def __init__(
-        self,
-        models: Models,
-        plain: Method,
-        prompts: Prompts,
-        watch: Watch,
-        *,
-        keep_prompts: bool = False,
-        forecast: Forecast | None = None,
+        self, models: Models, plain: Method, prompts: Prompts, watch: Watch, *, keep_prompts: bool = False
     ) -> None:
         self._models, self._prompts, self._watch = models, prompts, watch
         self._keep_prompts = keep_prompts
@@ -54,78 +48,26 @@ class Turns:
         self.plain = Entry(Paceline(plain, models, None, keep_prompts=keep_prompts))
         self.entries = [self.plain]
         self.skipped: list[str] = []
-        self.batches: dict[str, list[Item]] = {}
-        self.reading: list[tuple[int, float]] = []  # tokens of prompts that were read anew, and seconds
-        self._asks: dict[str, Ask] = {}
+        self.reading: Read = []
+        self._decoded: Read = []
+        self.asks: dict[str, Ask] = {}
         self._tried: set[str] = set()
         self._plain_texts: dict[str, str] = {}
-        self._forecast, self._sizes = forecast, dict[str, Size]()
-
-    def ask_plainly(self, items: Sequence[Item], batch: int) -> None:
-        """Decode every item greedily and plainly, one by one: what the others have to repeat, and what later
-        items of a session refer to. Raises UsageError where no item fits the context."""
-        before = earlier(items)
-        with self._watch(self._work({"plain": [self._expected("plain", item) for item in items]})) as tick:
-            for item in items:
-                self._ask(item, before[item.id])
-                tick("plain")
-        asked = [item for item in items if item.id in self._asks]
-        if not asked:
-            raise self._nothing()
-        self._models.memory = self._models.memory or resident()
-        self.batches = together(asked, batch)
 
     def ask_first(self, items: Sequence[Item]) -> None:
-        """As ask_plainly, up to the first item that can be asked: the rest are asked by `streamed`."""
+        """The plain answer to the first item that can be asked. It warms the target up, and shows what memory
+        it takes. Raises UsageError where none fits the context."""
         before = earlier(items)
         for item in items:
             if self._ask(item, before[item.id]):
                 self._models.memory = self._models.memory or resident()
                 return
-        raise self._nothing()
+        raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
 
-    def _nothing(self) -> UsageError:
-        return UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
-
-    def _ask(self, item: Item, before: Sequence[Item]) -> bool:
-        """The item's plain answer; False where it cannot be asked, which is noted. Once an item."""
-        if item.id in self._tried:
-            return item.id in self._asks
-        self._tried.add(item.id)
-        try:
-            self._asks[item.id] = self._prompts.ask(item, self._plain_texts, before)
-        except UsageError as error:
-            self.skipped.append(str(error))
-            return False
-        (answer,) = self._answers(self.plain, [item], greedily=True)
-        if not before and answer.decoded == answer.n_tokens:  # else it was not read, or not alone
-            self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
-        self._plain_texts[item.id] = self._cut(item)
-        if len(self.plain.said[item.id]) < SHORTEST:
-            self.skipped.append(f"item {item.id}: the model has nothing to say to it")
-            del self._asks[item.id]
-        return item.id in self._asks
-
-    def _cut(self, item: Item) -> str:
-        """Ask for no more than the model has to say, which is returned: beyond its end some programs forbid
-        the token that ends a text, others go on after it, and no two texts would be alike."""
-        target, said = self._models.plain.target, self.plain.said[item.id]
-        end = next((i for i, token in enumerate(said) if token in target.vocab.eos), len(said))
-        self._asks[item.id] = replace(self._asks[item.id], max_tokens=max(end, 1))
-        self.plain.said[item.id] = said[:end]
-        return b"".join(map(target.text.piece, said[:end])).decode(errors="replace")
-
-    def record(self, recorder: Recorder, done: set[Hashable]) -> None:
-        """Every item's plain answer, in the order asked: the greedy ones, which the others have to repeat,
-        and where the bench samples those of its first round too. done: those that an earlier point of a sweep
-        has recorded, which is added to. Raises UsageError for a file of another vocabulary.
-
-        They are decoded anew, one by one on a warm engine: the time is this text's alone."""
-        llm = self._models.plain
-        recorder.begin(llm.target.vocab, llm.target.name)
-        items = {item.id: item for batch in self.batches.values() for item in batch}
-        with self._watch({"record": len(todo(self._asks))}) as tick:
-            record(recorder, llm, self._asks, items, done, tick)
+    def ask_plainly(self, items: Sequence[Item]) -> list[Item]:
+        """Those that can be asked; their plain answers are there then."""
+        before = earlier(items)
+        return [item for item in items if self._ask(item, before[item.id])]
 
     def add(self, methods: Sequence[Method], draft: Path | None) -> None:
         for method in methods:
@@ -144,171 +86,189 @@ class Turns:
         others = [entry.system for entry in self.entries if not isinstance(entry.system, Paceline)]
         return {one.name: one.version() if hasattr(one, "version") else "" for one in others}
 
-    def check(self, sampling: Sampling, seed: int) -> None:
-        """The gate: every system repeats plain greedy output, and is warm after it; where the bench samples,
-        the drafted distribution is compared with the target's too."""
-        at_once = any(len(items) > 1 for items in self.batches.values())
-        held = self.entries if at_once else self.entries[1:]
-        for entry in self.entries:
-            entry.alters = self._models.plain.target.alters
-        gate = [self._expected("gate", *items) for items in self.batches.values() for _ in held]
-        with self._watch(self._work({"gate": gate})) as tick:
-            for items in self.batches.values():
-                for entry in held:
-                    self._answers(entry, items, greedily=True)
-                    tick("gate")
-            for entry in held:
-                if not sampling.greedy and entry.reference is not None and not entry.own_plain:
+    def _ask(self, item: Item, before: Sequence[Item]) -> bool:
+        """Whether an item can be asked: its plain answer, which the others have to repeat and later items of
+        a session refer to, is then there. Once an item; why not is noted."""
+        if item.id in self._tried:
+            return item.id in self.asks
+        self._tried.add(item.id)
+        try:
+            ask = self._prompts.ask(item, self._plain_texts, before)
+        except UsageError as error:
+            self.skipped.append(str(error))
+            return False
+        answer = self._answer(self.plain, greedily(ask))
+        assert answer is not None  # our own systems raise
+        if not before and answer.decoded == answer.n_tokens:  # else it was not read, or not alone
+            self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
+        self._decoded.append((answer.decoded, answer.decoding))
+        said = self._until_end(answer.tokens or ())
+        self.plain.said[item.id] = said
+        self._plain_texts[item.id] = b"".join(map(self.examiner.llm.target.text.piece, said)).decode(
+            errors="replace"
+        )
+        if len(said) < SHORTEST:
+            self.skipped.append(f"item {item.id}: the model has nothing to say to it")
+            return False
+        self.asks[item.id] = replace(ask, max_tokens=len(said))
+        return True
+
+    def _until_end(self, said: tuple[int, ...]) -> tuple[int, ...]:
+        """No more than the model has to say: beyond its end some programs forbid the token that ends a text,
+        others go on after it, and no two texts would be alike."""
+        eos = self._models.plain.target.vocab.eos
+        return said[: next((i for i, token in enumerate(said) if token in eos), len(said))]
+
+    def check(
+        self, items: Sequence[Item], sampling: Sampling, seed: int, until: float = math.inf
+    ) -> list[Item]:
+        """The gate by itself, which sampled benches need beforehand: every system repeats plain greedy
+        output, and the drafted distribution is the target's own. The items that were asked; after `until` (by
+        perf_counter) no further one is."""
+        before, asked = earlier(items), list[Item]()
+        with self._watch({"gate": len(items)}) as tick:
+            for item in items:
+                if (not asked or perf_counter() < until) and self._ask(item, before[item.id]):
+                    asked.append(item)
+                    ask = greedily(self.asks[item.id])
+                    for entry in self.entries[1:]:
+                        if (answer := self._answer(entry, ask)) is not None:
+                            entry.judge(self.examiner, item.id, ask, answer)
+                tick("gate")
+            for entry in self.entries[1:]:
+                if not sampling.greedy and not entry.own_plain:
+                    entry.sampled = NOT_CHECKED
                     entry.sampled = self._sampled(entry, sampling, seed)
-                entry.checked = True
+        return asked
 
     def _sampled(self, entry: Entry, sampling: Sampling, seed: int) -> Verdict:
         if not isinstance(entry.system, Paceline):
             return Verdict(False, "not checked: the sampled output of another program")
-        texts = [[*ask.tokens, *self.plain.said[id_]] for id_, ask in self._asks.items()]
+        texts = [[*ask.tokens, *self.plain.said[id_]] for id_, ask in self.asks.items()]
         return sampled_verdict(entry.system.llm, sampling, texts, seed)
 
-    def rounds(self, n: int, done: Collection[tuple[int, str]], first: int = 0) -> Iterator[Group]:
-        """Groups of measurements but those in `done` (round, name of the batch). In each, the systems take
-        their turns in another order, so that none always comes after the same one. first: how many groups
-        there were before.
-
-        Drafters that learn start each round knowing no answer, the gate's least of all, and learn from those
-        of the round. Of a round that is gone on with, they answer again what is done."""
-        todo = {r: [name for name in self.batches if (r, name) not in done] for r in range(n)}
-        begun = {r: [name for name in self.batches if (r, name) in done] for r in todo if todo[r]}
-        learners = self._learners()
-        expected = [
-            self._expected("measured", *self.batches[name]) for names in todo.values() for name in names
-        ]
-        again = sum(map(len, begun.values())) * len(learners)
-        work = self._work(
-            {"measure": [seconds for seconds in expected for _ in self.entries]}, **{"learn again": again}
-        )
-        number = count(first)
-        with self._watch(work) as tick:
-            for round_, before in begun.items():
-                for system in learners:
-                    system.forget()
-                for name in before:
-                    for system in learners:
-                        system.answer(self.asks(self.batches[name], round_))
-                        tick("learn again")
-                for name in todo[round_]:
-                    items, measured = self.batches[name], {}
-                    for entry in in_turn(self.entries, next(number)):
-                        answers = self._answers(entry, items, seed=round_)
-                        if answers:
-                            measured[entry.name] = Measurement.of(entry.name, answers)
-                        tick("measure")
-                    yield Group(round_, name, items[0].category, measured)
-
-    def streamed(
-        self, items: Sequence[Item], done: Collection[tuple[int, str]], until: float
+    def rounds(
+        self,
+        items: Sequence[Item],
+        n: int = 1,
+        done: Collection[Group] = (),
+        until: float = math.inf,
+        first: int = 0,
     ) -> Iterator[Group]:
-        """One round, item by item: the prompt is read once, plain decoding says what has to be repeated, and
-        the systems take their turns; what they say is the gate. For greedy requests of our own systems, which
-        keep a prompt (`keep_prompts`). until: an item that would not be done by then (by `perf_counter`) is
-        left out."""
+        """Groups of measurements but those that are done. At each item the systems take turns in another
+        order, so that none always comes after the same one; what they say greedily is the gate. first: how
+        many groups there were before. until: by perf_counter; items that would not be done by then are left
+        out, of each round its part.
+
+        Drafters that learn start each round knowing no answer, and learn from those of the round. Of a round
+        that is gone on with, they answer again what is done."""
         before, learners = earlier(items), self._learners()
+        known = {(group.round, group.item) for group in done}
         for entry in self.entries:
             entry.alters = self._models.plain.target.alters
-        expected = {item.id: sum(self._streamed_steps(item)) for item in items}
-        steps = [seconds for item in items for seconds in self._streamed_steps(item)]
-        began, spent, left_out = perf_counter(), 0.0, 0
-        with self._watch(self._work({"measure": steps})) as tick:
-            for number, item in enumerate(items):
-                slower = max(1.0, (perf_counter() - began) / spent) if number > LEAST and spent else 1.0
-                if number and perf_counter() + slower * expected[item.id] > until:
-                    left_out += 1
-                    for _ in range(1 + len(self.entries)):
-                        tick("measure")
-                    continue
-                spent += expected[item.id]
-                asked = self._ask(item, before[item.id])
-                tick("measure")
-                if asked:
-                    self.batches[item.id] = [item]
-                    if len(self.batches) == 1:
-                        self._warm(item)
-                again = asked and (0, item.id) in done
-                measured = {}
-                for entry in in_turn(self.entries, number):
-                    if again and entry.system in learners:
-                        entry.system.answer(self.asks([item]))
-                    elif asked and not again:
-                        (answer,) = self._answers(entry, [item])
-                        measured[entry.name] = Measurement.of(entry.name, [answer])
-                    tick("measure")
-                if measured:
-                    yield Group(0, item.id, item.category, measured)
-        for entry in self.entries:
-            entry.checked = True
+            for group in done:
+                if entry.name in group.outcomes:
+                    entry.greedy.add(group.item, group.outcomes[entry.name])
+        began, number, left_out = perf_counter(), first, set[str]()
+        seconds = (until - began) / n
+        with self._watch({"measure": n * len(items) * len(self.entries)}) as tick:
+            for round_ in range(n):
+                for system in learners:
+                    system.forget()
+                for item in items:
+                    again = (round_, item.id) in known
+                    if round_ == 0 and number > first and not again:
+                        late = any(one.id in left_out for one in before[item.id])
+                        if late or self._seconds(item) > min(
+                            LARGEST * seconds, began + seconds - perf_counter()
+                        ):
+                            left_out.add(item.id)
+                    if item.id in left_out or not self._ask(item, before[item.id]):
+                        for _ in self.entries:
+                            tick("measure")
+                        continue
+                    if number == first:
+                        self._warm(item, learners)
+                    group = self._turn(item, round_, number, learners if again else None, tick)
+                    number += 1
+                    if not again:
+                        yield group
         if left_out:
-            self.skipped.append(f"{left_out} of {len(items)} items: their time was over (--minutes)")
+            self.skipped.append(
+                f"{len(left_out)} of {len(items)} items: there was no time for them (--minutes)"
+            )
 
-    def _streamed_steps(self, item: Item) -> list[float]:
-        return [self._expected("plain", item), *[self._expected("measured", item)] * len(self.entries)]
+    def _turn(
+        self, item: Item, round_: int, number: int, again: Sequence[Paceline] | None, tick: Tick
+    ) -> Group:
+        """again: those that only learn from their answers, since all is measured; None where it is not."""
+        ask = self.asks[item.id]
+        ask = replace(ask, seed=ask.seed + round_)
+        answers: dict[str, Answer] = {}
+        for entry in in_turn(self.entries, number):
+            if (again is None or entry.system in again) and (answer := self._answer(entry, ask)) is not None:
+                answers[entry.name] = answer
+            tick("measure")
+        judged = [entry for entry in self.entries if entry.name in answers and ask.sampling.greedy]
+        # In their order: a program's drafts are held to its plain decoding.
+        outcomes = {one.name: one.judge(self.examiner, item.id, ask, answers[one.name]) for one in judged}
+        measured = {name: Measurement.of(name, answer) for name, answer in answers.items()}
+        return Group(round_, item.id, item.category, measured, outcomes)
 
-    def _warm(self, item: Item) -> None:
+    def _seconds(self, item: Item) -> float:
+        """What an item will take, by what prompts and plain answers have taken up to now."""
+        prompt, answer = self._prompts.size(item)
+        systems = 1 + len(self.entries)
+        return systems * answer * pace(self._decoded) + (
+            prompt * pace(self.reading) * (1 if self._keep_prompts else systems)
+        )
+
+    def _warm(self, item: Item, learners: Sequence[Paceline]) -> None:
         """Every system has answered before it is timed, and learned nothing from it."""
-        (ask,) = self.asks([item])
+        ask = self.asks[item.id]
         for entry in self.entries[1:]:
-            entry.system.answer([replace(ask, max_tokens=min(ask.max_tokens, WARM))])
-        for system in self._learners():
+            self._answer(entry, replace(ask, max_tokens=min(ask.max_tokens, WARM)))
+        for system in learners:
             system.forget()
-
-    def _expected(self, phase: str, *items: Item) -> float:
-        if self._forecast is None:
-            return 0.0
-        seconds: Callable[[Size], float] = getattr(self._forecast, phase)
-        return sum(seconds(self._size(item)) for item in items)
-
-    def _size(self, item: Item) -> Size:
-        ask = self._asks.get(item.id)
-        if ask is not None:
-            return Size(len(ask.tokens), ask.max_tokens)
-        if item.id not in self._sizes:
-            self._sizes[item.id] = self._prompts.size(item, 0)
-        return self._sizes[item.id]
-
-    def _work(self, seconds: Mapping[str, Sequence[float]], **unknown: int) -> Work:
-        return Work({} if self._forecast is None else seconds,
-                    **{kind: len(steps) for kind, steps in seconds.items()} | unknown)  # fmt: skip
 
     def _learners(self) -> list[Paceline]:
         ours = [entry.system for entry in self.entries if isinstance(entry.system, Paceline)]
         return [system for system in ours if system.learns]
 
-    def asks(self, items: Sequence[Item], seed: int = 0) -> list[Ask]:
-        """seed: added to the items' own."""
-        asks = [self._asks[item.id] for item in items]
-        return [replace(ask, seed=ask.seed + seed) for ask in asks]
-
-    def _answers(
-        self, entry: Entry, items: Sequence[Item], greedily: bool = False, seed: int = 0
-    ) -> list[Answer]:
-        """[] from a program that has failed: the others go on without it."""
+    def _answer(self, entry: Entry, ask: Ask) -> Answer | None:
+        """None from a program that has failed: the others go on without it."""
         if entry.failed:
-            return []
-        asks = self.asks(items, seed)
-        if greedily:
-            asks = [ask if ask.sampling.greedy else replace(ask, sampling=GREEDY) for ask in asks]
+            return None
         try:
-            answers = entry.system.answer(asks)
+            (answer,) = entry.system.answer([ask])
         except PacelineError as error:
             if isinstance(entry.system, Paceline):
                 raise
             entry.failed = str(error)
-            return []
-        if asks[0].sampling.greedy:
-            for item, ask, answer in zip(items, asks, answers, strict=True):
-                entry.judge(self.examiner, item.id, ask, answer, len(items))
-        return answers
+            return None
+        return answer
+
+    def record(self, recorder: Recorder, items: Sequence[Item]) -> None:
+        """Every item's plain answer, in the order asked: the greedy ones, which the others have to repeat,
+        and where the bench samples those of its first round too. They are decoded anew, on a warm engine: the
+        time is this text's alone."""
+        known = {item.id: item for item in items}
+        with self._watch({"record": len(todo(self.asks))}) as tick:
+            record(recorder, self._models.plain, self.asks, known, tick)
 
     def close(self) -> None:
         for entry in self.entries:
             entry.system.close()
+
+
+def greedily(ask: Ask) -> Ask:
+    return ask if ask.sampling.greedy else replace(ask, sampling=GREEDY)
+
+
+def pace(known: Read) -> float:
+    """Seconds a token; 0 where nothing is known."""
+    tokens = sum(n for n, _ in known)
+    return sum(seconds for _, seconds in known) / tokens if tokens else 0.0
 
 
 def in_turn(entries: Sequence[Entry], number: int) -> list[Entry]:
@@ -316,17 +276,3 @@ def in_turn(entries: Sequence[Entry], number: int) -> list[Entry]:
     cycles, first = divmod(number, len(entries))
     order = [*entries[first:], *entries[:first]]
     return order[::-1] if cycles % 2 else order
-
-
-def together(items: Sequence[Item], batch: int) -> dict[str, list[Item]]:
-    """Items in batches of equal parts of a category, each filled up with its own: no item is in two, where a
-    drafter that learns would know its answer the second time."""
-    by_category: dict[str, list[Item]] = {}
-    for item in items:
-        by_category.setdefault(item.category, []).append(item)
-    batches: list[list[Item]] = []
-    for some in by_category.values():
-        n = -(-len(some) // batch)
-        parts = [some[i * len(some) // n : (i + 1) * len(some) // n] for i in range(n)]
-        batches += [list(islice(cycle(part), batch)) for part in parts]
-    return {"+".join(item.id for item in one): one for one in batches}

@@ -45,15 +45,6 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """What one would reach who knows every outcome. reached: the method's share of that speed."""
-
-    seconds: float
-    tokens_per_second: float
-    reached: float
-
-
-@dataclass(frozen=True, slots=True)
 class Predicted:
     """By what passes are known to cost; prompts are not in it. speedup: over plain decoding of the same
     requests."""
@@ -61,7 +52,6 @@ class Predicted:
     seconds: float
     tokens_per_second: Interval
     speedup: Interval
-    bound: Bound | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +102,8 @@ class Figures:
 @dataclass(frozen=True, kw_only=True)
 class Result(Figures):
     """One method over all requests. partial: it reads the target's likeliest tokens at every node, and has
-    had them along the record only. unbound: why a clairvoyant's time cannot be told for this method.
-    account: what the policy says of its choices since it last forgot. by_position: the first is one token
-    ahead. each: by request, in their order."""
+    had them along the record only. account: what the policy says of its choices since it last forgot.
+    by_position: the first is one token ahead. each: by request, in their order."""
 
     method: str
     drafting: dict[str, Any]
@@ -123,7 +112,6 @@ class Result(Figures):
     by_category: Mapping[str, Figures]
     spent: Spent
     partial: bool
-    unbound: str | None
     checked: Checked | None
     account: Account | None
     each: tuple[Played, ...] = field(repr=False)
@@ -133,7 +121,6 @@ class Result(Figures):
             "method": self.method,
             "drafting": self.drafting,
             **super().as_dict(),
-            "unbound": self.unbound,
             "policy": None if self.account is None else self.account.as_dict(),
             "measured": None if self.checked is None else asdict(self.checked),
             "by_source": {name: asdict(source) for name, source in self.by_source.items()},
@@ -167,13 +154,7 @@ def figures(answers: Sequence[Answer], played: Sequence[Played], plain: Sequence
 
 
 def predicted(played: Sequence[Played], speed: Interval, speedup: Interval) -> Predicted:
-    seconds = sum(timed(played))
-    bounds = [one.bound for one in played if one.bound is not None]
-    bound = None
-    if len(bounds) == len(played):
-        least = sum(bounds)
-        bound = Bound(least, sum(one.tokens for one in played) / least, least / seconds)
-    return Predicted(seconds, speed, speedup, bound)
+    return Predicted(sum(timed(played)), speed, speedup)
 
 
 def timed(played: Sequence[Played]) -> list[float]:

@@ -7,22 +7,21 @@ short by, all methods have played the same requests, and a busy minute is everyb
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.settings import Drafting
 from paceline.lab.bench.method import PLAIN, Method, parse_all
 from paceline.lab.replay import record
-from paceline.lab.replay.lane import Lane, Means, play, together
+from paceline.lab.replay.lane import Lane, Means, play
 from paceline.lab.replay.record import Answer, Played, Result
 from paceline.lab.replay.recording import changed
 from paceline.lab.replay.traces import Recorded, Trace
 from paceline.machine.identity import fingerprint
 
-__all__ = ["REQUEST", "Means", "Replay", "groups", "methods_of", "play", "together"]
+__all__ = ["REQUEST", "Means", "Replay", "methods_of", "play"]
 
 REQUEST = "replaying"
 NOTHING = Drafting(drafters=("none",))
@@ -56,28 +55,9 @@ def methods_of(
     return methods
 
 
-def groups(traces: Sequence[Trace], batch: int) -> Iterator[list[Turn]]:
-    """What is decoded together: one turn each of the `batch` conversations that came first and still have
-    one, all of one file. What is shorter leaves its place empty until the last one ends. One at a time is in
-    their own order."""
-    if batch == 1:
-        yield from ([(trace, one)] for trace in traces for one in trace.requests)
-        return
-    for trace in traces:
-        turns: dict[int | str, deque[Turn]] = {}
-        for one in trace.requests:
-            turns.setdefault(conversation(one), deque()).append((trace, one))
-        waiting, active = deque(turns.values()), list[deque[Turn]]()
-        while waiting or active:
-            while waiting and len(active) < batch:
-                active.append(waiting.popleft())
-            yield [conversation.popleft() for conversation in active]
-            active = [conversation for conversation in active if conversation]
-
-
 class Replay:
-    """All requests of all traces, by all methods, `batch` of them together. fresh: a drafter that remembers
-    across requests forgets before each group; otherwise before each file. Raises UsageError for a method that
+    """All requests of all traces, by all methods. fresh: a drafter that remembers across requests forgets
+    before each of them; otherwise before each file. Raises UsageError for a method that
     needs more of the target than was recorded, or a cost that is not known."""
 
     def __init__(
@@ -87,15 +67,10 @@ class Replay:
         means: Means,
         *,
         fresh: bool = False,
-        batch: int = 1,
     ) -> None:
-        if batch < 1:
-            raise UsageError(f"--batch {batch}: must be at least 1")
-        if batch > 1:  # what one request's steps take depends on the others' then
-            means = replace(means, bound=False)
-        self.traces, self.means, self.fresh, self.batch = traces, means, fresh, batch
-        self._groups = list(groups(traces, batch))
-        recordings = [one.recording for group in self._groups for _, one in group]
+        self.traces, self.means, self.fresh = traces, means, fresh
+        self._turns = [(trace, one) for trace in traces for one in trace.requests]
+        recordings = [one.recording for _, one in self._turns]
         self._check_costs(methods)
         self._lanes = [Lane(method, recordings, means) for method in methods]
         known = min(min(map(len, recording.top_k), default=0) for recording in recordings)
@@ -106,7 +81,7 @@ class Replay:
                     "every node, and the record does not hold them (top_k); leave it out, or record them"
                 )
         self._place = {id(trace): i for i, trace in enumerate(traces)}
-        self._played: list[list[list[Played]]] = []  # by group, method and request
+        self._played: list[list[Played]] = []  # by request and method
 
     def _check_costs(self, methods: Sequence[Method]) -> None:
         means = self.means
@@ -120,33 +95,31 @@ class Replay:
 
     def work(self) -> dict[str, int]:
         """What there is to do, as `progress` takes it."""
-        return {REQUEST: sum(map(len, self._groups))}
+        return {REQUEST: len(self._turns)}
 
     @property
     def _done(self) -> list[Turn]:
         """Requests that every method has played."""
-        return [turn for group in self._groups[: len(self._played)] for turn in group]
+        return self._turns[: len(self._played)]
 
     @property
     def done(self) -> int:
-        return len(self._done)
+        return len(self._played)
 
     @property
     def complete(self) -> bool:
-        return len(self._played) == len(self._groups)
+        return len(self._played) == len(self._turns)
 
     def run(self, tick: Callable[[str], None] = lambda _: None) -> None:
         """Play what is not played yet. tick: called with REQUEST after each; what it raises ends the replay,
         and `results` tell of what is done."""
-        for at in range(len(self._played), len(self._groups)):
-            group = self._groups[at]
-            if self.fresh or at == 0 or group[0][0] is not self._groups[at - 1][0][0]:
+        for at in range(len(self._played), len(self._turns)):
+            trace, one = self._turns[at]
+            if self.fresh or at == 0 or trace is not self._turns[at - 1][0]:
                 for lane in self._lanes:
                     lane.forget()
-            recordings = [one.recording for _, one in group]
-            self._played.append([lane.play(recordings) for lane in self._lanes])
-            for _ in group:
-                tick(REQUEST)
+            self._played.append([lane.play([one.recording])[0] for lane in self._lanes])
+            tick(REQUEST)
 
     def answers(self) -> list[Answer]:
         """Of what is done."""
@@ -156,7 +129,7 @@ class Replay:
         return [answer(one, numbers[group]) for (_, one), group in zip(done, conversations, strict=True)]
 
     def played(self, lane: int) -> list[Played]:
-        return [one for group in self._played for one in group[lane]]
+        return [played[lane] for played in self._played]
 
     def results(self) -> list[Result]:
         """One a method. Raises UsageError before the first request is done."""
@@ -178,7 +151,6 @@ class Replay:
             by_category=record.by_category(answers, played, plain),
             spent=lane.drafter.spent,
             partial=lane.drafter.wants.top_k > 0,
-            unbound=lane.unbound,
             checked=record.check(answers, played, recorded_as(lane.drafting)),
             account=lane.policy.account,
             each=tuple(played),
@@ -189,9 +161,7 @@ class Replay:
         return {
             "status": "done" if self.complete else "interrupted",
             "fresh": self.fresh,
-            "batch": self.batch,
             "costs": None if self.means.costs is None else self.means.costs.as_dict(),
-            "proposing": dict(self.means.proposing),
             "files": [
                 {
                     "file": trace.path.name,
@@ -200,7 +170,6 @@ class Replay:
                     "skipped": trace.skipped,
                     "unusable": [{"line": line, "reason": why} for line, why in trace.unusable],
                     "n_unusable": trace.n_unusable,
-                    "doubtful": [{"line": line, "reason": why} for line, why in trace.doubtful],
                 }
                 for trace in self.traces
             ],

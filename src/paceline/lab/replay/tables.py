@@ -43,11 +43,7 @@ def header(record: Record) -> Iterator[tuple[str, str]]:
         kept = record["cost_curve"] == KEPT
         yield "costs", "as measured on this machine before" if kept else printable(record["cost_curve"])
     prompts = sum(request["n_prompt"] for request in done)
-    together = f", {record['batch']} at a time" if record["batch"] > 1 else ""
-    yield (
-        "replayed",
-        f"{counted(len(done), 'request')}{together}, {tokens:,} tokens after {prompts:,} of prompts",
-    )
+    yield "replayed", f"{counted(len(done), 'request')}, {tokens:,} tokens after {prompts:,} of prompts"
     if record["status"] != "done":
         yield "status", f"{record['status']}: what was replayed until then"
 
@@ -58,8 +54,6 @@ def speeds(record: Record) -> Block:
         "method",
         "tokens/s\n(95% interval)",
         "speed-up\n(95% interval)",
-        "of the\nbound",
-        "bound\ntokens/s",
         "measured\n(off by)",
     )
     rows = [_speed(one) for one in record["results"] if one["predicted"] is not None]
@@ -69,16 +63,10 @@ def speeds(record: Record) -> Block:
 
 def _speed(one: Record) -> tuple[str, ...]:
     predicted, measured = one["predicted"], one["measured"]
-    bound = predicted["bound"]
     return (
         one["method"],
         within(predicted["tokens_per_second"], "{:.1f}"),
         within(predicted["speedup"], "{:.2f}"),
-        *(
-            (NONE, NONE)
-            if bound is None
-            else (f"{bound['reached']:.0%}", f"{bound['tokens_per_second']:.1f}")
-        ),
         NONE if measured is None else f"{measured['measured']:.1f} ({measured['off']:+.0%})",
     )
 
@@ -160,7 +148,7 @@ def positions(record: Record) -> Block:
 def categories(record: Record) -> Block:
     columns = ["category", "method", "requests", "tokens", "acceptance\nrate", "tokens/step"]
     if timed := any(one["predicted"] is not None for one in record["results"]):
-        columns += ["tokens/s", "speed-up\n(95% interval)", "of the\nbound"]
+        columns += ["tokens/s", "speed-up\n(95% interval)"]
     rows = []
     for name in record["results"][0]["by_category"]:
         for one in record["results"]:
@@ -169,12 +157,10 @@ def categories(record: Record) -> Block:
             row += [rate(some["accepted"], some["drafted"]), f"{some['tokens_per_step']['value']:.2f}"]
             if timed:
                 predicted = some["predicted"]
-                bound = predicted["bound"]
                 row += [
                     f"{predicted['tokens_per_second']['value']:.1f}",
                     within(predicted["speedup"], "{:.2f}"),
                 ]
-                row += [NONE if bound is None else f"{bound['reached']:.0%}"]
             rows.append(tuple(row))
     return Block("", tuple(columns), tuple(rows), 2)
 
@@ -204,17 +190,11 @@ def notes(record: Record) -> Iterator[str]:
     yield "Speeds are predicted from what passes cost; what prompts take is not in them."
     if any(one["measured"] is not None for one in record["results"]):
         yield "Measured: when recorded with the same settings. Off by: how much too fast the prediction is."
-    if record["batch"] > 1:
-        yield "Requests that are decoded together begin together, and the next ones when all have ended."
-    elif any(one["predicted"]["bound"] for one in record["results"]):
-        yield "The bound is what the same proposals allow to one who knows which of them are right."
     remembers_all = len(record["files"]) == 1 and not record["fresh"]
     for one in record["results"]:
         # A policy's account is of what it remembers.
         if remembers_all and one["policy"] is not None and one["policy"]["why"]:
             yield f"{one['method']}: {one['policy']['why']}."
-        if one["unbound"] is not None:
-            yield f"No bound for {one['method']}: {one['unbound']}."
 
 
 def counted(n: int, what: str) -> str:

@@ -57,8 +57,7 @@ class Trace:
     fingerprint of its vocabulary where they are known; needed: the size of the smallest that all of its
     tokens fit in.
 
-    unusable: lines that were left out, and why, the first TOLD of them; n_unusable: how many there were.
-    doubtful: lines whose times were left out, and why, of these too the first."""
+    unusable: lines that were left out, and why, the first TOLD of them; n_unusable: how many there were."""
 
     path: Path
     requests: tuple[Recorded, ...]
@@ -68,7 +67,6 @@ class Trace:
     vocab: str | None = None
     unusable: tuple[tuple[int, str], ...] = ()
     n_unusable: int = 0
-    doubtful: tuple[tuple[int, str], ...] = ()
 
 
 class Lines:
@@ -133,7 +131,6 @@ class _Reading:
         self._n_vocab, self._vocab = n_vocab, vocab
         self._needed = self._skipped = self._n_unusable = 0
         self._unusable: list[tuple[int, str]] = []
-        self._doubtful: list[tuple[int, str]] = []
         # One object an id, for all requests: an int by itself is four times as large as the place of one.
         self._ids: dict[int, int] = {}
 
@@ -153,7 +150,7 @@ class _Reading:
         except UsageError as error:
             raise UsageError(f"{self._path}, line {line.number}: {error}") from error
         self._skipped += sum(recording is None for _, recording in turns)
-        known = self._known(one, line.number, turns)
+        known = self._known(one, turns)
         self.requests += [
             Recorded(f"{name}.{turn}" if turn else name, line.number, self._shared(recording), **known)
             for turn, recording in turns
@@ -183,7 +180,7 @@ class _Reading:
                 f"{self._n_vocab:,}; give the model that was recorded"
             )
 
-    def _known(self, one: Mapping[str, Any], number: int, turns: list[Turn]) -> dict[str, Any]:
+    def _known(self, one: Mapping[str, Any], turns: list[Turn]) -> dict[str, Any]:
         """What a line tells besides its requests. The times are of one request, in lines of token ids."""
         known = {name: one[name] for name in ("category", "session") if isinstance(one.get(name), str)}
         known["sampled"] = sampled_of(one)
@@ -191,12 +188,7 @@ class _Reading:
             return known
         if isinstance(one.get("drafting"), dict):
             known["drafting"] = one["drafting"]
-        try:
-            known["times"] = times_of(one.get("times"), len(recording.tokens))
-        except LineError as error:
-            if len(self._doubtful) < TOLD:
-                self._doubtful.append((number, f"its times are left out: {error}"))
-        return known
+        return known | {"times": times_of(one.get("times"), len(recording.tokens))}
 
     def _shared(self, recording: Recording) -> Recording:
         def shared(tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -222,7 +214,6 @@ class _Reading:
             self._vocab,
             tuple(self._unusable),
             self._n_unusable,
-            tuple(self._doubtful),
         )
 
 
@@ -231,9 +222,6 @@ def warnings(trace: Trace, most: int = 5) -> list[str]:
     told = [f"{trace.path}, line {number}, left out: {why}" for number, why in trace.unusable[:most]]
     if trace.n_unusable > most:
         told.append(f"{trace.path}: {trace.n_unusable - most:,} more lines are left out")
-    told += [f"{trace.path}, line {number}: {why}" for number, why in trace.doubtful[:most]]
-    if len(trace.doubtful) > most:
-        told.append(f"{trace.path}: the times of more lines are left out")
     return told
 
 

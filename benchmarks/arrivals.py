@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from reading import ReadingTarget
+
 from paceline.core.cost import Costs
 from paceline.core.errors import UsageError
 from paceline.core.ports import Learner, Target
@@ -22,7 +24,6 @@ from paceline.costing import to_stderr
 from paceline.engines.recorded import Recording
 from paceline.lab.bench.method import Method
 from paceline.lab.replay.lane import ENDLESS, Means, ends
-from paceline.lab.replay.reading import ReadingTarget
 from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedTarget, VirtualClock
 from paceline.makers import make_drafter, make_policy
 

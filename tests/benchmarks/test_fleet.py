@@ -6,19 +6,13 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-
-from paceline.core.errors import UsageError
-from paceline.lab.replay.fleet import Curve, capacity, shares
+from fleet import Curve, capacity, shares
 
 CURVE = Curve((1.0, 2.0, 4.0), (0.0, 0.0, 0.2))
 
 
 def test_between_loads_misses_lie_on_a_line_and_beyond_the_last_all_are_late() -> None:
     assert list(CURVE.at(np.array([0.5, 2.0, 3.0, 4.0, 4.1]))) == pytest.approx([0.0, 0.0, 0.1, 0.2, 1.0])
-
-
-def test_a_dip_is_chance() -> None:
-    assert list(Curve((1.0, 2.0, 3.0), (0.1, 0.0, 0.3)).at(np.array([1.0, 2.0]))) == [0.1, 0.1]
 
 
 def test_equal_replicas_take_as_many_times_what_one_does() -> None:
@@ -31,10 +25,6 @@ def test_equal_replicas_take_as_many_times_what_one_does() -> None:
 def test_the_busiest_replica_is_late_first() -> None:
     """One has three quarters: at 4 a second it has 3, of which a tenth is late, and the other nothing."""
     assert capacity(CURVE, [0.75, 0.25], 0.075) == pytest.approx(4.0)
-
-
-def test_where_even_the_least_load_is_late_there_is_no_capacity() -> None:
-    assert capacity(Curve((1.0, 2.0), (0.5, 0.6)), [1.0], 0.05) == 0.0
 
 
 def test_shares_are_those_of_a_ring_of_hashes() -> None:
@@ -50,11 +40,3 @@ def test_shares_are_those_of_a_ring_of_hashes() -> None:
     walked = np.bincount(owners, minlength=1000) / len(keys)
     assert ours.std() * 1000 == pytest.approx(0.1, rel=0.15)  # 1 / sqrt(100)
     assert walked.std() * 1000 == pytest.approx(ours.std() * 1000, rel=0.2)
-
-
-@pytest.mark.parametrize(
-    ("loads", "missed"), [((), ()), ((1.0,), ()), ((2.0, 1.0), (0.0, 0.0)), ((0.0, 1.0), (0.0, 0.0))]
-)
-def test_a_curve_that_is_none_is_refused(loads: tuple[float, ...], missed: tuple[float, ...]) -> None:
-    with pytest.raises(UsageError, match="ascending loads"):
-        Curve(loads, missed)

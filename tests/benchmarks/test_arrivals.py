@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import mean
 from typing import Any
 
 import pytest
+from arrivals import Conversation, Replica, Served, poisson
 
-from paceline import zoo
 from paceline.core.cost import Cost, Costs
-from paceline.core.errors import UsageError
-from paceline.engines.llama import LlamaTarget
 from paceline.engines.recorded import Recording, numbered
 from paceline.lab.bench.method import parse_all
-from paceline.lab.replay.arrivals import Conversation, Replica, Served, poisson, thinking
 from paceline.lab.replay.lane import Means
-from paceline.lab.replay.reading import agreeing
 
 PASS = 0.125  # seconds; sums of eighths are exact
 VOCAB = numbered(1000)
@@ -73,16 +68,6 @@ def test_a_second_request_waits_for_the_only_session_and_not_for_one_of_two() ->
     assert [one.end for one in together] == [4 * PASS, 4 * PASS]
 
 
-def test_one_that_arrives_during_a_pass_joins_the_next() -> None:
-    second = serve([[said(0)], [said(1)]], [0.0, 1.5 * PASS], means(), sessions=2)[1]
-    assert second.first == 3 * PASS
-
-
-def test_the_step_of_each_request_costs_beside_the_pass() -> None:
-    served = serve([[said(0)], [said(1)]], [0.0, 0.0], means(step=1.0), sessions=2)
-    assert served[0].end == 4 * (PASS + 2.0)
-
-
 def test_a_turn_follows_the_one_before_after_a_pause_and_reads_only_what_is_new() -> None:
     first = said(0, n_prompt=200)
     prompt = first.prompt + first.tokens + (1, 2, 3)
@@ -125,49 +110,3 @@ def test_waiting_times_are_those_of_a_queue_with_one_server_and_equal_requests()
     served = serve(conversations, poisson(n, load / seconds, seed=1), means())
     waits = mean(one.ttft - PASS for one in served)
     assert waits == pytest.approx(load * seconds / (2 * (1 - load)), rel=0.1)
-
-
-def test_it_can_forget_what_it_has_learned_and_computed() -> None:
-    one = said(0, n_prompt=200)
-    made = replica([[one]], means(), "suffix")
-    try:
-        first = made.serve([[one]], [0.0], lambda: 0.0)[0]
-        again = made.serve([[one]], [0.0], lambda: 0.0)[0]
-        made.forget()
-        anew = made.serve([[one]], [0.0], lambda: 0.0)[0]
-    finally:
-        made.close()
-    assert (first.n_cached, again.n_cached, anew.n_cached) == (0, 199, 0)
-    assert anew.end - anew.arrived == first.end - first.arrived > again.end - again.arrived
-
-
-def test_arrivals_are_poisson_and_pauses_exponential() -> None:
-    begins = poisson(20_000, 4.0, seed=3)
-    assert begins == sorted(begins)
-    assert begins[-1] / 20_000 == pytest.approx(0.25, rel=0.05)
-    pause = thinking(2.0, seed=3)
-    assert mean(pause() for _ in range(20_000)) == pytest.approx(2.0, rel=0.05)
-    assert thinking(0.0, seed=3)() == 0.0
-
-
-def test_costs_have_to_be_known() -> None:
-    with pytest.raises(UsageError, match="paceline doctor --json"):
-        replica([[said(0)]], replace(means(), costs=None))
-
-
-def test_texts_agree_as_far_as_they_do() -> None:
-    assert [agreeing([1, 2, 3], other) for other in ([], [1], [1, 2, 4], [1, 2, 3, 4])] == [0, 1, 2, 3]
-
-
-def test_a_draft_model_serves_one_replica_after_the_other() -> None:
-    draft: Any = LlamaTarget(zoo.draft_path(), n_ctx=256)
-    try:
-        tokens = draft.text.encode("def add(a, b):\n    return a + b\n" * 3)
-        conversations: list[Conversation] = [[Recording(tuple(tokens[:20]), tuple(tokens[20:40]))]]
-        costs = Costs(Cost.flat(PASS), draft=Cost.flat(PASS / 64))
-        given = Means(draft.vocab, draft.text, draft=draft, costs=costs)
-        first, second = (serve(conversations, [0.0], given, method="model") for _ in range(2))
-        assert first == second
-        assert first[0].n_tokens == len(tokens) - 20
-    finally:
-        draft.close()
