@@ -24,6 +24,7 @@ from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Budget, Drafter, Session, Want
 from paceline.core.rate import Rate
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import ROOT, DraftTree
 from paceline.drafters.cascade import LATER, CascadeDrafter
 from paceline.drafters.compose import ComposedDrafter, Portfolio
@@ -124,7 +125,7 @@ class Bench:
         out = dict.fromkeys(counted, 0)
         self.draft.passes = self.draft.rows = 0
         for prompt, n in self.items:
-            request = start(self.target, drafter, prompt, max_tokens=n)
+            request = start(self.target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
             for _, step in decode(self.target, drafter, policy, [request], self.clock):
                 out["tokens"] += len(step.tokens)
                 out["steps"] += 1

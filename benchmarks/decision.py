@@ -23,6 +23,7 @@ from paceline.core.measuring import ROWS
 from paceline.core.ports import Budget, Features, Session, Want
 from paceline.core.rate import Rate
 from paceline.core.record import Step
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import DraftTree
 from paceline.drafters.compose import Portfolio
 from paceline.engines.recorded import RecordedTarget, Recording, numbered
@@ -123,7 +124,7 @@ def measure(name: str, steps: int) -> float:
         one, two = Same("suffix", parents, text, 0.7), Same("lookup", parents[:7], text, 0.7)
         policy = Clocked(Rate(Costs(cost), depth=31, nodes=64, width=64, clock=clock))
         drafter = Portfolio([one, two] if "another" in name else [one])
-        request = start(target, drafter, [1], max_tokens=len(text), ignore_eos=True)
+        request = start(target, drafter, GenerationRequest(prompt=[1], max_tokens=len(text), ignore_eos=True))
         for _ in range(steps):
             step = advance(target, drafter, policy, [request], clock)[0][1]  # type: ignore[arg-type]
             assert len(step.proposal) >= len(parents)

@@ -24,9 +24,9 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.noise import batch_noise
+from paceline.handle import Generation
 from paceline.lab.judge import warm_up
 from paceline.llm import LLM
-from paceline.stream import Generation
 
 sys.path.append(str(Path(__file__).parents[1]))  # for tools
 

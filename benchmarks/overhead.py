@@ -25,6 +25,7 @@ from paceline.core.answers import Answers
 from paceline.core.decode import advance, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Caps, Drafter, Memory, Session, Target, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.core.vocab import Vocab
 from paceline.drafters.lookup import LookupDrafter
@@ -139,7 +140,9 @@ def loop_microseconds(
     accept, so that no case measures something else than its name says."""
     policy = Fixed(Budget(n_draft, n_draft))
     prompt = list(range(n_prompt))  # nothing in it repeats
-    batch = [start(target, drafter, prompt, max_tokens=10**9) for _ in range(requests)]
+    batch = [
+        start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=10**9)) for _ in range(requests)
+    ]
     times = []
     for _ in range(steps // requests):
         began = perf_counter()
@@ -166,7 +169,11 @@ def engine_microseconds(drafters: str, n_draft: int) -> tuple[float, float]:
             return code
 
         llm.target._batch.decode = timed  # type: ignore[attr-defined]  # measured from outside
-        request = start(llm.target, llm.drafter, llm.tokens("def main():\n    " * 8), max_tokens=10**6)
+        request = start(
+            llm.target,
+            llm.drafter,
+            GenerationRequest(prompt=llm.tokens("def main():\n    " * 8), max_tokens=10**6),
+        )
         own, whole = [], []
         for _ in range(150):
             began, inside = perf_counter(), 0.0

@@ -18,6 +18,7 @@ from paceline import zoo
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter
+from paceline.core.request import GenerationRequest
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
@@ -39,7 +40,7 @@ class Way:
     seconds: float = 0.0
 
     def run(self, target: LlamaTarget, drafter: Drafter, prompt: Sequence[int], n: int) -> None:
-        request = start(target, drafter, prompt, max_tokens=n)
+        request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
         began = perf_counter()
         for _, step in decode(target, drafter, Fixed(self.budget), [request]):
             self.tokens += len(step.tokens)

@@ -19,21 +19,21 @@ from serve_load import chats
 from paceline import zoo
 from paceline.assemble import load
 from paceline.core.record import PARTS
-from paceline.serve.asking import Ask, Deliver, End, Update
-from paceline.serve.service import CHUNK, Service
+from paceline.core.request import GenerationRequest
+from paceline.engine_worker import EngineWorker
+from paceline.handle import Finish, StepOutput
+from paceline.serve.service import CHUNK, Deliver, Service
+
+PROFILE = cProfile.Profile()
+run_worker = EngineWorker._run
 
 
-class Profiled(Service):
-    """A service whose thread is looked at."""
-
-    profile = cProfile.Profile()
-
-    def _run(self) -> None:
-        self.profile.enable()
-        try:
-            super()._run()
-        finally:
-            self.profile.disable()
+def profiled(worker: EngineWorker) -> None:
+    PROFILE.enable()
+    try:
+        run_worker(worker)
+    finally:
+        PROFILE.disable()
 
 
 def main() -> None:
@@ -58,24 +58,26 @@ def main() -> None:
         threads=args.t,
     ) as llm:
         left = [llm.chat_tokens(list(chat)) for chat in chats(2 * args.streams, "passes")]
-        ended: queue.Queue[End] = queue.Queue()
-        service = (Profiled if args.profile else Service)(llm, chunk=args.chunk)
+        ended: queue.Queue[Finish] = queue.Queue()
+        if args.profile:
+            setattr(EngineWorker, "_run", profiled)  # noqa: B010  # looked at from outside
+        service = Service(llm, chunk=args.chunk)
 
         def deliver(_: int) -> Deliver:
-            def listen(update: Update) -> None:
-                if update.end is not None:
-                    ended.put(update.end)
+            def listen(output: StepOutput) -> None:
+                if output.finish is not None:
+                    ended.put(output.finish)
 
             return listen
 
-        n, ends = len(left), list[End]()
+        n, ends = len(left), list[Finish]()
         began = perf_counter()
         for _ in range(args.streams):
-            service.submit([Ask(left.pop(), args.n)], "client", deliver)
+            service.submit([GenerationRequest(prompt=left.pop(), max_tokens=args.n)], deliver)
         while len(ends) < n:
             ends.append(ended.get())
             if left:
-                service.submit([Ask(left.pop(), args.n)], "client", deliver)
+                service.submit([GenerationRequest(prompt=left.pop(), max_tokens=args.n)], deliver)
         seconds = perf_counter() - began
         service.close()
     tokens, prompts = sum(end.n_tokens for end in ends), sum(end.n_prompt - end.n_cached for end in ends)
@@ -93,7 +95,7 @@ def main() -> None:
             by[f"{name} accepted"] += source.accepted
     print(f"{sum(end.stats.steps for end in ends)} steps", *(f"{name} {n}" for name, n in sorted(by.items())))
     if args.profile:
-        pstats.Stats(Profiled.profile).sort_stats("tottime").print_stats(20)
+        pstats.Stats(PROFILE).sort_stats("tottime").print_stats(20)
 
 
 if __name__ == "__main__":

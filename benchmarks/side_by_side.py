@@ -19,9 +19,9 @@ from rehearsal import Rehearsal
 
 from paceline.assemble import load
 from paceline.core.cost import SHALLOW, Costs
-from paceline.core.decode import Request, decode, start
+from paceline.core.decode import ActiveRequest, decode, start
 from paceline.core.ports import Learner, Want
-from paceline.core.request import TOGETHER
+from paceline.core.request import TOGETHER, GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.costing import beside, costs_of, refresh, save
 from paceline.engines.recorded import Recording
@@ -90,14 +90,16 @@ class Run:
             side.draft.forward([(session, session.unread)], Want())
             session.close()  # which leaves the prompt for the next one
         self._text = TextStream(side.target.text.piece)
-        self._request: Request = start(
+        self._request: ActiveRequest = start(
             side.target,
             side.drafter,
-            recording.prompt,
-            max_tokens=self._length,
-            sampling=Sampling(temperature=temperature),
+            GenerationRequest(
+                prompt=recording.prompt,
+                max_tokens=self._length,
+                sampling=Sampling(temperature=temperature),
+                ignore_eos=True,
+            ),
             stop=self._text,
-            ignore_eos=True,
         )
         self._request.noise = recording.noise
         self._steps = decode(side.target, side.drafter, side.policy, [self._request])

@@ -12,6 +12,7 @@ from paceline.core.arrays import Probabilities
 from paceline.core.decode import Clock, decode, start
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import UNLIMITED, Budget, Drafter, Grammar, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Odds, Sampling, probabilities
 from paceline.core.tree import EMPTY
 from paceline.drafters.compose import ComposedMemory
@@ -117,9 +118,7 @@ def decided_distribution(
             start(
                 target,
                 drafter,
-                prompt,
-                max_tokens=n,
-                sampling=sampling,
+                GenerationRequest(prompt=prompt, max_tokens=n, sampling=sampling),
                 rule=rule,
                 grammar=None if grammar is None else grammar(),
             )

@@ -67,7 +67,7 @@ class Served:
     def is_at_rest(self) -> bool:
         """Nobody waits, runs or holds a session."""
         service = self.service
-        return not (service.running or service.waiting or service._open) and service._scheduler.idle
+        return service.is_idle
 
     def rest(self) -> None:
         """Wait for it."""

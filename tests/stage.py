@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from paceline.core.cost import SHALLOW, Cost, Costs
-from paceline.core.decode import Request, decode, start
+from paceline.core.decode import ActiveRequest, decode, start
 from paceline.core.policy import Policy
 from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.rate import Rate
 from paceline.core.record import Stats, Step
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.drafters.compose import Portfolio
 from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording, numbered
@@ -134,9 +135,9 @@ class Play:
     target: Actor
     drafter: Drafter
     prompters: Sequence[Prompter]
-    requests: list[Request]
+    requests: list[ActiveRequest]
 
-    def steps(self) -> Iterator[tuple[Request, Step]]:
+    def steps(self) -> Iterator[tuple[ActiveRequest, Step]]:
         return decode(self.target, self.drafter, self.policy, self.requests, self.clock)
 
     def perform(self) -> Play:
@@ -172,7 +173,10 @@ def stage(
     target = Actor(recordings, curve, clock)
     policy = policy or Rate(Costs(Cost({SHALLOW: curve})), clock=clock, **most)
     drafter = Portfolio(list(prompters))
-    started = [start(target, drafter, one.prompt, max_tokens=tokens, ignore_eos=True) for one in recordings]
+    started = [
+        start(target, drafter, GenerationRequest(prompt=one.prompt, max_tokens=tokens, ignore_eos=True))
+        for one in recordings
+    ]
     return Play(policy, clock, target, drafter, prompters, started)
 
 

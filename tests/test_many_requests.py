@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import paceline
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
-from paceline.core.schedule import Job, Scheduler
+from paceline.core.schedule import ScheduledRequest, Scheduler
 from paceline.engines.llama import kernels
 
 REQUESTS, TOGETHER = 1000, 8
@@ -36,14 +37,17 @@ class Ask:
     sampling: Sampling
     seed: int
 
-    def add_to(self, scheduler: Scheduler) -> Job:
-        return scheduler.add(
-            self.prompt,
+    def add_to(self, scheduler: Scheduler) -> ScheduledRequest:
+        request = GenerationRequest(
+            prompt=self.prompt,
             max_tokens=self.max_tokens,
             sampling=self.sampling,
             seed=self.seed,
             ignore_eos=True,
         )
+        scheduled = ScheduledRequest(request)
+        scheduler.add(scheduled)
+        return scheduled
 
 
 def asks() -> list[Ask]:
@@ -80,7 +84,7 @@ def plain_texts(models: Path, todo: list[Ask]) -> list[list[int]]:
     return out
 
 
-def _steps(scheduler: Scheduler) -> Iterator[tuple[Job, Any]]:
+def _steps(scheduler: Scheduler) -> Iterator[tuple[ScheduledRequest, Any]]:
     while not scheduler.idle:
         yield from scheduler.step()
 
@@ -89,7 +93,7 @@ def test_a_thousand_requests_that_share_passes_get_their_plain_texts(models: Pat
     todo = asks()
     right = plain_texts(models, todo)
     random, accepted, together = Random(1), Counter[str](), Counter[int]()
-    texts: dict[Job, list[int]] = {}
+    texts: dict[ScheduledRequest, list[int]] = {}
     given = GIVEN | TREES | {"sessions": TOGETHER}
     with paceline.load(models / "target.gguf", models / "draft.gguf", **given) as llm:
         scheduler = Scheduler(llm.target, llm.drafter, llm.policy, chunk=CHUNK)

@@ -22,7 +22,7 @@ import pytest
 import paceline
 from paceline.core.errors import BusyError, UsageError
 from paceline.llm import LLM
-from paceline.sharing import Sharing
+from paceline.system.fair_lock import FairLock
 
 EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 128}
 TREES: dict[str, Any] = {"drafters": "lookup,model", "width": 3, "p_split": 0.01, "p_min": 0.0}
@@ -149,16 +149,16 @@ def test_another_thread_waits_until_a_session_is_given_back(models: Path) -> Non
 
 def test_turns_come_in_the_order_in_which_they_were_asked_for() -> None:
     """Of a lock alone the thread that asks again at once would have nearly all of them."""
-    sharing, taken = Sharing(), list[int]()
+    lock, taken = FairLock(), list[int]()
 
     def work(me: int) -> None:
         for _ in range(30):
-            with sharing.turn():
+            with lock.turn():
                 taken.append(me)
                 time.sleep(0.0005)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    with sharing.turn():
+    with lock.turn():
         for thread in threads:
             thread.start()
         time.sleep(0.05)

@@ -18,6 +18,7 @@ import paceline
 from paceline.core.decode import advance, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Target, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY
 from paceline.drafters.none import NoDrafter
 
@@ -39,7 +40,7 @@ class Run:
 def plain(target: Target, prompt: Sequence[int], n: int) -> Run:
     drafter, policy = NoDrafter(), Fixed(Budget(depth=0, nodes=0))
     began = perf_counter()
-    request = start(target, drafter, prompt, max_tokens=n, ignore_eos=True)
+    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n, ignore_eos=True))
     target.forward([(request.session, request.session.unread)], drafter.wants)  # the prompt, all at once
     prefilled = perf_counter()
     tokens: list[int] = []

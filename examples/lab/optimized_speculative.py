@@ -22,6 +22,7 @@ from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter
 from paceline.core.record import Stats
+from paceline.core.request import GenerationRequest
 from paceline.core.settings import Drafting
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
@@ -46,7 +47,8 @@ def acceptance(runs: Sequence[Stats]) -> float:
 
 def toy_run(drafter: Drafter, k: int, n: int) -> tuple[list[int], Stats]:
     target = paceline.ToyTarget(n_vocab=16, seed=1)
-    request = start(target, drafter, [1, 2, 3], max_tokens=n, sampling=VARIED, seed=0)
+    wanted = GenerationRequest(prompt=[1, 2, 3], max_tokens=n, sampling=VARIED)
+    request = start(target, drafter, wanted)
     tokens: list[int] = []
     for _, step in decode(target, drafter, Fixed(Budget(depth=k, nodes=k)), [request]):
         tokens += step.tokens

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from paceline.core.tree import DraftTree as DraftTree
     from paceline.engines.toy import ToyTarget as ToyTarget
     from paceline.generating import hf_generate as hf_generate
+    from paceline.handle import Generation as Generation
     from paceline.llm import LLM as LLM
-    from paceline.stream import Generation as Generation
 
 _HOMES = {
     "load": "paceline.assemble",
     "LLM": "paceline.llm",
-    "Generation": "paceline.stream",
+    "Generation": "paceline.handle",
     "Sampling": "paceline.core.sampling",
     "DraftTree": "paceline.core.tree",
     "ToyTarget": "paceline.engines.toy",

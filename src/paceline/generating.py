@@ -13,10 +13,11 @@ from itertools import compress
 from typing import Any
 
 from paceline.core.answers import Answers
-from paceline.core.decode import Request, decode, start
+from paceline.core.decode import ActiveRequest, decode, start
 from paceline.core.errors import UsageError
 from paceline.core.policy import Policy
 from paceline.core.ports import Drafter, Forward, Session, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
 from paceline.core.tree import DraftTree
@@ -78,31 +79,28 @@ def hf_generate(
         if len(prompts) > 1:
             raise UsageError("a streamer shows one text: give one prompt")
         stream_to.put(input_ids.cpu())
-    requests, texts = list[Request](), list[list[int]]()
+    requests, texts = list[ActiveRequest](), list[list[int]]()
     try:
         for row, prompt in enumerate(prompts):
             padding = input_ids.shape[1] - len(prompt)
             said = list[int]()
             texts.append(said)
             seed = int(torch.randint(1 << 31, ()))  # torch.manual_seed decides it
-            requests.append(
-                start(
-                    target,
-                    loaded.drafter,
-                    prompt,
-                    max_tokens=limit - padding - len(prompt),
-                    sampling=sampling,
-                    seed=seed,
-                    stop=Stop(input_ids[row], said, stopping_criteria),
-                    ignore_eos=True,  # its own criteria know where a text ends
-                )
+            request = GenerationRequest(
+                prompt=prompt,
+                max_tokens=limit - padding - len(prompt),
+                sampling=sampling,
+                seed=seed,
+                should_stop=Stop(input_ids[row], said, stopping_criteria),
+                ignore_eos=True,  # its own criteria know where a text ends
             )
+            requests.append(start(target, loaded.drafter, request))
         for _request, step in decode(target, loaded.drafter, loaded.policy, requests):
             if stream_to is not None and step.tokens:
                 stream_to.put(torch.tensor(step.tokens))
     finally:
-        for request in requests:
-            request.close()
+        for active in requests:
+            active.close()
     if stream_to is not None:
         stream_to.end()
     return answer(input_ids, texts, generation_config)

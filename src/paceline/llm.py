@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from paceline.asked import Asked, SamplingSettings
 from paceline.core import typed
-from paceline.core.errors import BatchError, BusyError, ContextError, UsageError
+from paceline.core.errors import BatchError, ContextError, UsageError
 from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import NO_BUDGET, Drafter
+from paceline.core.ports import UNLIMITED, Drafter
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting, checked
-from paceline.drafters.none import NoDrafter
+from paceline.engine import InferenceEngine, OnPrefill, Stream
 from paceline.engines import tool_formats
 from paceline.engines.chat import control_text, encoded
 from paceline.engines.conversation import (
@@ -26,17 +26,14 @@ from paceline.engines.conversation import (
     texts_in,
 )
 from paceline.engines.engine import Engine
-from paceline.engines.grammar import TextGrammar
 from paceline.engines.syntax import Schema, chosen
 from paceline.engines.tool_support import ToolSupport, fitted, support
-from paceline.sharing import Sharing
-from paceline.stream import Generation, OnRead, Stream
+from paceline.handle import Generation, RequestHandle
 
 if TYPE_CHECKING:
     from paceline.machine.remembered import Remembered
 
 
-PLAIN = Fixed(NO_BUDGET)
 SHORT = 1 << 16  # characters that are always looked at
 
 
@@ -65,7 +62,9 @@ class LLM:
         self.corpora = corpora  # what the drafter was made with, for whoever makes another like it
         self.policy = policy or Fixed(drafting.budget)
         self._closing: list[Callable[[], None]] = []
-        self._sharing = Sharing()
+        self.engine = InferenceEngine(
+            target, drafter, self.policy, rule=drafting.verify, remembered=remembered
+        )
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Call it before the models are freed."""
@@ -158,11 +157,11 @@ class LLM:
         regex: str | None = None,
         logprobs: int | None = None,
         remember: bool = True,
-        on_read: OnRead | None = None,
+        on_read: OnPrefill | None = None,
         spelled: Mapping[int, bytes] | None = None,
         **sampling: Unpack[SamplingSettings],
     ) -> Stream:
-        """Decode `prompt` (text or token ids), yielding a Piece a step.
+        """Decode `prompt` (text or token ids), yielding a StepOutput a step.
 
         sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
         plain: without drafts. json_schema or regex: what the whole text must match. logprobs: tell every
@@ -173,38 +172,51 @@ class LLM:
         spelled: control tokens that are text all the same, and how they are spelled (`tool_spelling`).
         Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
         """
-        max_tokens, seed = typed.whole("max_tokens", max_tokens), typed.whole("seed", seed)
-        for name, flag in (("ignore_eos", ignore_eos), ("plain", plain), ("remember", remember)):
-            typed.truth(name, flag)
-        settings = checked(Sampling, sampling)
-        if (last := max(settings.logit_bias, default=0)) >= self.target.vocab.size:
-            raise UsageError(
-                f"logit bias for token {last}: the model's tokens are 0 to {self.target.vocab.size - 1}"
-            )
-        if seed < 0:
-            raise typed.refusal("seed", seed, "at least 0")
-        if logprobs is not None:
-            logprobs, most = typed.whole("logprobs", logprobs), self.target.vocab.size
-            if not 0 <= logprobs <= most:
-                raise typed.refusal("logprobs", logprobs, f"between 0 and the model's {most} tokens")
-        syntax = chosen(json_schema, regex)
-        return Stream(
-            self.target,
-            self._sharing,
-            self.tokens(prompt),
-            NoDrafter() if plain else self.drafter,
-            PLAIN if plain else self.policy,
-            self.remembered if remember and not plain else None,
-            on_read,
+        request = self.request(
+            prompt,
             max_tokens=max_tokens,
+            seed=seed,
+            stop=stop,
+            ignore_eos=ignore_eos,
+            plain=plain,
+            json_schema=json_schema,
+            regex=regex,
+            logprobs=logprobs,
+            remember=remember,
+            spelled=spelled,
+            **sampling,
+        )
+        return self.engine.run_inline(request, on_read)
+
+    def request(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        stop: str | Sequence[str] = (),
+        plain: bool = False,
+        json_schema: Schema | None = None,
+        regex: str | None = None,
+        spelled: Mapping[int, bytes] | None = None,
+        max_tokens: int = 256,
+        seed: int = 0,
+        ignore_eos: bool = False,
+        logprobs: int | None = None,
+        remember: bool = True,
+        **sampling: Unpack[SamplingSettings],
+    ) -> GenerationRequest:
+        """What `stream` decodes, as the engine takes it; its arguments are those of `stream`."""
+        return GenerationRequest(
+            prompt=self.tokens(prompt),
+            max_tokens=max_tokens,
+            sampling=checked(Sampling, sampling),
             seed=seed,
             stop=typed.texts("stop", stop),
             ignore_eos=ignore_eos,
-            sampling=settings,
-            rule=self.drafting.verify,
-            grammar=None if syntax is None else TextGrammar(self.target.trie.compiled(syntax)),
+            grammar=chosen(json_schema, regex),
             logprobs=logprobs,
-            spelled=spelled or {},
+            n_draft=0 if typed.truth("plain", plain) else UNLIMITED,
+            remember=remember,
+            visible_control_tokens=spelled or {},
         )
 
     @overload
@@ -229,35 +241,39 @@ class LLM:
         return stream.result()
 
     def _generate_all(self, prompts: Sequence[Any], **request: Unpack[Asked]) -> list[Generation]:
-        done, errors, left = dict[int, Generation](), dict[int, Exception](), [*range(len(prompts))][::-1]
-        while left:
-            with ExitStack() as stack:
-                streams = dict[int, Stream]()
-                while left and len(streams) < self.target.caps.sessions:
-                    try:
-                        stream = stack.enter_context(self.stream(prompts[left[-1]], **request))
-                        streams[left.pop()] = stream
-                    except Exception as error:
-                        if isinstance(error, BusyError) and streams:  # other threads have the rest
-                            break
-                        errors[left.pop()] = error
-                ended = Stream.finish([*streams.values()]) if streams else []
-                for (at, stream), failed in zip(streams.items(), ended, strict=True):
-                    if failed is None:
-                        done[at] = stream.result()
-                    else:
-                        errors[at] = failed
-        if errors and not done:
+        errors, handles = dict[int, Exception](), dict[int, RequestHandle]()
+        settings: Any = dict(request)
+        if settings.pop("on_read", None) is not None:
+            raise UsageError("on_read tells of one prompt: give one, or leave it out")
+        run = self.engine.run_batch()
+        try:
+            for at, prompt in enumerate(prompts):
+                try:
+                    handles[at] = run.add(self.request(prompt, **settings))
+                except Exception as error:
+                    errors[at] = error
+            while not run.is_over:
+                run.step()
+        finally:
+            with self.engine.turn():
+                run.close()
+        for at, handle in handles.items():
+            if handle.finish is not None and handle.finish.error is not None:
+                errors[at] = handle.finish.error
+        if errors and len(errors) == len(prompts):
             raise errors[0]
+        with self.engine.turn():
+            account = self.policy.account
+        done = {at: handle.result(account) for at, handle in handles.items() if at not in errors}
         if errors:
             raise BatchError([done.get(at) for at in range(len(prompts))], errors) from errors[min(errors)]
         return [done[at] for at in range(len(prompts))]
 
     def close(self) -> None:
         """Free the models. Calling it twice is harmless; in a forked process it does nothing."""
-        if not self._sharing.process.is_this:
+        if not self.engine.process.is_this:
             return
-        with self._sharing.turn():
+        with self.engine.turn():
             while self._closing:
                 self._closing.pop()()
             self.drafter.close()

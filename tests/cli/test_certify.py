@@ -15,7 +15,7 @@ import broken
 from command_line import Done, command
 from paceline import zoo
 from paceline.cli.options import read_prompts
-from paceline.core.decode import Request
+from paceline.core.decode import ActiveRequest
 from paceline.core.ports import Forward
 from paceline.core.record import Logprob
 from paceline.core.sampling import logprob
@@ -165,7 +165,7 @@ def test_prompts_that_cannot_be_used_are_refused(
         ("--seed -1", "--seed -1: must be at least 0"),
         ("--draft none", "--draft none: nothing to certify"),
         ("--typical 0.9", "it needs a temperature above 0"),
-        ("--logit-bias 1000=1", "logit bias for token 1000: the model's tokens are 0 to 257"),
+        ("--logit-bias 1000=1", "logit_bias for token 1000: the model's tokens are 0 to 257"),
         (
             "--exact-greedy --kernels off --width 2",
             "exact greedy output without kernels of our own needs drafts that are chains: use width 1",
@@ -339,20 +339,20 @@ def test_a_verification_that_is_biased_is_a_defect_of_sampled_output_alone(
 def test_log_probabilities_of_another_row_are_a_defect(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(request: Request, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
+    def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(*logprob(out.logits(0), token, 0)) for token in tokens)
 
-    monkeypatch.setattr("paceline.core.decode.told", told)
+    monkeypatch.setattr("paceline.core.decode.token_logprobs", told)
     assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]
 
 
 def test_log_probabilities_that_are_no_numbers_are_a_defect(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(request: Request, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
+    def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(-1.0 if i == 0 else np.nan, ()) for i, _ in enumerate(tokens))
 
-    monkeypatch.setattr("paceline.core.decode.told", told)
+    monkeypatch.setattr("paceline.core.decode.token_logprobs", told)
     assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]
 
 

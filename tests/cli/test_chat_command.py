@@ -13,7 +13,8 @@ from command_line import Done, command, run
 from gguf_files import write_llama
 from paceline.cli.conversation import Conversation
 from paceline.cli.lines import is_open, unquoted
-from paceline.stream import Piece, Stream
+from paceline.engine import Stream
+from paceline.handle import StepOutput
 from real_model import smollm2
 
 Capture = pytest.CaptureFixture[str]
@@ -165,7 +166,7 @@ def test_ctrl_c_ends_a_chat_with_nobody_there(
 ) -> None:
     next_piece = Stream.__next__
 
-    def pressing(stream: Stream) -> Piece:
+    def pressing(stream: Stream) -> StepOutput:
         piece = next_piece(stream)
         signal.raise_signal(signal.SIGINT)
         return piece
@@ -213,7 +214,9 @@ def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> 
         for question in ("Write one sentence about the sea and its waves.", "Write that sentence again."):
             talk.ask(question)
             prompt, dropped = talk.prompt()
-            unread = [llm.stream(prompt, max_tokens=1)._request.session.unread]
+            active = llm.stream(prompt, max_tokens=1).handle.scheduled.active
+            assert active is not None
+            unread = [active.session.unread]
             said = llm.generate(prompt, max_tokens=40)
             talk.answered(prompt, said)
             read += unread

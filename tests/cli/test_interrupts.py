@@ -17,7 +17,8 @@ import pytest
 from command_line import PROGRAM, chunks, command, environment, run, start
 from paceline import zoo
 from paceline.cli.interrupts import Interrupts
-from paceline.stream import Piece, Stream
+from paceline.engine import Stream
+from paceline.handle import StepOutput
 
 Capture = pytest.CaptureFixture[str]
 ENDLESS = ("hello", "-n", "60000", "-c", "60100", "--ignore-eos")
@@ -30,7 +31,7 @@ def pressed_after_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the third piece of every stream is on its way."""
     counts: dict[int, int] = {}
 
-    def pressing(stream: Stream) -> Piece:
+    def pressing(stream: Stream) -> StepOutput:
         counts[id(stream)] = counts.get(id(stream), 0) + 1
         if counts[id(stream)] == 3:
             signal.raise_signal(signal.SIGINT)
@@ -73,7 +74,7 @@ def test_a_comparison_ends_with_what_it_has(
 def test_a_key_pressed_too_late_changes_nothing_but_the_exit_code(
     capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pressing(stream: Stream) -> Piece:
+    def pressing(stream: Stream) -> StepOutput:
         piece = next_piece(stream)
         signal.raise_signal(signal.SIGINT)
         return piece

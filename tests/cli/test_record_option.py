@@ -15,11 +15,11 @@ import pytest
 from command_line import PROGRAM, Done, command, environment, run
 from gguf_files import write_llama
 from paceline import zoo
+from paceline.engine import Stream
 from paceline.engines.openers import open_tokenizer
 from paceline.lab.replay import recording, traces
 from paceline.lab.replay.traces import Trace
 from paceline.machine.fingerprint import fingerprint
-from paceline.stream import Stream
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = ("ab ab ab ab", "-n", "12", "--ignore-eos", "--draft", "lookup")

@@ -362,7 +362,7 @@ def test_stdin_that_is_not_utf8_is_refused(capsys: Capture, target: Path) -> Non
         ("--logit-bias 13=much", "--logit-bias 13=much: write TOKEN=BIAS"),
         ("--logit-bias -1=2", "logit bias -1=2.0: needs a token id"),
         ("--logit-bias 1=inf", "logit bias 1=inf: needs"),
-        ("--logit-bias 1000=2", "logit bias for token 1000: the model's tokens are 0 to 257"),
+        ("--logit-bias 1000=2", "logit_bias for token 1000: the model's tokens are 0 to 257"),
         ("--stop=", "--stop '': an empty stop string would stop at once"),
         ("--stop \udcff", "the stop string is not UTF-8 text"),
         ("--xyzzy", "No such option: --xyzzy; see paceline run --help"),

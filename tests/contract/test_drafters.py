@@ -21,6 +21,7 @@ from paceline.core.decode import advance, start
 from paceline.core.drafters import DRAFTERS
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Learner, Target, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
 from paceline.core.tree import EMPTY, ROOT, DraftTree
@@ -258,7 +259,9 @@ def test_memory_after_acceptances_and_rejections_is_that_of_the_text(
     read the target's rows, which a fresh one has not seen."""
     target, drafter = ToyTarget(V, seed=seed), MAKERS[name]()
     budget = Budget(4, 4 * width, width=width, p_split=0.05)
-    request = start(target, drafter, prompt, max_tokens=50, sampling=Sampling(temperature=0.6))
+    request = start(
+        target, drafter, GenerationRequest(prompt=prompt, max_tokens=50, sampling=Sampling(temperature=0.6))
+    )
     for _ in range(5):
         advance(target, drafter, Fixed(budget), [request])
         (proposed,) = drafter.propose([(request.memory, budget)])

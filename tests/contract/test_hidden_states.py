@@ -15,6 +15,7 @@ from heads import HeadDrafter, HeadMemory
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
@@ -108,7 +109,7 @@ def test_a_head_that_knows_the_model_is_always_right(rollback: Any, chunk: int, 
     target = ToyTarget(V, seed=3, rollback=rollback)
     drafter = HeadDrafter(target)
     prompt = [(i * i) % V for i in range(n_prompt)]
-    request = start(target, drafter, prompt, max_tokens=60)
+    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
     steps = [s for _, s in decode(target, drafter, Fixed(Budget(5, 5)), [request], chunk=chunk) if s.tokens]
     blind = len(steps[0].tree) == 0  # a short prompt is read with the first draft
     assert request.stats.drafted == request.stats.accepted > 0
@@ -132,7 +133,9 @@ def test_an_early_exit_computes_nothing_that_its_target_has_computed(n_prompt: i
     view: Any = target.view(exits=1)
     view.computed = 0
     drafter = ModelDrafter(view, V)
-    request = start(target, drafter, [i % V for i in range(n_prompt)], max_tokens=40)
+    request = start(
+        target, drafter, GenerationRequest(prompt=[i % V for i in range(n_prompt)], max_tokens=40)
+    )
     for _, step in decode(target, drafter, Fixed(Budget(3, 3)), [request]):
         assert step.rows <= len(step.tree) + 1 or not request.stats.steps > 1
     # Nothing of the prompt but its root, where it was read before; and of a step the root and its own draft.
@@ -143,10 +146,10 @@ def test_an_early_exit_computes_nothing_that_its_target_has_computed(n_prompt: i
 def test_a_view_beside_its_target_drafts_what_it_drafts_alone() -> None:
     target = deep()
     drafter = ModelDrafter(target.view(exits=1), V)
-    request = start(target, drafter, [1, 2, 3], max_tokens=40)
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=40))
     beside = [step.tree.tokens for _, step in decode(target, drafter, Fixed(Budget(3, 3)), [request])]
     apart = ModelDrafter(deep().view(exits=1), V)
-    request = start(target, apart, [1, 2, 3], max_tokens=40)
+    request = start(target, apart, GenerationRequest(prompt=[1, 2, 3], max_tokens=40))
     assert beside == [step.tree.tokens for _, step in decode(target, apart, Fixed(Budget(3, 3)), [request])]
 
 

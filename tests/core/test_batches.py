@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.core.decode import Request, advance, start
+from paceline.core.decode import ActiveRequest, advance, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
 from paceline.core.record import Step
-from paceline.core.schedule import Scheduler
+from paceline.core.request import GenerationRequest
+from paceline.core.schedule import ScheduledRequest, Scheduler
 from paceline.core.tree import DraftTree
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -44,9 +45,9 @@ class Watching(Fixed):
 
     def __init__(self, budget: Budget) -> None:
         super().__init__(budget)
-        self.told: list[tuple[list[Request], list[Step]]] = []
+        self.told: list[tuple[list[ActiveRequest], list[Step]]] = []
 
-    def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
+    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         self.told.append((list(requests), list(steps)))
 
 
@@ -69,16 +70,25 @@ class Once:
 def test_all_drafts_of_a_pass_and_their_roots_fit_its_rows(n: int) -> None:
     target = Narrow(ROWS)
     drafter = ModelDrafter(ToyTarget(V, seed=1), V)
-    requests = [start(target, drafter, [at % V, 1], max_tokens=40) for at in range(n)]
+    requests = [
+        start(target, drafter, GenerationRequest(prompt=[at % V, 1], max_tokens=40)) for at in range(n)
+    ]
     for _ in range(4):
         advance(target, drafter, Fixed(Budget(20, 20)), requests)
     assert target.asked == [n * (ROWS // n)] * 4  # as many as there are, shared evenly
 
 
+def add(scheduler: Scheduler, prompt: Sequence[int], **how: Any) -> ScheduledRequest:
+    request = GenerationRequest(prompt=prompt, **how)
+    scheduled = ScheduledRequest(request, request.should_stop)
+    scheduler.add(scheduled)
+    return scheduled
+
+
 def test_no_more_requests_run_than_a_pass_has_rows() -> None:
     target = Narrow(2)
     scheduler = Scheduler(target, NoDrafter(), Fixed(Budget(0, 0)))
-    jobs = [scheduler.add([at], max_tokens=3) for at in range(5)]
+    jobs = [add(scheduler, [at], max_tokens=3) for at in range(5)]
     while not scheduler.idle:
         scheduler.step()
         assert len(scheduler.running) <= 2
@@ -89,13 +99,13 @@ def test_no_more_requests_run_than_a_pass_has_rows() -> None:
 def test_a_pass_that_fails_ends_all_that_were_in_it_and_none_that_waited() -> None:
     target = Narrow(2)
     scheduler = Scheduler(target, NoDrafter(), Fixed(Budget(0, 0)))
-    jobs = [scheduler.add([at], max_tokens=9) for at in range(3)]
+    jobs = [add(scheduler, [at], max_tokens=9) for at in range(3)]
     scheduler.step()
     target.fails = True
     assert scheduler.step() == []
     assert [job.state for job in jobs] == ["failed", "failed", "waiting"]
     assert [str(job.error) for job in jobs[:2]] == ["in the pass"] * 2
-    assert all(job.request is not None and job.request.session.tokens == [] for job in jobs[:2])  # closed
+    assert all(job.active is not None and job.active.session.tokens == [] for job in jobs[:2])  # closed
     target.fails = False
     while not scheduler.idle:
         scheduler.step()
@@ -109,10 +119,10 @@ def stops(_: int) -> bool:
 def test_a_policy_is_told_of_those_alone_that_decoded_in_the_pass() -> None:
     """Not of one that reads its prompt, nor of one that failed, nor of one that is not there."""
     target, policy, drafter = Narrow(64), Watching(Budget(2, 2)), LookupDrafter(1, 2)
-    going = start(target, drafter, [1, 2, 1, 2], max_tokens=9)
-    failing = start(target, drafter, [2, 3, 2, 3], max_tokens=9, stop=stops)
-    reading = start(target, drafter, [1, 2, 3] * 40, max_tokens=9)
-    absent = start(target, drafter, [4, 5], max_tokens=9)
+    going = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
+    failing = start(target, drafter, GenerationRequest(prompt=[2, 3, 2, 3], max_tokens=9), stop=stops)
+    reading = start(target, drafter, GenerationRequest(prompt=[1, 2, 3] * 40, max_tokens=9))
+    absent = start(target, drafter, GenerationRequest(prompt=[4, 5], max_tokens=9))
     done = advance(target, drafter, policy, [going, failing, reading], chunk=16)
     assert [request for request, _ in done] == [going, reading]
     ((requests, steps),) = policy.told
@@ -129,8 +139,8 @@ def test_a_grammar_that_failed_while_drafts_were_judged_ends_its_request() -> No
     """Also where it would answer again by the time that the target's rows are there."""
     target, drafter = ToyTarget(V, seed=1), ModelDrafter(ToyTarget(V, seed=2), V)
     grammar = Once()
-    request = start(target, drafter, [1, 2], max_tokens=9, grammar=grammar)
-    other = start(target, drafter, [1, 2], max_tokens=9)
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9), grammar=grammar)
+    other = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9))
     done = advance(target, drafter, Fixed(Budget(3, 3)), [request, other])
     assert grammar.failed
     assert isinstance(request.error, ZeroDivisionError)

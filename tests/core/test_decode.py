@@ -16,6 +16,7 @@ from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Budget, Drafter, Session
 from paceline.core.rate import Rate
 from paceline.core.record import Step
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter, Portfolio
@@ -25,6 +26,7 @@ from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engines.toy import ToySession, ToyTarget
 
+GREEDY = Sampling()
 V = 6
 NONE = NoDrafter()
 BUDGET = Budget(depth=5, nodes=12, width=1)
@@ -50,11 +52,16 @@ def steps_of(
     prompt: Sequence[int],
     budget: Budget = BUDGET,
     max_tokens: int = 40,
-    sampling: Sampling | None = None,
+    sampling: Sampling = GREEDY,
     stop: Callable[[int], bool] = lambda token: False,
     seed: int = 0,
 ) -> list[Step]:
-    request = start(target, drafter, prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, seed=seed)
+    request = start(
+        target,
+        drafter,
+        GenerationRequest(prompt=prompt, max_tokens=max_tokens, sampling=sampling, seed=seed),
+        stop=stop,
+    )
     steps = [step for _, step in decode(target, drafter, Fixed(budget), [request])]
     assert request.stop_reason == steps[-1].stop_reason
     request.close()
@@ -138,7 +145,9 @@ def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: 
         seen.append(token)
         return ends == "stop" and len(seen) == 3
 
-    request = start(target, drafter, prompt, max_tokens=3 if ends == "length" else 20, stop=stop)
+    request = start(
+        target, drafter, GenerationRequest(prompt=prompt, max_tokens=3 if ends == "length" else 20), stop=stop
+    )
     emitted: list[int] = []
     for _, step in decode(target, drafter, Fixed(BUDGET), [request]):
         assert len(step.tree) > len(step.path) or ends == "length"
@@ -175,7 +184,9 @@ def test_a_stop_is_told_of_the_last_token_at_max_tokens_too(n: int, maker: Calla
 def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None:
     stops = iter([False, True])
     target, drafter = ToyTarget(V, seed=3), model(3, noise=0.0)
-    request = start(target, drafter, [1, 2, 3], max_tokens=20, stop=lambda token: next(stops))
+    request = start(
+        target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=20), stop=lambda token: next(stops)
+    )
     ((_, step),) = advance(target, drafter, Fixed(BUDGET), [request])
     assert len(step.tokens) == 2
     assert request.stats.accepted == request.stats.by_source["model"].accepted == 5
@@ -196,7 +207,7 @@ def test_where_an_end_of_text_is_what_a_stop_waits_for_too_the_reason_is_eos() -
 
 def test_eos_can_be_ignored() -> None:
     target = ToyTarget(V, seed=3, eos=frozenset(range(V)))
-    request = start(target, NONE, [1], max_tokens=5, ignore_eos=True)
+    request = start(target, NONE, GenerationRequest(prompt=[1], max_tokens=5, ignore_eos=True))
     assert len([0 for _ in decode(target, NONE, Fixed(BUDGET), [request])]) == 5
 
 
@@ -219,7 +230,10 @@ def test_requests_decoded_together_give_what_each_gives_alone() -> None:
     target, drafter = ToyTarget(V, seed=2), ComposedDrafter([LookupDrafter(), model(2)])
     prompts = [[1], [1, 2, 3, 1, 2], [5, 5, 5], [0, 4]]
     lengths = [3, 17, 9, 1]
-    requests = [start(target, drafter, p, max_tokens=n) for p, n in zip(prompts, lengths, strict=True)]
+    requests = [
+        start(target, drafter, GenerationRequest(prompt=p, max_tokens=n))
+        for p, n in zip(prompts, lengths, strict=True)
+    ]
     together: dict[int, list[int]] = {id(r): [] for r in requests}
     for request, step in decode(target, drafter, Fixed(BUDGET), requests):
         together[id(request)] += step.tokens
@@ -230,20 +244,20 @@ def test_requests_decoded_together_give_what_each_gives_alone() -> None:
 
 def test_a_target_that_takes_no_branches_is_given_chains() -> None:
     target = ToyTarget(V, seed=2, branch=1)
-    request = start(target, NONE, [1], max_tokens=9)
+    request = start(target, NONE, GenerationRequest(prompt=[1], max_tokens=9))
     assert request.cap(Budget(4, 12, width=3), target.caps, 99) == Budget(4, 12, width=1)
 
 
 def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context() -> None:
     target = ToyTarget(V, seed=2, n_ctx=20)
-    request = start(target, NONE, [1] * 5, max_tokens=99)
+    request = start(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))
     assert request.cap(Budget(40, 40, width=4), target.caps, 8) == Budget(15, 7, width=4)
     assert request.cap(Budget(40, 40, width=4), target.caps, 99) == Budget(15, 15, width=4)
 
 
 def test_the_statistics_add_up() -> None:
     target, drafter = ToyTarget(V, seed=3), model(3, noise=0.3)
-    request = start(target, drafter, [1, 2, 3], max_tokens=30)
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=30))
     steps = [step for _, step in decode(target, drafter, Fixed(BUDGET), [request])]
     stats = request.stats
     assert stats.steps == len(steps)
@@ -284,7 +298,7 @@ FORK = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("rogue", "rogue"))
 )
 def test_a_draft_over_budget_or_outside_the_vocabulary_never_reaches_the_engine(tree: DraftTree) -> None:
     target, rogue = ToyTarget(V), Rogue(tree)
-    request = start(target, rogue, [1], max_tokens=20)  # type: ignore[arg-type]
+    request = start(target, rogue, GenerationRequest(prompt=[1], max_tokens=20))  # type: ignore[arg-type]
     with pytest.raises(ContractError, match="rogue"):
         advance(target, rogue, Fixed(BUDGET), [request])  # type: ignore[arg-type]
 
@@ -295,7 +309,7 @@ def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
             return []
 
     target, silent = ToyTarget(V), Silent()
-    request = start(target, silent, [1], max_tokens=20)
+    request = start(target, silent, GenerationRequest(prompt=[1], max_tokens=20))
     with pytest.raises(ContractError, match="0 proposals for 1 requests"):
         advance(target, silent, Fixed(BUDGET), [request])
 
@@ -311,7 +325,7 @@ def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
 )
 def test_requests_that_cannot_be_served_are_refused(prompt: list[int], n: int, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        start(ToyTarget(V, n_ctx=10), NONE, prompt, max_tokens=n)
+        start(ToyTarget(V, n_ctx=10), NONE, GenerationRequest(prompt=prompt, max_tokens=n))
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -327,7 +341,7 @@ def test_a_drafter_that_fails_to_open_leaves_no_session_open(error: type[BaseExc
 
     target = Counting(V)
     with pytest.raises(error, match="no room"):
-        start(target, Broken(), [1], max_tokens=5)  # type: ignore[arg-type]
+        start(target, Broken(), GenerationRequest(prompt=[1], max_tokens=5))  # type: ignore[arg-type]
     assert target.session.tokens == []
 
 
@@ -335,7 +349,7 @@ def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest
     def fails() -> None:
         raise RuntimeError("no disk")
 
-    request = start(ToyTarget(V), LookupDrafter(), [1, 2], max_tokens=5)
+    request = start(ToyTarget(V), LookupDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=5))
     monkeypatch.setattr(request.memory, "close", fails)
     with pytest.raises(RuntimeError, match="no disk"):
         request.close()
@@ -344,7 +358,7 @@ def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest
 
 def test_a_memory_is_shown_every_step_the_last_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
     target, drafter, shown = ToyTarget(V, seed=3), LookupDrafter(), list[Step]()
-    request = start(target, drafter, [1, 2, 1, 2], max_tokens=9)
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
     monkeypatch.setattr(request.memory, "observe", lambda step, features: shown.append(step))
     steps = [step for _, step in decode(target, drafter, Fixed(BUDGET), [request])]
     assert shown == steps
@@ -353,7 +367,7 @@ def test_a_memory_is_shown_every_step_the_last_one_too(monkeypatch: pytest.Monke
 
 def test_a_closed_request_forgets_its_tokens() -> None:
     target = ToyTarget(V)
-    request = start(target, LookupDrafter(), [1, 2], max_tokens=5)
+    request = start(target, LookupDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=5))
     request.close()
     assert list(request.session.tokens) == []
 
@@ -376,7 +390,10 @@ def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
     clock, passes = Ticking(1.0), 0
     target, drafter = ToyTarget(V, seed=2), Portfolio([LookupDrafter(1, 3), model(2)])
     decides: Policy = Fixed(BUDGET) if policy == "fixed" else Rate(Costs(Cost.flat(4.0, 0.1)), clock=clock)
-    requests = [start(target, drafter, [1, 2, i], max_tokens=n) for i, n in enumerate(lengths)]
+    requests = [
+        start(target, drafter, GenerationRequest(prompt=[1, 2, i], max_tokens=n))
+        for i, n in enumerate(lengths)
+    ]
     active, began, seconds = list(requests), clock(), 0.0
     while active:
         for _, step in advance(target, drafter, decides, active, clock):
@@ -422,7 +439,7 @@ def test_what_others_do_in_the_meantime_is_not_counted() -> None:
             self.now += seconds
 
     clock, target, drafter = Clock(), Passes(V, seed=3), Drafts()
-    requests = [start(target, drafter, [i], max_tokens=4) for i in range(2)]
+    requests = [start(target, drafter, GenerationRequest(prompt=[i], max_tokens=4)) for i in range(2)]
     for n in range(2):
         steps = advance(target, drafter, Slowly(BUDGET), requests, clock)
         for _, step in steps:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.core.decode import Request, advance, decode, start
+from paceline.core.decode import ActiveRequest, advance, decode, start
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Grammar
 from paceline.core.record import Step
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -65,9 +66,14 @@ def lookup() -> Drafter:
     return LookupDrafter(1, 2)
 
 
-def begun(target: ToyTarget, drafter: Drafter, at: int, temperature: float, **fault: Any) -> Request:
+def begun(target: ToyTarget, drafter: Drafter, at: int, temperature: float, **fault: Any) -> ActiveRequest:
     sampling = Sampling(temperature=temperature)
-    return start(target, drafter, PROMPTS[at], max_tokens=12, sampling=sampling, seed=at, **fault)
+    return start(
+        target,
+        drafter,
+        GenerationRequest(prompt=PROMPTS[at], max_tokens=12, sampling=sampling, seed=at),
+        **fault,
+    )
 
 
 def text(steps: Sequence[Step]) -> list[int]:

@@ -17,6 +17,7 @@ from paceline.core.decode import advance, decode, start
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Grammar
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import ROOT, DraftTree
 from paceline.core.verify import INDEPENDENT, verify
@@ -120,7 +121,7 @@ def test_to_prune_a_sampled_token_for_what_it_is_would_bias(
 def test_greedy_drafts_follow_the_likeliest_allowed_tokens() -> None:
     """The target as its own draft: everything it drafts under the grammar is accepted."""
     drafter = ModelDrafter(toy(), V)
-    request = start(toy(), drafter, PROMPT, max_tokens=12, grammar=Automaton())
+    request = start(toy(), drafter, GenerationRequest(prompt=PROMPT, max_tokens=12), grammar=Automaton())
     steps = [step for _, step in decode(toy(), drafter, Fixed(Budget(3, 3)), [request])]
     assert request.stats.drafted == request.stats.accepted > 0
     plain = plain_distribution(toy(), PROMPT, Sampling(), 12, Automaton)
@@ -130,7 +131,9 @@ def test_greedy_drafts_follow_the_likeliest_allowed_tokens() -> None:
 def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
     drafter, grammar, sampling = Blind(model(1.0)), Automaton(), Sampling(temperature=1.0)
     target = toy()
-    request = start(target, drafter, PROMPT, max_tokens=9, sampling=sampling, grammar=grammar)
+    request = start(
+        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=9, sampling=sampling), grammar=grammar
+    )
     emitted: list[int] = []
     while request.stop_reason is None:
         ((_, step),) = advance(target, drafter, Fixed(TREE), [request])
@@ -152,7 +155,12 @@ class Silent:
 def test_where_no_token_may_follow_the_request_says_so(temperature: float) -> None:
     target = ToyTarget(V)
     sampling = Sampling(temperature=temperature)
-    request = start(target, NoDrafter(), PROMPT, max_tokens=3, sampling=sampling, grammar=Silent())
+    request = start(
+        target,
+        NoDrafter(),
+        GenerationRequest(prompt=PROMPT, max_tokens=3, sampling=sampling),
+        grammar=Silent(),
+    )
     with pytest.raises(UsageError, match="no token can follow"):
         list(decode(target, NoDrafter(), Fixed(CHAIN), [request]))
 
@@ -160,14 +168,28 @@ def test_where_no_token_may_follow_the_request_says_so(temperature: float) -> No
 def test_a_bias_that_forbids_all_that_the_grammar_allows_is_refused() -> None:
     target = ToyTarget(V)
     sampling = Sampling(logit_bias={0: -np.inf, 1: -np.inf})
-    request = start(target, NoDrafter(), PROMPT, max_tokens=3, sampling=sampling, grammar=Automaton())
+    request = start(
+        target,
+        NoDrafter(),
+        GenerationRequest(prompt=PROMPT, max_tokens=3, sampling=sampling),
+        grammar=Automaton(),
+    )
     with pytest.raises(UsageError, match="a logit bias or the grammar forbids every one"):
         list(decode(target, NoDrafter(), Fixed(CHAIN), [request]))
 
 
 def test_a_grammar_and_ignore_eos_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="cannot be combined with ignore_eos"):
-        start(ToyTarget(V), NoDrafter(), PROMPT, max_tokens=3, ignore_eos=True, grammar=Automaton())
+        GenerationRequest(prompt=PROMPT, max_tokens=3, ignore_eos=True, grammar=Digits())
+
+
+class Digits:
+    """A grammar as a request names it."""
+
+    name = "digits"
+
+    def matches(self, text: str) -> bool:
+        return text.isdigit()
 
 
 def test_a_dead_end_below_a_draft_that_is_not_taken_is_no_error() -> None:

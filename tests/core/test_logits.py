@@ -21,6 +21,7 @@ from paceline.core.errors import LogitsError, ModelError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter
 from paceline.core.rate import Rate
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling, adjust, argmax, odds, top_k
 from paceline.core.tree import chain
 from paceline.core.verify import RULES, verify
@@ -35,6 +36,7 @@ from paceline.engines.toy import ToyTarget
 from paceline.engines.translated import TranslatedTarget
 from tongues import speaking, translation
 
+GREEDY = Sampling()
 V = 8
 PROMPT = [3, 1, 4, 1, 5]
 BUDGET = Budget(depth=4, nodes=8, width=2)
@@ -56,8 +58,10 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
 }
 
 
-def run(target: ToyTarget, drafter: Drafter, sampling: Sampling | None = None, **more: Any) -> list[int]:
-    request = start(target, drafter, PROMPT, max_tokens=200, sampling=sampling, seed=5, **more)
+def run(target: ToyTarget, drafter: Drafter, sampling: Sampling = GREEDY, **more: Any) -> list[int]:
+    request = start(
+        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=200, sampling=sampling, seed=5, **more)
+    )
     try:
         return [t for _, step in decode(target, drafter, Fixed(BUDGET), [request]) for t in step.tokens]
     finally:
@@ -92,7 +96,10 @@ def test_sampled_drafts_do_not_hide_it(fault: str, rule: str) -> None:
     drafter = ModelDrafter(ToyTarget(V, noise=0.1), V, temperature=0.8, independent=independent)
     sampling = Sampling(temperature=0.9)
     request = start(
-        FaultyToy(V, fault=fault, after=2), drafter, PROMPT, max_tokens=500, sampling=sampling, rule=rule
+        FaultyToy(V, fault=fault, after=2),
+        drafter,
+        GenerationRequest(prompt=PROMPT, max_tokens=500, sampling=sampling),
+        rule=rule,
     )
     width = 1 if rule in ("token", "block") else 2
     policy = Fixed(Budget(depth=3, nodes=6, width=width, p_split=0.05))
@@ -107,7 +114,7 @@ def test_log_probabilities_and_grammars_do_not_hide_it(fault: str) -> None:
     with pytest.raises(LogitsError, match="not numbers"):
         run(FaultyToy(V, fault=fault), NoDrafter(), logprobs=3)
     target, none = FaultyToy(4, fault=fault), NoDrafter()
-    request = start(target, none, [0, 1], max_tokens=9, grammar=Automaton())
+    request = start(target, none, GenerationRequest(prompt=[0, 1], max_tokens=9), grammar=Automaton())
     with pytest.raises(LogitsError, match="not numbers"):
         list(decode(target, none, Fixed(BUDGET), [request]))
 
@@ -180,13 +187,13 @@ def test_one_request_of_a_batch_that_breaks_leaves_the_target_usable() -> None:
     target, none = FaultyToy(V, fault="one NaN", after=7), NoDrafter()
     alone = run(ToyTarget(V), none)
     assert 7 not in [*PROMPT, *alone[:5]]
-    healthy = start(target, none, PROMPT, max_tokens=5)
-    sick = start(target, none, [1, 7], max_tokens=5)
+    healthy = start(target, none, GenerationRequest(prompt=PROMPT, max_tokens=5))
+    sick = start(target, none, GenerationRequest(prompt=[1, 7], max_tokens=5))
     with pytest.raises(LogitsError, match="at position 2"):
         list(decode(target, none, Fixed(BUDGET), [healthy, sick]))
     for request in (healthy, sick):
         request.close()
-    again = start(target, none, PROMPT, max_tokens=5)
+    again = start(target, none, GenerationRequest(prompt=PROMPT, max_tokens=5))
     assert [t for _, step in decode(target, none, Fixed(BUDGET), [again]) for t in step.tokens] == alone[:5]
 
 
@@ -230,7 +237,11 @@ WITH_DRAFT: dict[str, Callable[[ToyTarget, Means], Drafter]] = {
 def test_a_broken_draft_model_costs_its_drafts_and_nothing_else(fault: str, kind: str, sampling: str) -> None:
     means = Means(speaking(ToyTarget(V), WORDS), [])
     drafter = ComposedDrafter([WITH_DRAFT[kind](FaultyToy(V, fault=fault), means)])
-    request = start(means.target, drafter, PROMPT, max_tokens=40, sampling=SAMPLINGS[sampling], seed=5)
+    request = start(
+        means.target,
+        drafter,
+        GenerationRequest(prompt=PROMPT, max_tokens=40, sampling=SAMPLINGS[sampling], seed=5),
+    )
     policy = Fixed(Budget(depth=4, nodes=4, width=1))
     told = [t for _, step in decode(means.target, drafter, policy, [request]) for t in step.tokens]
     assert told == run(ToyTarget(V), NoDrafter(), SAMPLINGS[sampling])[:40]
@@ -261,7 +272,9 @@ def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str,
     drafter = Portfolio([LookupDrafter(1, 3), ModelDrafter(draft, V, temperature=temperature)])
     policy = Rate(Costs(Cost.flat(1.0, per_row=0.01)), clock=Ticking(0.001))
     sampling = Sampling(temperature=0.9)
-    request = start(target, drafter, PROMPT, max_tokens=150, sampling=sampling, seed=5)
+    request = start(
+        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=150, sampling=sampling, seed=5)
+    )
     for _, step in decode(target, drafter, policy, [request]):
         assert np.isfinite([*step.tree.score, *step.tree.survival]).all()
     assert request.stats.by_source["model"].drafted > 0

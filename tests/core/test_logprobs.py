@@ -13,6 +13,7 @@ from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Grammar, Want
 from paceline.core.record import Logprob, Step
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling, logprob
 from paceline.core.tree import EMPTY
 from paceline.drafters.lookup import LookupDrafter
@@ -45,7 +46,10 @@ def steps(
 ) -> list[Step]:
     target = ToyTarget(V, seed=5)
     request = start(
-        target, drafter, PROMPT, max_tokens=max_tokens, sampling=sampling, grammar=grammar, logprobs=logprobs
+        target,
+        drafter,
+        GenerationRequest(prompt=PROMPT, max_tokens=max_tokens, sampling=sampling, logprobs=logprobs),
+        grammar=grammar,
     )
     return [step for _, step in decode(target, drafter, Fixed(budget), [request])]
 

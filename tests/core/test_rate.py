@@ -18,6 +18,7 @@ from paceline.core.gain import Gain
 from paceline.core.ports import NO_BUDGET
 from paceline.core.rate import BRAKE, CAUTION, CREDIT, SHARED, Rate
 from paceline.core.record import Stats, Step, Times
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.drafters.compose import Portfolio
@@ -97,7 +98,10 @@ def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
     target, sampling = ToyTarget(6, seed=3), Sampling(temperature=1.0)
     drafter = Portfolio([ModelDrafter(ToyTarget(6, seed=3, noise=0.2), 6, temperature=1.0)])
     rate = decider({1: 1.0}, depth=2, nodes=2, width=1)
-    requests = [start(target, drafter, [i % 6], max_tokens=9, sampling=sampling, seed=i) for i in range(n)]
+    requests = [
+        start(target, drafter, GenerationRequest(prompt=[i % 6], max_tokens=9, sampling=sampling, seed=i))
+        for i in range(n)
+    ]
     rate.costs.target = Cost.flat(1.0, 0.0)
     steps = advance(target, drafter, rate, requests, lambda: 0.0)
     assert sum(len(step.tree) for _, step in steps) == 2 * n
@@ -180,7 +184,11 @@ def test_everything_that_was_drawn_is_verified() -> None:
     def run(tape: Tape) -> tuple[int, int]:
         drafter = Portfolio([ModelDrafter(draft, 3, temperature=1.0)])
         rate = decider({1: 1.0, 2: 1.0, 3: 1.3, 4: 1.6, 65: 40.0}, depth=4, nodes=6, width=2)
-        request = start(target, drafter, [0, 1], max_tokens=20, sampling=Sampling(temperature=1.0))
+        request = start(
+            target,
+            drafter,
+            GenerationRequest(prompt=[0, 1], max_tokens=20, sampling=Sampling(temperature=1.0)),
+        )
         request.memory.parts[0].rng = tape  # type: ignore[attr-defined]  # a model's memory
         budgets = rate.budgets([request])
         proposals = drafter.propose([(request.memory, budgets[0])])  # type: ignore[list-item]  # its own

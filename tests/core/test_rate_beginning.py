@@ -11,6 +11,7 @@ from paceline.core.decode import decode, start
 from paceline.core.ports import Budget
 from paceline.core.rate import BRAKE, CREDIT, EARNED, Rate
 from paceline.core.record import Stats, Step, Times
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.drafters.compose import Portfolio
 from paceline.drafters.model import ModelDrafter
@@ -113,7 +114,9 @@ def test_the_loop_tells_how_far_behind_a_draft_model_is() -> None:
     target, rate = ToyTarget(6, seed=3), a_rate(0.01)
     small = Watched(ToyTarget(6, seed=3, noise=0.2), 6)
     small.read = []
-    request = start(target, Portfolio([small]), [n % 6 for n in LONG], max_tokens=40)
+    request = start(
+        target, Portfolio([small]), GenerationRequest(prompt=[n % 6 for n in LONG], max_tokens=40)
+    )
     for _ in decode(target, Portfolio([small]), rate, [request], lambda: 0.0):
         if small.read:
             break

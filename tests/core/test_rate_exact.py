@@ -17,7 +17,7 @@ import pytest
 from automaton import Automaton, Blind
 from enumeration import decided_distribution, distance, plain_distribution, separately
 from paceline.core.cost import SHALLOW, Cost, Costs
-from paceline.core.decode import Clock, Request
+from paceline.core.decode import ActiveRequest, Clock
 from paceline.core.gain import Gain
 from paceline.core.ports import Budget, Drafter, Session
 from paceline.core.rate import Rate, Track
@@ -91,7 +91,7 @@ class Watched(Rate):
         self._seen = seen
 
     def choose(
-        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         out = super().choose(requests, budgets, drafts)
         for draft, kept in zip(drafts, out, strict=True):
@@ -304,7 +304,7 @@ class DropsUnlikely(Watched):
     """It leaves out what was drawn, where that turned out to be unlikely."""
 
     def choose(
-        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         blank = [replace(draft, q=None) for draft in drafts]
         out = super().choose(requests, budgets, blank)
@@ -321,7 +321,7 @@ class DropsAll(Watched):
     """It gives up a whole draft that was drawn, where it does not promise much."""
 
     def choose(
-        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         out = super().choose(requests, budgets, drafts)
         return [EMPTY if tree.q is not None and max(tree.score) < 0.4 else tree for tree in out]

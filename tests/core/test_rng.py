@@ -10,6 +10,7 @@ import pytest
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter
+from paceline.core.request import GenerationRequest
 from paceline.core.rng import Noise, SeededRng, uniform
 from paceline.core.sampling import Odds, Sampling, odds
 from paceline.drafters.compose import Portfolio
@@ -146,7 +147,9 @@ def generated(
     target: ToyTarget, drafter: Drafter, budget: Budget, sampling: Sampling, seed: int, n: int = 12
 ) -> tuple[list[int], list[int]]:
     """The text, and how many tokens each pass brought."""
-    request = start(target, drafter, PROMPT, max_tokens=n, sampling=sampling, seed=seed)
+    request = start(
+        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=n, sampling=sampling, seed=seed)
+    )
     brought = [len(step.tokens) for _, step in decode(target, drafter, Fixed(budget), [request])]
     return list(request.session.tokens), brought
 
@@ -192,3 +195,8 @@ def test_a_draft_that_says_what_the_target_says_is_always_right() -> None:
     for seed in range(10):
         _, brought = generated(target, ModelDrafter(target, V), Budget(3, 3), sampling, seed)
         assert brought == [4, 4, 4]
+
+
+def test_a_token_next_to_impossible_is_no_overflow() -> None:
+    row = Odds(np.array([0, 1]), np.array([1.0, 5e-324]))
+    assert {SeededRng(seed).draw_at(0, row) for seed in range(20)} == {0}

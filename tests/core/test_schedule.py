@@ -14,8 +14,9 @@ from paceline.core.decode import decode, start
 from paceline.core.errors import BusyError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Session, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
-from paceline.core.schedule import Job, Scheduler
+from paceline.core.schedule import ScheduledRequest, Scheduler
 from paceline.core.tree import DraftTree
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -69,9 +70,16 @@ DRAFTERS: dict[str, Callable[[ToyTarget], Drafter]] = {
 }
 
 
+def add(scheduler: Scheduler, prompt: Sequence[int], **how: Any) -> ScheduledRequest:
+    request = GenerationRequest(prompt=prompt, **how)
+    scheduled = ScheduledRequest(request, request.should_stop)
+    scheduler.add(scheduled)
+    return scheduled
+
+
 def alone(prompt: Sequence[int], **how: Any) -> list[int]:
     target = ToyTarget(V, seed=1)
-    request = start(target, NoDrafter(), prompt, **how)
+    request = start(target, NoDrafter(), GenerationRequest(prompt=prompt, **how))
     return [token for _, step in decode(target, NoDrafter(), POLICY, [request]) for token in step.tokens]
 
 
@@ -100,15 +108,19 @@ def test_every_request_gets_what_it_gets_alone_whoever_comes_and_goes(
 ) -> None:
     target = TARGETS[kind](most=most)
     scheduler = Scheduler(target, DRAFTERS[drafter](target), POLICY, chunk=chunk)
-    jobs: list[tuple[Job, dict[str, Any]]] = []
-    said: dict[Job, list[int]] = {}
+    jobs: list[tuple[ScheduledRequest, dict[str, Any]]] = []
+    said: dict[ScheduledRequest, list[int]] = {}
     now = 0
     while not scheduler.idle or any(one["at"] >= now for one in arrivals):
         for one in arrivals:
             if one["at"] == now:
                 sampling = Sampling(temperature=one["temperature"])
-                job = scheduler.add(
-                    one["prompt"], max_tokens=one["max_tokens"], sampling=sampling, seed=one["seed"]
+                job = add(
+                    scheduler,
+                    one["prompt"],
+                    max_tokens=one["max_tokens"],
+                    sampling=sampling,
+                    seed=one["seed"],
                 )
                 jobs.append((job, one))
                 said[job] = []
@@ -137,17 +149,17 @@ def test_a_long_prompt_holds_nobody_up_for_more_than_one_chunk(chunk: int) -> No
     to its first token in a few."""
     target, draft = Watched(V, seed=1), Watched(V, seed=1, noise=0.3)
     scheduler = Scheduler(target, ModelDrafter(draft, V), POLICY, chunk=chunk)
-    first = scheduler.add([1], max_tokens=500)
+    first = add(scheduler, [1], max_tokens=500)
     scheduler.step()
-    long = scheduler.add([1, 2, 3, 4] * 150, max_tokens=5)
+    long = add(scheduler, [1, 2, 3, 4] * 150, max_tokens=5)
     scheduler.step()
-    short = scheduler.add([3, 2, 1], max_tokens=2)
+    short = add(scheduler, [3, 2, 1], max_tokens=2)
     waited = 0
-    while long.request is None or long.request.n_tokens == 0:
+    while long.active is None or long.active.n_tokens == 0:
         emitted = {job for job, step in scheduler.step() if step.tokens}
         if first.state == "running":
             assert first in emitted
-        waited += short.state == "running" and short.request is not None and short.request.n_tokens == 0
+        waited += short.state == "running" and short.active is not None and short.active.n_tokens == 0
         if first.state == "done":
             break
     assert waited <= 4
@@ -162,7 +174,7 @@ def test_a_request_that_fails_ends_alone_and_says_why() -> None:
 
     target = Watched(V, seed=1)
     scheduler = Scheduler(target, NoDrafter(), POLICY)
-    bad, good = scheduler.add([1, 2], max_tokens=5, stop=broken), scheduler.add([1, 2], max_tokens=5)
+    bad, good = add(scheduler, [1, 2], max_tokens=5, should_stop=broken), add(scheduler, [1, 2], max_tokens=5)
     tokens = [
         token for _ in range(9) for job, step in scheduler.step() if job is good for token in step.tokens
     ]
@@ -183,11 +195,29 @@ def test_a_pass_that_fails_ends_those_in_it_and_the_next_go_on() -> None:
 
     target = Failing(V, seed=1, most=1)
     scheduler = Scheduler(target, NoDrafter(), POLICY)
-    bad, good = scheduler.add([1], max_tokens=3), scheduler.add([1], max_tokens=3)
+    bad, good = add(scheduler, [1], max_tokens=3), add(scheduler, [1], max_tokens=3)
     while not scheduler.idle:
         scheduler.step()
     assert (bad.state, str(bad.error), good.state) == ("failed", "the cache is full", "done")
     assert target.n_open == 0
+
+
+def test_a_session_that_cannot_be_closed_is_not_decoded_on() -> None:
+    target = Watched(V, seed=1)
+    scheduler = Scheduler(target, NoDrafter(), POLICY)
+    broken, good = add(scheduler, [1], max_tokens=1), add(scheduler, [1], max_tokens=3)
+    scheduler.admit()
+    assert broken.active is not None
+
+    def fails() -> None:
+        raise MemoryError("the cache is gone")
+
+    broken.active.close = fails  # type: ignore[method-assign]
+    with pytest.raises(MemoryError, match="the cache is gone"):
+        scheduler.step()
+    while not scheduler.idle:
+        scheduler.step()
+    assert good.state == "done"
 
 
 def test_a_drafter_that_cannot_open_fails_its_request_only() -> None:
@@ -201,7 +231,7 @@ def test_a_drafter_that_cannot_open_fails_its_request_only() -> None:
 
     target = Watched(V, seed=1)
     scheduler = Scheduler(target, Shy(), POLICY)
-    bad, good = scheduler.add([1], max_tokens=3, seed=1), scheduler.add([1], max_tokens=3)
+    bad, good = add(scheduler, [1], max_tokens=3, seed=1), add(scheduler, [1], max_tokens=3)
     while not scheduler.idle:
         scheduler.step()
     assert (bad.state, str(bad.error), good.state) == ("failed", "no room", "done")
@@ -213,7 +243,7 @@ def test_where_others_have_all_sessions_it_waits() -> None:
     other = target.open()
     other.extend([1])
     scheduler = Scheduler(target, NoDrafter(), POLICY)
-    job = scheduler.add([1], max_tokens=1)
+    job = add(scheduler, [1], max_tokens=1)
     assert scheduler.step() == []
     assert job.state == "waiting"
     other.close()
@@ -223,8 +253,8 @@ def test_where_others_have_all_sessions_it_waits() -> None:
 def test_those_who_came_first_begin_first() -> None:
     target = Watched(V, seed=1, most=2)
     scheduler = Scheduler(target, NoDrafter(), POLICY)
-    jobs = [scheduler.add([i], max_tokens=2) for i in range(6)]
-    order: list[Job] = []
+    jobs = [add(scheduler, [i], max_tokens=2) for i in range(6)]
+    order: list[ScheduledRequest] = []
     while not scheduler.idle:
         order += [job for job, _ in scheduler.step() if job not in order]
     assert order == jobs
@@ -233,7 +263,7 @@ def test_those_who_came_first_begin_first() -> None:
 def test_cancelling_is_harmless_at_any_time() -> None:
     target = Watched(V, seed=1, most=1)
     scheduler = Scheduler(target, NoDrafter(), POLICY)
-    first, second, third = (scheduler.add([1], max_tokens=2) for _ in range(3))
+    first, second, third = (add(scheduler, [1], max_tokens=2) for _ in range(3))
     scheduler.step()
     for job in (second, second, first, first):
         scheduler.cancel(job)
@@ -248,7 +278,7 @@ def test_what_cannot_be_decoded_is_refused_when_it_comes() -> None:
     scheduler = Scheduler(Watched(V, n_ctx=8), NoDrafter(), POLICY)
     for prompt, n in (([], 1), ([1], 0), ([V], 1), ([1] * 9, 1)):
         with pytest.raises(UsageError):
-            scheduler.add(prompt, max_tokens=n)
+            add(scheduler, prompt, max_tokens=n)
     assert scheduler.idle
     with pytest.raises(UsageError, match="chunk"):
         Scheduler(Watched(V), NoDrafter(), POLICY, chunk=0)
@@ -268,10 +298,10 @@ def test_a_long_prompt_is_read_in_small_pieces_beside_one_that_decodes_and_in_la
 
     target = Slow(V, seed=1)
     scheduler = Scheduler(target, NoDrafter(), POLICY, chunk=200, clock=lambda: now)
-    scheduler.add([1, 2, 3], max_tokens=40)
+    add(scheduler, [1, 2, 3], max_tokens=40)
     for _ in range(5):
         scheduler.step()
-    scheduler.add([1, 2] * 150, max_tokens=1)
+    add(scheduler, [1, 2] * 150, max_tokens=1)
     took = []
     while not scheduler.idle:
         before = now
@@ -279,6 +309,6 @@ def test_a_long_prompt_is_read_in_small_pieces_beside_one_that_decodes_and_in_la
         took.append(now - before)
     assert max(took) < 0.25
     assert max(target.reads) < 40
-    scheduler.add([1, 2] * 150, max_tokens=1)
+    add(scheduler, [1, 2] * 150, max_tokens=1)
     scheduler.step()
     assert target.reads[-1] == 200

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from paceline.core.cost import SHALLOW, Cost, Costs
-from paceline.core.decode import Request, decode, start
+from paceline.core.decode import ActiveRequest, decode, start
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import UNLIMITED, Budget, Drafter, Session
 from paceline.core.rate import Rate
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookup import LookupDrafter
@@ -33,10 +34,14 @@ def drafters() -> list[Any]:
     return [ComposedDrafter(parts), Portfolio(parts)]
 
 
-def decoded(drafter: Any, policy: Policy, *wishes: dict[str, Any]) -> tuple[list[Request], list[list[Any]]]:
+def decoded(
+    drafter: Any, policy: Policy, *wishes: dict[str, Any]
+) -> tuple[list[ActiveRequest], list[list[Any]]]:
     target = ToyTarget(V, seed=1)
-    requests = [start(target, drafter, PROMPT, max_tokens=40, **wish) for wish in wishes]
-    steps: dict[Request, list[Any]] = {request: [] for request in requests}
+    requests = [
+        start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, **wish)) for wish in wishes
+    ]
+    steps: dict[ActiveRequest, list[Any]] = {request: [] for request in requests}
     for request, step in decode(target, drafter, policy, requests):
         steps[request].append(step)
     return requests, list(steps.values())
@@ -65,7 +70,7 @@ def test_no_draft_is_longer_than_the_request_allows(
 @pytest.mark.parametrize("only", [set(), {"lookup"}, {"model"}])
 def test_only_those_are_called_that_the_request_allows(only: set[str], drafter: int, policy: int) -> None:
     (_, bound), (free, steps) = decoded(
-        drafters()[drafter], policies()[policy], {}, {"only": frozenset(only)}
+        drafters()[drafter], policies()[policy], {}, {"drafters": frozenset(only)}
     )
     assert {name for name, one in bound.stats.by_source.items() if one.tried} == only
     assert tokens(free) == tokens(steps)
@@ -80,7 +85,8 @@ def test_a_budget_allows_all_drafters_unless_it_names_some() -> None:
 def test_a_request_without_wishes_leaves_a_budget_as_it_is() -> None:
     target, drafter = ToyTarget(V, seed=1), drafters()[0]
     plain, named = (
-        start(target, drafter, PROMPT, max_tokens=40, only=only) for only in (None, frozenset({"model"}))
+        start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, drafters=only))
+        for only in (None, frozenset({"model"}))
     )
     assert plain.cap(BUDGET, target.caps, 64, UNLIMITED) is BUDGET
     assert named.cap(BUDGET, target.caps, 64, UNLIMITED).only == frozenset({"model"})
@@ -108,5 +114,5 @@ def test_what_a_session_had_already_need_not_be_read() -> None:
         def open(self, beside: Session | None = None) -> ToySession:
             return Knowing(self)
 
-    request = start(Remembering(V, seed=1), drafters()[0], PROMPT, max_tokens=1)
+    request = start(Remembering(V, seed=1), drafters()[0], GenerationRequest(prompt=PROMPT, max_tokens=1))
     assert request.n_cached == len(PROMPT) - 4

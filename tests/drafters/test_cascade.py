@@ -18,6 +18,7 @@ from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Learner, Session, Want
 from paceline.core.rate import Rate
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
@@ -172,7 +173,7 @@ def test_a_text_that_repeats_itself_is_drafted_in_few_passes_of_the_draft_model(
     for name in ("model", "cascade"):
         target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
         drafter: Drafter = ModelDrafter(draft, V) if name == "model" else cascade(draft, copier)
-        request = start(target, drafter, [1, 2, 3], max_tokens=120)
+        request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=120))
         steps = [step for _, step in decode(target, drafter, Fixed(Budget(7, 7)), [request])]
         assert sum(step.accepted["model"] for step in steps) == request.stats.drafted == 105
         counts[name] = draft.passes
@@ -184,7 +185,7 @@ def test_what_was_guessed_right_is_not_computed_again() -> None:
     """A step of 4 tokens computes the last root and 3 drafted tokens, in one pass where all is guessed."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=3)
     drafter = cascade(draft)
-    request = start(target, drafter, [1, 2, 3], max_tokens=200)
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=200))
     policy = Fixed(Budget(4, 4))
     for _ in range(20):
         advance(target, drafter, policy, [request])
@@ -346,7 +347,7 @@ def test_a_sampled_chain_is_left_alone() -> None:
 def test_both_have_statistics_of_their_own() -> None:
     target = ToyTarget(V, seed=3)
     drafter = ComposedDrafter([cascade(ToyTarget(V, seed=3))])
-    request = start(target, drafter, [1, 2, 3], max_tokens=81)
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=81))
     for _ in decode(target, drafter, Fixed(Asked(7, 7, deep=3)), [request]):
         pass
     model, later = (request.stats.by_source[name] for name in ("model", LATER))
@@ -359,7 +360,7 @@ def test_by_the_rate_it_drafts_in_a_portfolio() -> None:
     target = ToyTarget(V, seed=3)
     drafter = Portfolio([cascade(ToyTarget(V, seed=3))])
     policy = Rate(Costs(Cost.flat(1.0, 0.001)), clock=lambda: 0.0)
-    request = start(target, drafter, [1, 2, 3], max_tokens=100)
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=100))
     steps = [step for _, step in decode(target, drafter, policy, [request], lambda: 0.0)]
     assert request.stats.steps < 40
     assert {source for step in steps for source in step.proposal.source} >= {"model"}
@@ -388,7 +389,9 @@ def test_the_loop_emits_what_plain_decoding_does(make: Callable[[], Any]) -> Non
         batch = [[seed, 1], [2, seed, 3, 1, 2]]
         outputs = []
         for by, budget in ((NoDrafter(), Budget(0, 0)), (drafter, Asked(6, 6, p_min=0.3, deep=3))):
-            requests = [start(target, by, prompt, max_tokens=50) for prompt in batch]
+            requests = [
+                start(target, by, GenerationRequest(prompt=prompt, max_tokens=50)) for prompt in batch
+            ]
             tokens: list[list[int]] = [[], []]
             for request, step in decode(target, by, Fixed(budget), requests):
                 tokens[requests.index(request)] += step.tokens

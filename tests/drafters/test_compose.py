@@ -15,6 +15,7 @@ from groves import trees
 from paceline.core.decode import decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Learner, Session, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter, Portfolio, Union
@@ -98,7 +99,7 @@ def test_what_is_learned_and_forgotten_reaches_those_that_remember() -> None:
 def test_statistics_tell_how_often_each_was_tried_proposed_and_right() -> None:
     world = ToyTarget(V, seed=3)
     drafter = ComposedDrafter([LookupDrafter(2, 3), ModelDrafter(ToyTarget(V, seed=3), V)])
-    request = start(world, drafter, [1, 2, 3, 1, 2], max_tokens=30)
+    request = start(world, drafter, GenerationRequest(prompt=[1, 2, 3, 1, 2], max_tokens=30))
     for _ in decode(world, drafter, Fixed(Budget(3, 3)), [request]):
         pass
     lookup, model = (request.stats.by_source[name] for name in ("lookup", "model"))
@@ -197,7 +198,7 @@ def test_a_probe_stays_one_until_somebody_guesses_it_and_votes_for_nothing() -> 
 def test_what_a_probing_drafter_only_looks_at_is_never_accepted_in_a_portfolio() -> None:
     target = ToyTarget(V, seed=2)
     drafter = Portfolio([LookaheadDrafter(window=2, level=3, guesses=2), LookupDrafter(1, 2)])
-    request = start(target, drafter, [1, 2, 1, 2, 1], max_tokens=24)
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2, 1], max_tokens=24))
     drafted, probes = Counter[str](), 0
     for _, step in decode(target, drafter, Fixed(Budget(6, 32, width=16)), [request]):
         probes += len(step.tree.probe)

@@ -17,6 +17,7 @@ from enumeration import drafted_distribution, plain_distribution
 from paceline.core.decode import advance, decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Learner
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.datastore import DOUBT, DatastoreDrafter
@@ -123,7 +124,9 @@ def test_a_tree_branches_where_alternatives_are_likely_enough(make: Make) -> Non
 
 def test_emitted_tokens_are_matched(make: Make) -> None:
     target, drafter = ToyTarget(V, seed=3), make(TEXT)
-    request = start(target, drafter, [1], max_tokens=20, sampling=Sampling(temperature=1.0))
+    request = start(
+        target, drafter, GenerationRequest(prompt=[1], max_tokens=20, sampling=Sampling(temperature=1.0))
+    )
     for _ in range(8):
         advance(target, drafter, Fixed(FOUR), [request])
         memory: Any = request.memory
@@ -197,7 +200,7 @@ def test_greedy_output_is_plain_decodings_and_takes_fewer_steps(make: Make, widt
     target = ToyTarget(V, seed=1)
 
     def output(drafter: NoDrafter | DatastoreDrafter) -> tuple[list[int], int]:
-        request = start(target, drafter, [1, 2], max_tokens=60)
+        request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=60))
         policy = Fixed(Budget(5, 5 * width, width=width))
         out = [t for _, step in decode(target, drafter, policy, [request]) for t in step.tokens]
         return out, request.stats.steps

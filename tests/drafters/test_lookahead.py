@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from automaton import Automaton
 from enumeration import distance, drafted_distribution, plain_distribution
-from paceline.core.decode import Request, decode, start
+from paceline.core.decode import ActiveRequest, decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Features, Target
 from paceline.core.prune import prune
 from paceline.core.record import Step, Times
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
@@ -201,16 +202,16 @@ class Varying:
         self._budgets = list(budgets)
         self._at = 0
 
-    def budgets(self, requests: Sequence[Request], reading: int = 0) -> list[Budget]:
+    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
         self._at += 1
         return [self._budgets[self._at % len(self._budgets)]] * len(requests)
 
     def choose(
-        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         return list(drafts)
 
-    def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
+    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         """Nothing to learn."""
 
 
@@ -240,7 +241,7 @@ def test_output_is_that_of_plain_decoding_whatever_the_budgets(
     target = ToyTarget(6, seed=seed, n_ctx=n_ctx)
     texts = []
     for drafter in (DRAFTERS[name](), NoDrafter()):
-        request = start(target, drafter, prompt, max_tokens=30)
+        request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=30))
         steps = [step for _, step in decode(target, drafter, Varying(some), [request])]
         texts.append([token for step in steps for token in step.tokens])
         assert all(not step.tree.probe & set(step.path) for step in steps)
@@ -266,13 +267,13 @@ def test_the_window_alone_saves_steps() -> None:
     """No n-gram of the prompt is of any use: there is but one token in it."""
     target, steps = ToyTarget(40, seed=5, sharpness=4.0), []
     for drafter in (LookaheadDrafter(8, 3, 4), LookaheadDrafter(0, 3, 4)):
-        request = start(target, drafter, [7], max_tokens=40)
+        request = start(target, drafter, GenerationRequest(prompt=[7], max_tokens=40))
         steps.append(len(list(decode(target, drafter, Fixed(AMPLE), [request]))))
     assert steps[0] < steps[1]
 
 
 def text(target: Target, drafter: Drafter, prompt: list[int], budget: Budget, n: int) -> list[int]:
-    request = start(target, drafter, prompt, max_tokens=n)
+    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n))
     out = [token for _, step in decode(target, drafter, Fixed(budget), [request]) for token in step.tokens]
     request.close()
     return out

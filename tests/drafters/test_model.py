@@ -14,6 +14,7 @@ from paceline.core.decode import advance, decode, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
 from paceline.core.rate import Rate
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling, probabilities
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import Portfolio
@@ -126,7 +127,7 @@ def test_the_drafts_cache_is_reused_whether_the_draft_was_accepted_or_not(seed: 
     more where all four were accepted: the last of them was drafted but never computed."""
     target, draft = ToyTarget(V, seed=3), Counting(V, seed=seed)
     drafter = ModelDrafter(draft, V)
-    request = start(target, drafter, PROMPT, max_tokens=100)
+    request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=100))
     policy = Fixed(Budget(4, 4))
     advance(target, drafter, policy, [request])
     for _ in range(6):
@@ -152,7 +153,7 @@ def test_tokens_the_draft_does_not_have_are_replaced_and_the_output_stays_plain(
     sampling = Sampling(logit_bias={V - 1: 3.0})
     tokens = {}
     for name, by in (("plain", NoDrafter()), ("drafted", drafter)):
-        request = start(target, by, [V - 1, 1], max_tokens=30, sampling=sampling)
+        request = start(target, by, GenerationRequest(prompt=[V - 1, 1], max_tokens=30, sampling=sampling))
         tokens[name] = [
             t for _, step in decode(target, by, Fixed(Budget(4, 4)), [request]) for t in step.tokens
         ]
@@ -209,7 +210,7 @@ def test_the_drafts_own_draws_do_not_shift_the_targets() -> None:
     """Memory's stream differs from the request's for every seed."""
     for seed in range(5):
         drafter = ModelDrafter(ToyTarget(V), V, temperature=1.0)
-        request = start(ToyTarget(V), drafter, PROMPT, max_tokens=5, seed=seed)
+        request = start(ToyTarget(V), drafter, GenerationRequest(prompt=PROMPT, max_tokens=5, seed=seed))
         even = np.full(1000, 0.001)
         assert request.rng.draw(even) != drafter.open(PROMPT, seed).rng.draw(even)
     assert chain([], "model") is EMPTY
@@ -326,7 +327,7 @@ def test_two_draft_models_are_two_names_with_statistics_of_their_own() -> None:
     poor = ModelDrafter(ToyTarget(V, seed=4, noise=2.0), V, name="model-b")
     drafter = Portfolio([good, poor])
     policy = Rate(Costs(Cost.flat(1.0, 0.001), Cost.flat(0.001)), clock=lambda: 0.0)
-    request = start(target, drafter, PROMPT, max_tokens=600)
+    request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=600))
     for _ in decode(target, drafter, policy, [request], lambda: 0.0):
         pass
     a, b = (request.stats.by_source[name] for name in ("model-a", "model-b"))

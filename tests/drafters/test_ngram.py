@@ -18,6 +18,7 @@ from paceline.core.errors import UsageError, VocabError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Features, Learner
 from paceline.core.record import Step, Times
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import ROOT, DraftTree
 from paceline.drafters.ngram import NgramDrafter
@@ -249,7 +250,9 @@ def rich() -> Drafter:
     target, past = ToyTarget(V, seed=3), []
     for seed in range(4):
         request = start(
-            target, NoDrafter(), [seed], max_tokens=60, sampling=Sampling(temperature=0.5), seed=seed
+            target,
+            NoDrafter(),
+            GenerationRequest(prompt=[seed], max_tokens=60, sampling=Sampling(temperature=0.5), seed=seed),
         )
         list(decode(target, NoDrafter(), Fixed(FOUR), [request]))
         past.append(list(request.session.tokens))
@@ -261,7 +264,7 @@ def rich() -> Drafter:
 def test_greedy_output_is_plain_decodings(width: int) -> None:
     target, drafter, outputs = ToyTarget(V, seed=3), rich(), []
     for one in (drafter, NoDrafter()):
-        request = start(target, one, [1, 2, 1, 2], max_tokens=60)
+        request = start(target, one, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=60))
         list(decode(target, one, Fixed(Budget(3, 3 * width, width=width)), [request]))
         outputs.append(list(request.session.tokens))
         assert bool(request.stats.accepted) == (one is drafter)

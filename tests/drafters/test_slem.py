@@ -17,6 +17,7 @@ from paceline.core.decode import advance, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Caps, Features, Session, Want
 from paceline.core.record import Step, Times
+from paceline.core.request import GenerationRequest
 from paceline.core.rng import Noise, SeededRng
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, DraftTree
@@ -328,7 +329,7 @@ def test_an_accepted_draft_costs_the_draft_model_nothing() -> None:
 
     target, draft = speaking(ToyTarget(3, seed=3), "abc"), speaking(Counting(3, seed=3), "abc")
     drafter = SlemDrafter(draft, translation(target.vocab, draft.vocab))
-    request = start(target, drafter, [1, 2], max_tokens=100)
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=100))
     policy = Fixed(Budget(4, 4))
     advance(target, drafter, policy, [request])
     for _ in range(5):

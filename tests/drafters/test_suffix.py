@@ -16,6 +16,7 @@ from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Features, Learner
 from paceline.core.record import Step, Times
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import ROOT, DraftTree
 from paceline.drafters.suffix import PLACES, SuffixDrafter
@@ -280,7 +281,10 @@ def test_the_loop_emits_what_plain_decoding_does(width: int) -> None:
         prompts = [[seed % 4, 1], [2, seed % 4, 3]]
         outputs = {}
         for policy in (Fixed(Budget(0, 0)), Fixed(Budget(4, 8, width=width, p_split=0.01))):
-            requests = [start(target, drafter, prompt, max_tokens=60, ignore_eos=True) for prompt in prompts]
+            requests = [
+                start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=60, ignore_eos=True))
+                for prompt in prompts
+            ]
             tokens: dict[int, list[int]] = {0: [], 1: []}
             for request, step in decode(target, drafter, policy, requests):
                 tokens[requests.index(request)] += step.tokens

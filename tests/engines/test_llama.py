@@ -17,6 +17,7 @@ from paceline.core.decode import advance, start
 from paceline.core.errors import ContractError, ModelError, UsageError, VocabError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.model import ModelDrafter
 from paceline.engines.alike import common_prefix
@@ -221,7 +222,9 @@ def test_after_a_stop_inside_a_draft_the_cache_holds_what_was_emitted_and_nothin
         seen.append(token)
         return len(seen) == 3
 
-    request = start(small, drafter, [65, 66, 67], max_tokens=20, stop=stop, ignore_eos=True)
+    request = start(
+        small, drafter, GenerationRequest(prompt=[65, 66, 67], max_tokens=20, ignore_eos=True), stop=stop
+    )
     ((_, step),) = advance(small, drafter, Fixed(Budget(6, 6)), [request])
     assert (step.stop_reason, step.accepted["model"]) == ("stop", 6)
     assert isinstance(request.session, LlamaSession)

@@ -19,8 +19,8 @@ from paceline import zoo
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.syntax import from_pattern, from_schema
+from paceline.handle import Generation
 from paceline.llm import LLM
-from paceline.stream import Generation
 
 SCHEMA = {
     "type": "object",

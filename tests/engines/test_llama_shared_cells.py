@@ -73,7 +73,9 @@ def test_a_text_that_goes_on_finds_its_beginning(llm: LLM) -> None:
     tokens = [*llm.tokens(PROMPTS[1]), *first.tokens]
     with llm.stream(tokens, max_tokens=4) as stream:
         next(stream)
-        assert stream._request.n_cached >= len(tokens) - 2
+        active = stream.handle.scheduled.active
+        assert active is not None
+        assert active.n_cached >= len(tokens) - 2
 
 
 def test_what_shares_a_header_takes_it_along_and_leaves_the_long_text_where_it_is(

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.core.decode import Request, decode, start
+from paceline.core.decode import ActiveRequest, decode, start
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Want
 from paceline.core.record import Step
+from paceline.core.request import GenerationRequest
 from paceline.core.rng import SeededRng
 from paceline.core.sampling import Sampling, odds
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
@@ -26,6 +27,7 @@ from paceline.drafters.none import NoDrafter
 from paceline.engines.recorded import UNKNOWN, RecordedTarget, Recording, numbered
 from paceline.engines.toy import ToyTarget
 
+GREEDY = Sampling()
 V = 6
 PROMPT, SAID = (3, 1, 4), (1, 5, 2, 0, 5, 3, 5)
 
@@ -65,11 +67,14 @@ class Ends:
 
 
 def replayed(
-    drafter: Drafter, recording: Recording, budget: Budget, sampling: Sampling | None = None
-) -> tuple[Request, list[Step]]:
+    drafter: Drafter, recording: Recording, budget: Budget, sampling: Sampling = GREEDY
+) -> tuple[ActiveRequest, list[Step]]:
     stop = Ends(len(recording.tokens))
     request = start(
-        target(recording), drafter, recording.prompt, max_tokens=1000, stop=stop, sampling=sampling
+        target(recording),
+        drafter,
+        GenerationRequest(prompt=recording.prompt, max_tokens=1000, sampling=sampling),
+        stop=stop,
     )
     steps = [step for _, step in decode(target(), drafter, Fixed(budget), [request])]
     return request, steps
@@ -136,7 +141,7 @@ def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int)
     """All but the last, which the record's end cuts short."""
     real, prompt, budget = ToyTarget(V, seed=seed), [1, 2, 3, 1, 2], Budget(4, 8, width=2, p_split=0.05)
     drafter = MAKERS[name]()
-    run = start(real, drafter, prompt, max_tokens=60)
+    run = start(real, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
     lived = [step for _, step in decode(real, drafter, Fixed(budget), [run])]
     record = Recording(tuple(prompt), tuple(run.session.tokens[5:45]))
     _, steps = replayed(MAKERS[name](), record, budget)
@@ -195,7 +200,8 @@ def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
     two = target(Recording(PROMPT, (0, 1, 0)), Recording(PROMPT, (5, 4, 5)), Recording((1,), (2, 2, 2)))
     drafter = LookupDrafter(1, 2)
     requests = [
-        start(two, drafter, prompt, max_tokens=9, stop=Ends(3)) for prompt in (PROMPT, (1,), PROMPT, PROMPT)
+        start(two, drafter, GenerationRequest(prompt=prompt, max_tokens=9), stop=Ends(3))
+        for prompt in (PROMPT, (1,), PROMPT, PROMPT)
     ]
     for _ in decode(two, drafter, Fixed(Budget(3, 3)), requests):
         pass
@@ -245,7 +251,7 @@ def test_what_was_not_recorded_cannot_be_played() -> None:
     with pytest.raises(UsageError, match="empty"):
         session.extend([])
     with pytest.raises(UsageError, match="outside the vocabulary of 6"):
-        start(one, NoDrafter(), [V], max_tokens=1)
+        start(one, NoDrafter(), GenerationRequest(prompt=[V], max_tokens=1))
     with pytest.raises(UsageError, match="token ids only"):
         _ = one.text
     assert RecordedTarget(numbered(V), [], text="its tokenizer").text == "its tokenizer"

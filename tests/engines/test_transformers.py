@@ -21,6 +21,7 @@ from paceline.core.decode import decode, start
 from paceline.core.errors import BusyError, ModelError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
@@ -48,7 +49,7 @@ def llama(folder: Path) -> Iterator[HfTarget]:
 
 def said(target: Any, drafter: Any, depth: int = 0) -> tuple[list[int], int]:
     """Tokens, and in how many passes."""
-    request = start(target, drafter, PROMPT, max_tokens=N, ignore_eos=True)
+    request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=N, ignore_eos=True))
     width = 2 if target.caps.branch > 1 else 1
     steps = [step for _, step in decode(target, drafter, Fixed(Budget(depth, 2 * depth, width)), [request])]
     request.close()

@@ -18,6 +18,7 @@ from paceline.core.decode import decode, start
 from paceline.core.errors import ContractError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY
 from paceline.drafters.lookup import LookupDrafter
 from paceline.engines.hf.opener import open_engine
@@ -157,7 +158,7 @@ def test_sessions_in_turns_have_a_state_each(target: HfTarget) -> None:
 def test_nothing_is_drafted(target: HfTarget) -> None:
     """Though the drafter always has something to say."""
     drafter = LookupDrafter(1, 2)
-    request = start(target, drafter, [5, 9, 14] * 4, max_tokens=10, ignore_eos=True)
+    request = start(target, drafter, GenerationRequest(prompt=[5, 9, 14] * 4, max_tokens=10, ignore_eos=True))
     steps = [step for _, step in decode(target, drafter, Fixed(Budget(6, 6)), [request])]
     text = list(request.session.tokens)
     request.close()

@@ -20,6 +20,7 @@ from paceline.core.decode import decode, start
 from paceline.core.errors import BusyError, ModelError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.lookup import LookupDrafter
 from paceline.engines.hf import trial
@@ -119,7 +120,7 @@ def test_nothing_is_drafted_for_what_cannot_go_back(folder: Path) -> None:
     """Not even where a drafter always has something to say."""
     target = open_engine(folder_of("recurrent_gemma", folder), n_ctx=128, device=DEVICE)
     drafter = LookupDrafter()
-    request = start(target, drafter, [5, 9, 14] * 5, max_tokens=20, ignore_eos=True)
+    request = start(target, drafter, GenerationRequest(prompt=[5, 9, 14] * 5, max_tokens=20, ignore_eos=True))
     steps = [step for _, step in decode(target, drafter, Fixed(Budget(6, 6)), [request])]
     request.close()
     assert [len(step.tokens) for step in steps] == [1] * 20

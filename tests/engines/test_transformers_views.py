@@ -17,6 +17,7 @@ from paceline.core.decode import decode, start
 from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
@@ -47,7 +48,7 @@ def viewed(target: HfTarget, words: str) -> View:
 
 
 def said(target: Any, drafter: Any, depth: int) -> tuple[list[int], list[Any]]:
-    request = start(target, drafter, PROMPT, max_tokens=40, ignore_eos=True)
+    request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, ignore_eos=True))
     steps = [step for _, step in decode(target, drafter, Fixed(Budget(depth, 2 * depth, 2)), [request])]
     request.close()
     return [token for step in steps for token in step.tokens], steps
@@ -197,7 +198,7 @@ def test_a_search_finds_the_layer_that_does_nothing(tmp_path: Path) -> None:
     idle(target, 2)
     texts = []
     for prompt in (PROMPT, PROMPT[::-1]):
-        request = start(target, NoDrafter(), prompt, max_tokens=12, ignore_eos=True)
+        request = start(target, NoDrafter(), GenerationRequest(prompt=prompt, max_tokens=12, ignore_eos=True))
         steps = list(decode(target, NoDrafter(), Fixed(Budget(0, 0)), [request]))
         request.close()
         texts.append((prompt, [token for _, step in steps for token in step.tokens]))

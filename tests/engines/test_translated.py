@@ -15,6 +15,7 @@ from paceline.core.decode import advance, start
 from paceline.core.errors import ContractError, PacelineError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Want
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
@@ -211,7 +212,7 @@ def test_a_step_computes_and_translates_only_what_is_new(
     ours = view(speaking(draft, WORDS), of)
     asked = calls(monkeypatch, ours.translation, "token")
     drafter = ModelDrafter(ours, 3)
-    request = start(of, drafter, PROMPT, max_tokens=200)
+    request = start(of, drafter, GenerationRequest(prompt=PROMPT, max_tokens=200))
     policy = Fixed(Budget(4, 4))
     ((_, step),) = advance(of, drafter, policy, [request])
     for _ in range(6):

@@ -15,25 +15,28 @@ from paceline.core.record import Stats
 from paceline.engines.conversation import declared
 from paceline.engines.tool_calls import parsed
 from paceline.engines.tool_formats import GENERIC, HERMES, Format
-from paceline.serve.asking import Calls, End, Update
+from paceline.handle import Finish, StepOutput
+from paceline.serve.asking import Calls
 from paceline.serve.reading import Reader
 
 TOOLS = declared(
     [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
 )
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2]}}\n</tool_call>'
-END = End("eos", None, 1, 0, 1, 0.0, 0.0, 0.0, Stats())
+END = Finish("eos", None, 1, 0, 1, 0.0, 0.0, 0.0, Stats())
 
 
-def updates(text: str, cuts: list[int], end: End = END) -> list[Update]:
+def updates(text: str, cuts: list[int], end: Finish = END) -> list[StepOutput]:
     """The text in pieces, each by another drafter."""
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     pieces = [text[a:b] for a, b in itertools.pairwise(places)]
-    told = [Update(((piece, f"drafter {at}"),)) for at, piece in enumerate(pieces)]
-    return [*told, Update(end=end)]
+    told = [StepOutput(((piece, f"drafter {at}"),)) for at, piece in enumerate(pieces)]
+    return [*told, StepOutput(finish=end)]
 
 
-def read(calls: Calls | None, said: list[Update]) -> tuple[str, list[tuple[str, str]], dict[int, Any], int]:
+def read(
+    calls: Calls | None, said: list[StepOutput]
+) -> tuple[str, list[tuple[str, str]], dict[int, Any], int]:
     """Content, its parts, the calls by number, and how many."""
     reader, content, parts = Reader(calls), "", list[tuple[str, str]]()
     found: dict[int, Any] = {}

@@ -7,17 +7,20 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import paceline
-from paceline.core.errors import UsageError
+from paceline.core.errors import TooSlowError, UsageError
+from paceline.core.request import GenerationRequest
 from paceline.engines import grammar
 from paceline.engines.grammar_check import GrammarChecker
 from paceline.engines.syntax import Syntax, from_pattern, from_schema
+from paceline.handle import StepOutput
 from paceline.llm import LLM
-from paceline.serve.asking import Ask, Limits, TooSlowError, Update
+from paceline.serve.asking import Limits
 from paceline.serve.service import Service
 from schemas import ENDLESS, SLOW, WIDE, chain
 from serving import LONG, Gate, Served, serving, until
@@ -50,26 +53,29 @@ def body(schema: Any, **more: Any) -> dict[str, Any]:
     return {"prompt": [1, 2, 3], "max_tokens": 2, "response_format": form, **more}
 
 
-def ask(syntax: Syntax | None = None, max_tokens: int = 8) -> Ask:
-    return Ask([1, 2, 3], max_tokens, syntax=syntax, ignore_eos=syntax is None)
+def ask(syntax: Syntax | None = None, max_tokens: int = 8) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=[1, 2, 3], max_tokens=max_tokens, grammar=syntax, ignore_eos=syntax is None
+    )
 
 
 class Answer:
     """How one answer ended."""
 
-    def __init__(self, service: Service, wanted: Ask, client: str = "a") -> None:
-        self._over, self._updates = threading.Event(), list[Update]()
-        (self.ticket,) = service.submit([wanted], client, lambda _: self._take)
+    def __init__(self, service: Service, wanted: GenerationRequest, client: str = "a") -> None:
+        self._over, self._updates = threading.Event(), list[StepOutput]()
+        request = replace(wanted, client=client, timeout=service.limits.seconds)
+        (self.handle,) = service.submit([request], lambda _: self._take)
 
-    def _take(self, update: Update) -> None:
+    def _take(self, update: StepOutput) -> None:
         self._updates.append(update)
-        if update.end is not None:
+        if update.finish is not None:
             self._over.set()
 
     @property
     def error(self) -> Exception | None:
         assert self._over.wait(LONG)
-        end = self._updates[-1].end
+        end = self._updates[-1].finish
         assert end is not None
         return end.error
 
@@ -130,7 +136,7 @@ def test_others_go_on_while_a_schema_is_compiled(schema: Any, toy: LLM, checks: 
         until(lambda: checks)
         for _ in range(3):
             assert Answer(service, ask(), "b").text
-        assert not slow.ticket.over
+        assert not slow.handle.is_over
         assert service.waiting == 1
         assert service.pass_seconds < LONG
         assert isinstance(slow.error, UsageError)
@@ -191,12 +197,12 @@ def test_a_client_has_one_grammar_compiled_at_a_time(toy: LLM, checks: list[Synt
 def test_a_client_that_has_gone_frees_its_place(toy: LLM, checks: list[Syntax]) -> None:
     many = [from_schema({**ENDLESS, "title": str(n)}) for n in range(4)]
     with Service(toy) as service:
-        tickets = [
-            Answer(service, ask(syntax), client).ticket for syntax, client in zip(many, "abcd", strict=True)
+        handles = [
+            Answer(service, ask(syntax), client).handle for syntax, client in zip(many, "abcd", strict=True)
         ]
         until(lambda: len(checks) == 2)
-        for ticket in tickets:
-            service.cancel(ticket)
+        for handle in handles:
+            service.cancel(handle)
         assert Answer(service, ask(from_pattern("[1-4]{3}")), "e").text
         until(lambda: not service.waiting)
     assert len(checks) == 3

@@ -17,8 +17,8 @@ import pytest
 
 import paceline
 from paceline.core.errors import PacelineError
+from paceline.core.request import GenerationRequest
 from paceline.serve import app, listen
-from paceline.serve.asking import Ask
 from paceline.serve.guard import Rules
 from paceline.serve.service import Service
 from serving import LONG, Gate, serving, until
@@ -33,8 +33,9 @@ def test_a_server_whose_service_has_failed_ends(monkeypatch: pytest.MonkeyPatch)
     def meanwhile(port: int, service: Service) -> None:
         url = f"http://127.0.0.1:{port}/health"
         until(lambda: _status(url) == 200)
-        monkeypatch.setattr(service, "_take", broken)
-        service.submit([Ask([1], 5)], "a", lambda _: lambda update: None)
+        monkeypatch.setattr(service, "on_step", broken)
+        request = GenerationRequest(prompt=[1], max_tokens=5)
+        service.submit([request], lambda _: lambda output: None)
 
     with paceline.load("toy:", drafters="lookup") as llm:
         service, listening = Service(llm), listen.bind("127.0.0.1", 0)

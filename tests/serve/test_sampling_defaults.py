@@ -34,7 +34,7 @@ def test_a_request_that_does_not_say_gets_openai_s_defaults_or_the_operator_s(
 ) -> None:
     with paceline.load("toy:", drafters="lookup") as llm:
         request = Completion.model_validate({"prompt": [1], **request_})
-        (ask,) = wishes.of_completion(llm, Limits(sampling=given), request)
+        (ask,) = wishes.of_completion(llm, Limits(sampling=given), request).requests
     assert ask.sampling == expected
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,13 +13,15 @@ import pytest
 
 import paceline
 from paceline import zoo
-from paceline.core.errors import ModelError, UsageError
+from paceline.core.errors import ClosingError, ModelError, TooSlowError, UsageError
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.syntax import Syntax, from_pattern
+from paceline.handle import Finish, StepOutput
 from paceline.llm import LLM
-from paceline.serve.asking import Ask, ClosingError, Deliver, End, FullError, Limits, TooSlowError, Update
-from paceline.serve.service import Service
+from paceline.serve.asking import FullError, Limits
+from paceline.serve.service import Deliver, Service
 from serving import LONG, Gate, until
 
 EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 256}
@@ -28,19 +31,19 @@ class Answer:
     """What is told of one answer."""
 
     def __init__(self) -> None:
-        self.updates: list[Update] = []
+        self.updates: list[StepOutput] = []
         self._over = threading.Event()
 
-    def __call__(self, update: Update) -> None:
+    def __call__(self, update: StepOutput) -> None:
         assert not self._over.is_set()
         self.updates.append(update)
-        if update.end is not None:
+        if update.finish is not None:
             self._over.set()
 
     @property
-    def end(self) -> End:
+    def end(self) -> Finish:
         assert self._over.wait(LONG)
-        end = self.updates[-1].end
+        end = self.updates[-1].finish
         assert end is not None
         return end
 
@@ -65,18 +68,23 @@ def gate(toy: LLM) -> Gate:
     return Gate(toy.target)
 
 
-def ask(prompt: Sequence[int] = (1, 2, 3), max_tokens: int = 8, **more: Any) -> Ask:
-    return Ask(list(prompt), max_tokens, ignore_eos=more.pop("ignore_eos", True), **more)
+def ask(prompt: Sequence[int] = (1, 2, 3), max_tokens: int = 8, **more: Any) -> GenerationRequest:
+    more = {"ignore_eos": True, **more}
+    return GenerationRequest(prompt=list(prompt), max_tokens=max_tokens, **more)
 
 
-def submit(service: Service, *asks: Ask, client: str = "a") -> list[Answer]:
-    answers = [Answer() for _ in asks]
-    service.submit(asks, client, lambda at: answers[at])
+def of(client: str, *requests: GenerationRequest, seconds: float | None = None) -> list[GenerationRequest]:
+    return [replace(one, client=client, timeout=seconds) for one in requests]
+
+
+def submit(service: Service, *requests: GenerationRequest, client: str = "a") -> list[Answer]:
+    answers = [Answer() for _ in requests]
+    service.submit(of(client, *requests, seconds=service.limits.seconds), lambda at: answers[at])
     return answers
 
 
 def at_rest(service: Service) -> bool:
-    return not (service.running or service.waiting or service._open) and service._scheduler.idle
+    return service.is_idle
 
 
 def free(llm: LLM) -> bool:
@@ -128,10 +136,10 @@ def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions:
             random = Random(client)
             for number in range(each):
                 threading.Event().wait(random.random() * 0.02)
-                (answer,) = submit(service, Ask(**wanted(client, number)), client=str(client))
+                (answer,) = submit(service, GenerationRequest(**wanted(client, number)), client=str(client))
                 if random.random() < 0.3:  # and one that it does not wait for
-                    (ticket,) = service.submit([ask(max_tokens=30)], str(client), lambda _: lambda _: None)
-                    service.cancel(ticket)
+                    (handle,) = service.submit(of(str(client), ask(max_tokens=30)), lambda _: lambda _: None)
+                    service.cancel(handle)
                 got[client, number] = (answer.text, answer.tokens, answer.end.reason)
 
         with Service(llm) as service:
@@ -150,7 +158,9 @@ def test_answers_of_a_trained_model_are_the_plain_ones(unrounded: Path) -> None:
     with paceline.load(unrounded, zoo.draft_path(), "auto", sessions=3, **EXACT) as llm:
         plain = [llm.generate(one, max_tokens=32, plain=True) for one in prompts]
         with Service(llm) as service:
-            answers = submit(service, *[Ask(llm.tokens(one), 32) for one in prompts])
+            answers = submit(
+                service, *[GenerationRequest(prompt=llm.tokens(one), max_tokens=32) for one in prompts]
+            )
             assert [answer.text for answer in answers] == [one.text for one in plain]
             assert [answer.tokens for answer in answers] == [list(one.tokens) for one in plain]
 
@@ -174,7 +184,7 @@ def test_what_is_told_adds_up(toy: LLM) -> None:
     assert (end.n_prompt, end.n_tokens, end.reason) == (3, 20, "length")
     assert end.stats.tokens == 20
     assert 0 <= end.n_cached < 3
-    assert min(end.waited, end.first, end.rest) >= 0
+    assert min(end.queue_seconds, end.first_token_seconds, end.decode_seconds) >= 0
 
 
 def test_of_a_prompt_that_was_read_before_only_what_is_new_is_read(models: Path) -> None:
@@ -193,22 +203,22 @@ def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate
         gate.shut()
         others = submit(service, *[ask(max_tokens=40)] * (2 if when == "waiting" else 1))
         gate.held()
-        told: list[Update] = []
+        told: list[StepOutput] = []
         prompt = [1, 2, 3] * 30 if when == "reading" else [4]
-        (ticket,) = service.submit([ask(prompt, max_tokens=100)], "b", lambda _: told.append)
+        (handle,) = service.submit(of("b", ask(prompt, max_tokens=100)), lambda _: told.append)
         for _ in range(4):
             gate.one()
         n = len(told)
         assert (service.running, service.waiting) == ((2, 1) if when == "waiting" else (2, 0))
         assert (n > 0) == (when == "decoding")
-        service.cancel(ticket)
-        service.cancel(ticket)
+        service.cancel(handle)
+        service.cancel(handle)
         gate.go()
         assert all(answer.text for answer in others)
         until(lambda: at_rest(service))
         assert len(told) <= n + 1  # of the pass that was under way
-        assert all(update.end is None for update in told)
-        service.cancel(ticket)
+        assert all(update.finish is None for update in told)
+        service.cancel(handle)
         assert submit(service, ask())[0].text
     assert free(toy)
     assert b'request_failure_total{reason="cancelled"} 1.0' in service.metrics.text(0, 0)
@@ -255,7 +265,7 @@ def test_a_place_that_is_taken_while_its_grammar_is_compiled(toy: LLM, gate: Gat
         gate.shut()
         running = submit(service, ask(), ask())
         gate.held()
-        first, last = submit(service, ask(), ask(syntax=pattern, ignore_eos=False))
+        first, last = submit(service, ask(), ask(grammar=pattern, ignore_eos=False))
         other = submit(service, ask(), client="b")
         gate.go()
         assert all(answer.text for answer in (*running, first, *other))
@@ -289,14 +299,14 @@ def test_a_client_that_sends_fifty_does_not_keep_another_waiting(toy: LLM, gate:
     order: list[str] = []
 
     def noting(name: str) -> Callable[[int], Deliver]:
-        return lambda at: lambda update: order.append(name) if update.end else None
+        return lambda at: lambda update: order.append(name) if update.finish else None
 
     with Service(toy) as service:
         gate.shut()
-        service.submit([ask()] * 50, "many", noting("many"))
+        service.submit(of("many", *[ask()] * 50), noting("many"))
         gate.held()
-        service.submit([ask()], "one", noting("one"))
-        service.submit([ask()] * 2, "two", noting("two"))
+        service.submit(of("one", ask()), noting("one"))
+        service.submit(of("two", *[ask()] * 2), noting("two"))
         gate.go()
         until(lambda: len(order) == 53)
     assert order.index("one") < 6
@@ -348,12 +358,12 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
                 raise ZeroDivisionError("in the grammar")
             return super().mask(path)
 
-    monkeypatch.setattr("paceline.serve.service.TextGrammar", Odd)
+    monkeypatch.setattr("paceline.engine_worker.TextGrammar", Odd)
     bad, good = from_pattern("[1-5]{9}"), from_pattern("[1-4]{9}")
     with Service(toy) as service:
         first, second, third = submit(
-            service, ask(syntax=bad, ignore_eos=False, max_tokens=20), ask(max_tokens=30),
-            ask(syntax=good, ignore_eos=False, max_tokens=20),
+            service, ask(grammar=bad, ignore_eos=False, max_tokens=20), ask(max_tokens=30),
+            ask(grammar=good, ignore_eos=False, max_tokens=20),
         )  # fmt: skip
         assert isinstance(first.end.error, ZeroDivisionError)
         assert second.end.n_tokens == 30
@@ -365,7 +375,7 @@ def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pyte
 def test_what_cannot_begin_ends_alone(toy: LLM) -> None:
     nothing = Syntax("the schema", '%llguidance {"no_forcing": true}\nstart: /[^0-9]+/')
     with Service(toy) as service:
-        first, second = submit(service, ask(syntax=nothing, ignore_eos=False), ask())
+        first, second = submit(service, ask(grammar=nothing, ignore_eos=False), ask())
         assert isinstance(first.end.error, UsageError)
         assert second.text
 
@@ -420,7 +430,7 @@ def test_a_service_that_dies_says_so(
         gate.shut()
         answers = submit(service, *[ask()] * 4)
         gate.held()
-        monkeypatch.setattr(service, "_take", broken)
+        monkeypatch.setattr(service, "on_step", broken)
         gate.go()
         for answer in answers:
             assert isinstance(answer.end.error, ClosingError)
@@ -429,18 +439,18 @@ def test_a_service_that_dies_says_so(
         assert "a bug" not in service.problem  # which is not for everybody's eyes
         with pytest.raises(ClosingError, match="start it again"):
             submit(service, ask())
-    assert "the service has failed" in caplog.text
+    assert "the engine has failed" in caplog.text
     assert "a bug" in caplog.text
     assert not service._open
     assert free(toy)
 
 
 def test_a_listener_that_fails_harms_nobody(toy: LLM) -> None:
-    def deaf(update: Update) -> None:
+    def deaf(update: StepOutput) -> None:
         raise RuntimeError("Event loop is closed")
 
     with Service(toy) as service:
-        service.submit([ask()], "a", lambda _: deaf)
+        service.submit(of("a", ask()), lambda _: deaf)
         assert submit(service, ask())[0].text
         until(lambda: at_rest(service))
 
@@ -474,8 +484,8 @@ def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None
         ({}, {"lookup", "model"}, 8),
         ({"n_draft": 0}, set(), 0),
         ({"n_draft": 1}, {"lookup", "model"}, 1),
-        ({"only": frozenset({"model"})}, {"model"}, 8),
-        ({"only": frozenset({"lookup"}), "n_draft": 2}, {"lookup"}, 2),
+        ({"drafters": frozenset({"model"})}, {"model"}, 8),
+        ({"drafters": frozenset({"lookup"}), "n_draft": 2}, {"lookup"}, 2),
     ],
     ids=["nothing", "plain", "one", "the model", "two of lookup"],
 )

@@ -20,15 +20,15 @@ import psutil
 import pytest
 
 import paceline
+from paceline.handle import RequestHandle
 from paceline.serve.app import Answers
 from paceline.serve.asking import Limits
 from paceline.serve.connection import REFUSED, Connection
 from paceline.serve.guard import Rules
 from paceline.serve.replies import Choice
-from paceline.serve.service import Ticket
 from serving import LONG, Gate, Served, serving, until
 
-KEPT = (Ticket, Answers, Choice, Connection)
+KEPT = (RequestHandle, Answers, Choice, Connection)
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 

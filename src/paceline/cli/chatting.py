@@ -23,11 +23,11 @@ from paceline.cli.slowness import Slowness
 from paceline.core.errors import PacelineError, UsageError
 from paceline.core.printable import printable, shortened
 from paceline.core.sampling import Sampling
+from paceline.handle import Generation
 from paceline.llm import LLM
 from paceline.report import where
 from paceline.report.sources import Marks
 from paceline.report.table import summary
-from paceline.stream import Generation
 
 COMMAND = re.compile(r"/([a-z?]+)(?:\s+(.*))?", re.DOTALL)
 HELP = '''\

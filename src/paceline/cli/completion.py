@@ -19,6 +19,7 @@ from paceline.cli.reading import Reading, until_stopped
 from paceline.cli.slowness import Slowness
 from paceline.core.errors import ModelError
 from paceline.core.sampling import Sampling
+from paceline.handle import Generation
 from paceline.lab.judge import judge, warm_up
 from paceline.lab.provenance import provenance
 from paceline.lab.replay.recording import PLAIN, Recorder
@@ -26,7 +27,6 @@ from paceline.llm import LLM
 from paceline.report import where
 from paceline.report.sources import Marks
 from paceline.report.table import comparison, summary
-from paceline.stream import Generation
 
 # Of a text without anything to see, by why it ended.
 EMPTY = {

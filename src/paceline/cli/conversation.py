@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.cli.messages import Message
+from paceline.handle import Generation
 from paceline.llm import LLM
-from paceline.stream import Generation
 
 ROOM = 256  # tokens that an answer has at least, or a quarter of a small context
 

@@ -8,7 +8,8 @@ from threading import Timer
 from time import monotonic
 
 from paceline.cli.interrupts import Interrupts
-from paceline.stream import Piece, Stream
+from paceline.engine import Stream
+from paceline.handle import StepOutput
 
 SOON = 0.5  # seconds without a word on a terminal
 OFTEN = 5.0  # seconds between lines elsewhere
@@ -69,7 +70,7 @@ class Reading:
             self._width = 0
 
 
-def until_stopped(stream: Stream, interrupts: Interrupts) -> Iterator[Piece]:
+def until_stopped(stream: Stream, interrupts: Interrupts) -> Iterator[StepOutput]:
     """The pieces of an answer up to Ctrl-C, which may come while the prompt is read (see Reading)."""
     try:
         for piece in stream:

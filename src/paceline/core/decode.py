@@ -11,17 +11,18 @@ from typing import Any
 from paceline.core.chunks import shares
 from paceline.core.errors import ContractError, LogitsError
 from paceline.core.policy import Policy, fits
-from paceline.core.ports import UNLIMITED, Budget, Drafter, Forward, Target
+from paceline.core.ports import UNLIMITED, Budget, Drafter, Forward, Target, Want
 from paceline.core.prune import prune
 from paceline.core.record import TARGET, Logprob, Step, StopReason, Times
-from paceline.core.request import TOGETHER, Request, start
+from paceline.core.request import TOGETHER, ActiveRequest, start
 from paceline.core.sampling import logprob
-from paceline.core.tree import ROOT, DraftTree
+from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.core.verify import Verdict, verify
 
-__all__ = ["Request", "advance", "decode", "start"]
+__all__ = ["ActiveRequest", "advance", "decode", "start"]
 
 NOTHING: Mapping[str, int] = Counter()
+NO_WANTS = Want()
 
 Clock = Callable[[], float]  # seconds; a replay has one that runs on what passes are known to cost
 
@@ -41,18 +42,18 @@ def advance(
     target: Target,
     drafter: Drafter,
     policy: Policy,
-    requests: Sequence[Request],
+    requests: Sequence[ActiveRequest],
     clock: Clock = perf_counter,
     chunk: int = UNLIMITED,
-) -> list[tuple[Request, Step]]:
+) -> list[tuple[ActiveRequest, Step]]:
     """One pass: each request drafts, and is verified and committed; or reads on in its prompt.
 
     chunk: the most tokens of prompts to be read in it; no more than the target's own measure. What goes wrong
-    with one request, its grammar or its rows, ends that one alone (`Request.error`); the steps are those of
-    the others, in order, and after them those that read."""
+    with one request, its grammar or its rows, ends that one alone (`ActiveRequest.error`); the steps are
+    those of the others, in order, and after them those that read."""
     lap = Laps(clock)
     unread = [request.session.unread for request in requests]
-    decoding, reading = requests, list[tuple[Request, int]]()
+    decoding, reading = requests, list[tuple[ActiveRequest, int]]()
     if any(unread):
         decoding, reading = divided(requests, unread, min(chunk, target.caps.chunk))
     n = len(decoding)
@@ -60,10 +61,11 @@ def advance(
     trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, rows, chunk, lap)
     batch: list[tuple[Any, DraftTree | int]] = [(r.session, t) for r, t in zip(decoding, trees, strict=True)]
     batch += [(request.session, tokens) for request, tokens in reading]
-    outs = target.forward(batch, drafter.wants)
+    drafts = any([request.n_draft for request in requests])  # noqa: C419  # a list is faster
+    outs = target.forward(batch, drafter.wants if drafts else NO_WANTS)
     passing = lap() / len(batch)
     shared = Times(drafting / n, passing, other=deciding / n) if n else Times()
-    going, steps = list[Request](), list[Step]()
+    going, steps = list[ActiveRequest](), list[Step]()
     for request, tree, proposal, out in zip(decoding, trees, proposals, outs, strict=False):
         try:
             steps.append(settle(request, tree, proposal, out, target, shared, lap))
@@ -74,7 +76,7 @@ def advance(
     done = list(zip(going, steps, strict=True))
     for (request, _), out in zip(reading, outs[n:], strict=True):
         done.append((request, read(request, out, Times(forward=passing))))
-    if steps:
+    if steps and drafts:
         policy.observe(going, steps)
         late = lap() / n
         for request in going:
@@ -83,10 +85,10 @@ def advance(
 
 
 def divided(
-    requests: Sequence[Request], unread: Sequence[int], chunk: int
-) -> tuple[list[Request], list[tuple[Request, int]]]:
+    requests: Sequence[ActiveRequest], unread: Sequence[int], chunk: int
+) -> tuple[list[ActiveRequest], list[tuple[ActiveRequest, int]]]:
     """Those that decode in this pass; and those that read in it, each with how many tokens."""
-    decoding, reading = list[Request](), list[tuple[Request, int]]()
+    decoding, reading = list[ActiveRequest](), list[tuple[ActiveRequest, int]]()
     for request, n, left in zip(requests, shares(unread, chunk), unread, strict=True):
         if n == left <= TOGETHER:
             decoding.append(request)
@@ -99,7 +101,7 @@ def draft(
     target: Target,
     drafter: Drafter,
     policy: Policy,
-    requests: Sequence[Request],
+    requests: Sequence[ActiveRequest],
     reading: int,
     chunk: int,
     lap: Callable[[], float],
@@ -107,25 +109,30 @@ def draft(
     """What is to be verified for each request, beside a pass's rows of prompts; what was proposed; and the
     seconds of drafting and of deciding."""
     n = len(requests)
-    if n == 0:
-        return (), (), 0.0, 0.0
+    n_drafted_for = sum([request.n_draft > 0 for request in requests])
+    if not n_drafted_for:
+        return [EMPTY] * n, [EMPTY] * n, 0.0, 0.0
     rows = target.caps.rows // n
     given = policy.budgets(requests, reading)
     budgets = [r.cap(b, target.caps, rows, chunk) for r, b in zip(requests, given, strict=True)]
     deciding = lap()
-    proposals = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True)])
+    proposed = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True) if r.n_draft])
     drafting = lap()
-    if len(proposals) != n:
-        raise ContractError(f"{drafter.name}: {len(proposals)} proposals for {n} requests")
+    if len(proposed) != n_drafted_for:
+        raise ContractError(f"{drafter.name}: {len(proposed)} proposals for {n_drafted_for} requests")
+    if n_drafted_for < n:
+        trees = iter(proposed)
+        proposed = [next(trees) if request.n_draft else EMPTY for request in requests]
     proposals = [
-        t if r.guard is None else prune(t, r.guard) for r, t in zip(requests, proposals, strict=True)
+        t if r.guard is None or not r.n_draft else prune(t, r.guard)
+        for r, t in zip(requests, proposed, strict=True)
     ]
-    trees = policy.choose(requests, budgets, proposals)
-    check(drafter, target, trees, budgets)
-    return trees, proposals, drafting, deciding + lap()
+    chosen = policy.choose(requests, budgets, proposals)
+    check(drafter, target, chosen, budgets)
+    return chosen, proposals, drafting, deciding + lap()
 
 
-def read(request: Request, out: Forward, times: Times) -> Step:
+def read(request: ActiveRequest, out: Forward, times: Times) -> Step:
     """A part of a prompt."""
     step = Step((), (), (), {}, {}, None, times, rows=out.computed)
     if out.features.hidden is not None:
@@ -135,7 +142,7 @@ def read(request: Request, out: Forward, times: Times) -> Step:
 
 
 def settle(
-    request: Request,
+    request: ActiveRequest,
     tree: DraftTree,
     proposal: DraftTree,
     out: Forward,
@@ -155,7 +162,7 @@ def settle(
     verifying = lap()
     tokens, sources, reason = cut(request, tree, verdict, target.caps.n_ctx)
     path = verdict.path[: len(tokens) - 1]
-    logprobs = told(request, out, path, tokens)
+    logprobs = token_logprobs(request, out, path, tokens)
     if request.guard is not None:
         request.guard.commit(tokens)
     request.session.keep(path, tokens[-1])
@@ -181,7 +188,7 @@ def settle(
 
 
 def cut(
-    request: Request, tree: DraftTree, verdict: Verdict, n_ctx: int
+    request: ActiveRequest, tree: DraftTree, verdict: Verdict, n_ctx: int
 ) -> tuple[tuple[int, ...], tuple[str, ...], StopReason | None]:
     """The tokens a verdict emits and their sources, judged one by one and cut where the request stops."""
     tokens: list[int] = []
@@ -196,12 +203,15 @@ def cut(
     return tuple(tokens), tuple(sources), reason
 
 
-def told(request: Request, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> tuple[Logprob, ...]:
+def token_logprobs(
+    request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]
+) -> tuple[Logprob, ...]:
     """What the target's own rows say of the emitted tokens, where the request wants to know."""
-    if request.logprobs is None:
+    n = request.request.logprobs
+    if n is None:
         return ()
     rows = zip((ROOT, *path), tokens, strict=True)
-    return tuple(Logprob(*logprob(out.logits(node + 1), token, request.logprobs)) for node, token in rows)
+    return tuple(Logprob(*logprob(out.logits(node + 1), token, n)) for node, token in rows)
 
 
 def named(error: LogitsError, target: Target) -> LogitsError:
@@ -228,10 +238,10 @@ def decode(
     target: Target,
     drafter: Drafter,
     policy: Policy,
-    requests: Sequence[Request],
+    requests: Sequence[ActiveRequest],
     clock: Clock = perf_counter,
     chunk: int = UNLIMITED,
-) -> Iterator[tuple[Request, Step]]:
+) -> Iterator[tuple[ActiveRequest, Step]]:
     """Decode every request to its end, all of them in each forward pass; yields each step as it happens.
     Those that read a long prompt have no tokens.
 

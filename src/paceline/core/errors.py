@@ -12,6 +12,8 @@ PacelineError            exit 1
 ├── PeerError            exit 1   another program that was to be measured cannot be started, reached or read
 ├── HistoryError         exit 1   the file that benches are kept in cannot be read or written
 ├── RememberedError      exit 1   the file that past outputs are kept in cannot be read or written
+├── ClosingError         exit 1   an engine that takes no more requests, or whose model has failed
+├── TooSlowError         exit 1   a request that took longer than its timeout
 ├── BatchError           exit 1   some prompts of a batch failed; it carries the answers to the others
 ├── ContractError        exit 1   a drafter or engine broke the contract in ports.py: a bug, never the user's
 └── LosslessError        exit 3   drafted output differs from plain output beyond batch noise
@@ -68,6 +70,14 @@ class HistoryError(PacelineError):
 
 
 class RememberedError(PacelineError):
+    pass
+
+
+class ClosingError(PacelineError):
+    pass
+
+
+class TooSlowError(PacelineError):
     pass
 
 

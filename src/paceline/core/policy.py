@@ -13,7 +13,7 @@ from typing import Protocol
 from paceline.core.account import Account
 from paceline.core.ports import Budget
 from paceline.core.record import Step
-from paceline.core.request import Request
+from paceline.core.request import ActiveRequest
 from paceline.core.tree import ROOT, DraftTree
 
 
@@ -29,16 +29,16 @@ class Policy(Protocol):
     def account(self) -> Account | None:
         """What it has to say for itself."""
 
-    def budgets(self, requests: Sequence[Request], reading: int = 0) -> Sequence[Budget]:
+    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
         """How much may be drafted for each. reading: rows of prompts that the same pass reads."""
 
     def choose(
-        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         """What is verified of what was proposed, within the budgets. Of a sampled draft nothing may be left
         out: what is kept would depend on what was drawn."""
 
-    def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
+    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         """One step of each."""
 
 
@@ -54,15 +54,15 @@ class Fixed:
     def forget(self) -> None:
         """The numbers stay."""
 
-    def budgets(self, requests: Sequence[Request], reading: int = 0) -> list[Budget]:
+    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
         return [self._budget] * len(requests)
 
     def choose(
-        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         return [fitted(d, b) if d.votes else d for d, b in zip(drafts, budgets, strict=True)]
 
-    def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
+    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         """Nothing to learn: the numbers are fixed."""
 
 

@@ -34,7 +34,7 @@ from paceline.core.policy import fitting, likeliest
 from paceline.core.ports import NO_BUDGET, Budget
 from paceline.core.rate_budget import RateBudget
 from paceline.core.record import Step
-from paceline.core.request import Request
+from paceline.core.request import ActiveRequest
 from paceline.core.tree import ROOT, DraftTree
 
 BRAKE, CREDIT = 0.02, 1.0  # what a request may lose: a share of its plain time, and plain passes
@@ -90,7 +90,7 @@ class Rate:
         """Everything learned from requests; what passes cost stays."""
         self.belief = Belief()
         self._gains: dict[str, Gain] = {}
-        self._tracks: WeakKeyDictionary[Request, Track] = WeakKeyDictionary()
+        self._tracks: WeakKeyDictionary[ActiveRequest, Track] = WeakKeyDictionary()
         self.rate = 0.0  # tokens that a second has to bring
         self._tokens = self._seconds = 0.0  # of late
         self._saved = 0.0  # seconds, by drafts in all
@@ -110,7 +110,7 @@ class Rate:
         self._alone = 0.0  # seconds of a pass without drafts
         self._least = 0.0
 
-    def track(self, request: Request) -> Track:
+    def track(self, request: ActiveRequest) -> Track:
         try:
             return self._tracks[request]
         except KeyError:
@@ -118,7 +118,7 @@ class Rate:
 
     # What the loop asks.
 
-    def budgets(self, requests: Sequence[Request], reading: int = 0) -> Sequence[Budget]:
+    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
         depth, nodes, width = self._most
         depth = min(depth, self._earned)
         n = len(requests)
@@ -155,7 +155,7 @@ class Rate:
         ]
 
     def choose(
-        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         survivals = [
             self.belief.survivals(self.track(request).recent, draft) if draft.tokens else []
@@ -185,7 +185,7 @@ class Rate:
             for draft, nodes, survival in zip(drafts, taken, survivals, strict=True)
         ]
 
-    def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
+    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         n, cost, tracks = len(steps), self.costs.target, [self.track(request) for request in requests]
         for request, track, step in zip(requests, tracks, steps, strict=True):
             self.belief.learn(track.recent, step.proposal, step.tokens)

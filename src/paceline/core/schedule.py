@@ -8,38 +8,48 @@ by all that read; beside requests that decode they are fewer, so that a long pro
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal
+from typing import Literal
 
 from paceline.core.chunks import ChunkSize
 from paceline.core.decode import Clock, advance
 from paceline.core.errors import BusyError
+from paceline.core.fair_queue import FairQueue
 from paceline.core.policy import Policy
-from paceline.core.ports import Drafter, Target
+from paceline.core.ports import Drafter, Grammar, Target
 from paceline.core.record import Step
-from paceline.core.request import Request, check, start
+from paceline.core.request import ActiveRequest, GenerationRequest, start
 from paceline.core.typed import refusal
 
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 
 @dataclass(eq=False)
-class Job:
-    """One request from its arrival on. request: once it runs. error: what ended it, where it failed."""
+class ScheduledRequest:
+    """A request from its arrival on.
 
-    prompt: Sequence[int]
-    settings: dict[str, Any]
-    request: Request | None = None
+    stop, grammar: see `start`.
+    active: the request being decoded; None while it waits.
+    error: what ended it, where it failed."""
+
+    request: GenerationRequest
+    stop: Callable[[int], bool] | None = None
+    grammar: Grammar | None = None
+    active: ActiveRequest | None = None
     error: Exception | None = None
     state: State = "waiting"
 
+    @property
+    def is_over(self) -> bool:
+        return self.state not in ("waiting", "running")
+
 
 class Scheduler:
-    """Owns its jobs, and closes their requests. chunk: the most tokens of prompts in one pass, of the target
-    or of a draft (by default what the target thinks best). Not for several threads at once."""
+    """Owns its requests, and closes them. chunk: the most tokens of prompts in one pass, of the target or of
+    a draft (by default what the target thinks best). rule: how sampled drafts are verified. Not for several
+    threads at once."""
 
     def __init__(
         self,
@@ -48,78 +58,102 @@ class Scheduler:
         policy: Policy,
         *,
         chunk: int | None = None,
+        rule: str = "auto",
         clock: Clock = perf_counter,
     ) -> None:
         if chunk is not None and chunk < 1:
             raise refusal("chunk", chunk, "at least 1")
-        self._target, self._drafter, self._policy, self._clock = target, drafter, policy, clock
+        self._target, self._drafter, self._policy = target, drafter, policy
+        self._rule, self._clock = rule, clock
         self._chunk = ChunkSize(min(chunk or target.caps.chunk, target.caps.chunk))
-        self.waiting: deque[Job] = deque()
-        self.running: list[Job] = []
+        self.waiting: FairQueue[ScheduledRequest] = FairQueue()
+        self.running: list[ScheduledRequest] = []
+        self.busy: BusyError | None = None  # why the last request that waits could not begin
 
     @property
     def idle(self) -> bool:
-        return not self.waiting and not self.running
+        return not len(self.waiting) and not self.running
 
-    def add(self, prompt: Sequence[int], *, max_tokens: int, **settings: Any) -> Job:
-        """Queue a request; settings: what `start` takes. Raises UsageError for what cannot be decoded."""
-        ends_itself = settings.get("grammar") is not None and bool(settings.get("ignore_eos"))
-        check(self._target, prompt, max_tokens, ends_itself=ends_itself)
-        job = Job(prompt, {**settings, "max_tokens": max_tokens})
-        self.waiting.append(job)
-        return job
+    @property
+    def sessions(self) -> int:
+        """Requests that can run at once: a row for each."""
+        return min(self._target.caps.sessions, self._target.caps.rows)
 
-    def cancel(self, job: Job) -> None:
+    def add(self, scheduled: ScheduledRequest) -> None:
+        """Raises UsageError for a request that does not fit the target."""
+        scheduled.request.require_fits(self._target)
+        self.waiting.add(scheduled.request.client, scheduled)
+
+    def cancel(self, scheduled: ScheduledRequest) -> None:
         """What it has emitted stays. Nothing happens to one that is over."""
-        if job.state == "waiting":
-            self.waiting.remove(job)
-            job.state = "cancelled"
-        elif job.state == "running":
-            self._end(job, "cancelled")
+        if scheduled.state == "waiting":
+            self.waiting.remove(scheduled.request.client, scheduled)
+            scheduled.state = "cancelled"
+        if scheduled in self.running:
+            self._end(scheduled, "cancelled")
 
-    def step(self) -> list[tuple[Job, Step]]:
-        """One pass of all that run, those that are new among them; the steps of a job come in order."""
-        self._admit()
-        requests = {job.request: job for job in self.running if job.request is not None}
-        if not requests:
+    def admit(self) -> None:
+        """Start what waits, in turns of clients, as far as there are sessions."""
+        while len(self.waiting) and len(self.running) < self.sessions:
+            if not self._begin(self.waiting.peek()):
+                return
+            self.waiting.pop()
+
+    def _begin(self, scheduled: ScheduledRequest) -> bool:
+        """Open its session; false where others than ours have them all. Wherever Ctrl-C comes, `close` finds
+        the session."""
+        self.running.append(scheduled)
+        try:
+            scheduled.active = start(
+                self._target,
+                self._drafter,
+                scheduled.request,
+                stop=scheduled.stop,
+                grammar=scheduled.grammar,
+                rule=self._rule,
+            )
+            scheduled.state = "running"
+        except BusyError as error:
+            self.busy = error.with_traceback(None)  # whose frames would keep a dropped stream alive
+            self.running.remove(scheduled)
+            return False
+        except Exception as error:
+            scheduled.error, scheduled.state = error, "failed"
+            self.running.remove(scheduled)
+        return True
+
+    def step(self) -> list[tuple[ScheduledRequest, Step]]:
+        """One pass of all that run, those that are new among them; the steps of a request come in order."""
+        self.admit()
+        active = {one.active: one for one in self.running if one.active is not None}
+        if not active:
             return []
-        decoding = sum(request.n_tokens > 0 for request in requests)
+        decoding = sum(request.n_tokens > 0 for request in active)
         chunk, began = self._chunk.limit(decoding), self._clock()
         try:
-            steps = advance(self._target, self._drafter, self._policy, list(requests), self._clock, chunk)
+            steps = advance(self._target, self._drafter, self._policy, list(active), self._clock, chunk)
         except Exception as error:  # the pass itself: nobody knows whose fault it was
-            for job in list(self.running):
-                self._end(job, "failed", error)
+            for one in list(self.running):
+                self._end(one, "failed", error)
             return []
         read = sum(step.rows for _, step in steps if not step.tokens)
         self._chunk.update(decoding, read, self._clock() - began)
-        for request, job in requests.items():
+        for request, one in active.items():
             if request.is_over:
-                self._end(job, "failed" if request.error else "done", request.error)
-        return [(requests[request], step) for request, step in steps]
+                self._end(one, "failed" if request.error else "done", request.error)
+        return [(active[request], step) for request, step in steps]
 
-    def _admit(self) -> None:
-        """First come, first served, as far as there are sessions, and a row for each."""
-        while self.waiting and len(self.running) < min(self._target.caps.sessions, self._target.caps.rows):
-            job = self.waiting[0]
-            try:
-                job.request = start(self._target, self._drafter, job.prompt, **job.settings)
-            except BusyError:  # others than ours have them
-                return
-            except Exception as error:
-                job.error, job.state = error, "failed"
-            else:
-                job.state = "running"
-                self.running.append(job)
-            self.waiting.popleft()
-
-    def _end(self, job: Job, state: State, error: Exception | None = None) -> None:
-        job.state, job.error = state, error
-        self.running.remove(job)
-        assert job.request is not None  # it was running
-        job.request.close()
+    def _end(self, scheduled: ScheduledRequest, state: State, error: Exception | None = None) -> None:
+        try:
+            if scheduled.active is not None:
+                scheduled.active.close()
+        except Exception:
+            self.running.remove(scheduled)
+            raise
+        scheduled.state, scheduled.error = state, error
+        self.running.remove(scheduled)
 
     def close(self) -> None:
         """Cancel all."""
-        for job in [*self.waiting, *self.running]:
-            self.cancel(job)
+        for scheduled in [*self.waiting, *self.running]:
+            self.cancel(scheduled)

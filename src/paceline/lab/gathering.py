@@ -12,6 +12,7 @@ from typing import Any
 from paceline.core.cost import Costs
 from paceline.core.errors import PacelineError
 from paceline.core.sampling import Sampling
+from paceline.handle import Generation
 from paceline.lab.evidence import Evidence
 from paceline.lab.judge import judge, warm_up
 from paceline.llm import LLM
@@ -20,7 +21,6 @@ from paceline.machine.hardware.containers import Limits
 from paceline.machine.hardware.files import Files
 from paceline.machine.hardware.probe import Hardware
 from paceline.machine.models.facts import Facts
-from paceline.stream import Generation
 
 RUN = "run"  # of a progress bar: a tick for each of its TICKS tokens
 TOKENS, SECONDS = 96, 6.0  # of the plain and the drafted run together, at most

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from paceline.core.errors import LosslessError
 from paceline.core.sampling import Sampling
+from paceline.engine import OnPrefill
+from paceline.handle import Generation
 from paceline.lab.compare import Difference, explain, first_difference
 from paceline.llm import LLM
-from paceline.stream import Generation, OnRead
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Judgement:
             )
 
 
-def warm_up(llm: LLM, prompt: Sequence[int], on_read: OnRead | None = None) -> Generation:
+def warm_up(llm: LLM, prompt: Sequence[int], on_read: OnPrefill | None = None) -> Generation:
     """Before runs that are compared, so that all start alike: every model's weights are in memory, and the
     prompt is in the target's cache but not in the draft's, whose work on it counts. Returns what read it.
     on_read: see LLM.stream."""

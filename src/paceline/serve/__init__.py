@@ -1,11 +1,10 @@
-"""An OpenAI-compatible server: one thread that decodes for everybody (service.py), and HTTP in front of it.
+"""An OpenAI-compatible server: an engine's worker (engine_worker.py), and HTTP in front of it.
 
-asking.py      what one answer is to be, and what comes back
-line.py        the queue, fair to every client
-service.py     the thread that owns the model
+asking.py      limits, and what one HTTP request wants
+service.py     the engine's worker, with limits, metrics and the page's figures
 metrics.py     what Prometheus reads
 lately.py      what the page shows
-schemas.py     requests as HTTP has them; wishes.py: as the service has them
+schemas.py     requests as HTTP has them; wishes.py: as the engine has them
 replies.py     answers as HTTP has them
 refusals.py    errors as HTTP has them
 connection.py  one client's connection, and what becomes of one that stalls

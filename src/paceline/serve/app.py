@@ -16,16 +16,17 @@ from starlette.exceptions import HTTPException
 
 import paceline
 from paceline.core import typed
-from paceline.core.errors import UsageError
+from paceline.core.errors import ClosingError, TooSlowError, UsageError
 from paceline.core.printable import printable
 from paceline.engines.suggested import chat_sampling
+from paceline.handle import RequestHandle, StepOutput
 from paceline.llm import LLM
 from paceline.serve import page, refusals, wishes
-from paceline.serve.asking import Ask, ClosingError, Deliver, FailedError, TooSlowError, Update
+from paceline.serve.asking import Asked, FailedError
 from paceline.serve.guard import Guard, Rules
 from paceline.serve.replies import Choice, Json, Replies, counted, ended
 from paceline.serve.schemas import Chat, Completion, Detokenize, Refusal, StreamOptions, Tokenize
-from paceline.serve.service import Service, Ticket
+from paceline.serve.service import Deliver, Service
 
 PING = 10.0  # seconds without a word after which a stream is kept awake
 LIVE = 0.5  # seconds between two looks at the page's figures
@@ -54,7 +55,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
     )
     began, tokenizing = int(time.time()), asyncio.Lock()  # of long texts one at a time
 
-    async def answer(request: Request, body: Chat | Completion, asks: Callable[[], list[Ask]]) -> Response:
+    async def answer(request: Request, body: Chat | Completion, asks: Callable[[], Asked]) -> Response:
         called(body.model)
         try:
             wanted = await asyncio.to_thread(asks)
@@ -66,10 +67,10 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
             body.model or names[0],
             chat,
             body.n,
-            wanted[0],
+            wanted,
             report=wish is not None and wish.report,
         )
-        answers = Answers(service, wanted, request.state.client, request.state.told)
+        answers = Answers(service, wanted, request.state.told)
         gone = asyncio.ensure_future(leaves(request))
         # Of a stream, too, what cannot begin is an error by its status.
         first = asyncio.ensure_future(answers.queued() if body.stream else answers.all())
@@ -99,11 +100,13 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
 
     @app.post("/v1/chat/completions", responses=EVENTS, summary="Chat")
     async def chat(request: Request, body: Chat) -> Response:
-        return await answer(request, body, partial(wishes.of_chat, llm, service.limits, body))
+        asked = partial(wishes.of_chat, llm, service.limits, body, request.state.client)
+        return await answer(request, body, asked)
 
     @app.post("/v1/completions", responses=EVENTS, summary="Complete a text")
     async def complete(request: Request, body: Completion) -> Response:
-        return await answer(request, body, partial(wishes.of_completion, llm, service.limits, body))
+        asked = partial(wishes.of_completion, llm, service.limits, body, request.state.client)
+        return await answer(request, body, asked)
 
     @app.get("/v1/models", summary="The model that is served")
     async def models() -> Json:
@@ -172,21 +175,21 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
 class Answers:
     """The answers of one request, as they come. Cancel it, whatever happened."""
 
-    def __init__(self, service: Service, asks: Sequence[Ask], client: str, told: dict[str, Any]) -> None:
-        self._service, self._told, self.asks = service, told, asks
-        self._queue: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
+    def __init__(self, service: Service, asked: Asked, told: dict[str, Any]) -> None:
+        self._service, self._told, self.requests = service, told, asked.requests
+        self._queue: asyncio.Queue[tuple[int, StepOutput]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def deliver(index: int) -> Deliver:
-            def to_queue(update: Update) -> None:
+            def to_queue(update: StepOutput) -> None:
                 loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
 
             return to_queue
 
-        self.choices = [Choice(at) for at in range(len(asks))]
-        self._tickets: list[Ticket] = service.submit(asks, client, deliver)
+        self.choices = [Choice(at) for at in range(len(asked.requests))]
+        self._handles: list[RequestHandle] = service.submit(asked.requests, deliver)
 
-    async def next(self) -> tuple[int, Update] | None:
+    async def next(self) -> tuple[int, StepOutput] | None:
         """None where nothing has come for a while. Raises what ended an answer."""
         try:
             async with asyncio.timeout(PING):  # (wait_for loses a cancellation at times, before Python 3.12)
@@ -194,9 +197,9 @@ class Answers:
         except TimeoutError:
             return None
         self.choices[index].take(update)
-        if update.end is not None:
-            self._told.update(counted(update.end))
-            error = update.end.error
+        if update.finish is not None:
+            self._told.update(counted(update.finish))
+            error = update.finish.error
             if isinstance(error, UsageError | ClosingError | TooSlowError):
                 raise error
             if error is not None:
@@ -211,8 +214,8 @@ class Answers:
 
     async def queued(self) -> list[Choice]:
         """Wait until the grammars can be used. Raises what `next` does."""
-        for ticket in self._tickets:
-            if not await asyncio.wrap_future(ticket.queued):
+        for handle in self._handles:
+            if not await asyncio.wrap_future(handle.queued):
                 await self.next()
         return self.choices
 
@@ -225,8 +228,8 @@ class Answers:
         """Harmless for what is over."""
         if not ended(self.choices):
             self._told.setdefault("reason", "cancelled")
-        for ticket in self._tickets:
-            self._service.cancel(ticket)
+        for handle in self._handles:
+            self._service.cancel(handle)
 
 
 class Events(StreamingResponse):
@@ -246,7 +249,7 @@ class Events(StreamingResponse):
 async def events(answers: Answers, replies: Replies, options: StreamOptions) -> AsyncIterator[str]:
     def told(chunk: Json) -> str:
         if options.continuous_usage_stats:
-            chunk["usage"] = replies.usage_so_far(answers.asks, answers.choices)
+            chunk["usage"] = replies.usage_so_far(answers.requests, answers.choices)
         return event(chunk)
 
     for chunk in replies.opening(len(answers.choices)):

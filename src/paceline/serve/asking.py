@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline.core.errors import PacelineError, UsageError
-from paceline.core.ports import UNLIMITED
-from paceline.core.record import Logprob, Stats, StopReason
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.settings import checked
 from paceline.engines.conversation import Tool
-from paceline.engines.syntax import Syntax
 from paceline.engines.tool_formats import Format
 
 
@@ -21,14 +19,6 @@ class FullError(UsageError):
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
         self.seconds = seconds
-
-
-class ClosingError(PacelineError):
-    """The server is going down, or its model has failed."""
-
-
-class TooSlowError(PacelineError):
-    """A request that took longer than the server allows."""
 
 
 class FailedError(PacelineError):
@@ -55,26 +45,12 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One answer. prompt: tokens. syntax: what its text has to match. n_draft, only: see core/request.py;
-    the other fields are `LLM.stream`'s. calls: how its text is read for calls of tools."""
+class Asked:
+    """The answers that one HTTP request wants. requests: one an answer. calls: how their text is read for
+    calls of tools."""
 
-    prompt: Sequence[int]
-    max_tokens: int
-    sampling: Sampling = field(default_factory=Sampling)
-    seed: int = 0
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    syntax: Syntax | None = None
-    logprobs: int | None = None
-    n_draft: int = UNLIMITED
-    only: frozenset[str] | None = None
+    requests: Sequence[GenerationRequest]
     calls: Calls | None = None
-
-    @property
-    def spelled(self) -> Mapping[int, bytes]:
-        """Control tokens that are text all the same."""
-        return {} if self.calls is None else self.calls.spelled
 
 
 @dataclass(frozen=True)
@@ -86,42 +62,3 @@ class Calls:
     tools: Sequence[Tool]
     begun: str
     spelled: Mapping[int, bytes]
-
-
-@dataclass(frozen=True)
-class End:
-    """How an answer came to its end: by a reason, or an error. n_cached: tokens of the prompt that did not
-    have to be read. seconds: waiting in the queue, to the first token, and from there to the last."""
-
-    reason: StopReason | None
-    error: Exception | None
-    n_prompt: int
-    n_cached: int
-    n_tokens: int
-    waited: float
-    first: float
-    rest: float
-    stats: Stats
-
-    @property
-    def cut(self) -> bool:
-        """Whether there would have been more."""
-        return self.reason not in ("eos", "stop")
-
-
-@dataclass(frozen=True)
-class Update:
-    """What one pass has added to an answer. parts: text, each with the drafter it came from ("target": none).
-    tokens: with their log-probabilities where they were asked for. end: with the last one."""
-
-    parts: tuple[tuple[str, str], ...] = ()
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[Logprob, ...] = ()
-    end: End | None = None
-
-    @property
-    def text(self) -> str:
-        return "".join(text for text, _ in self.parts)
-
-
-Deliver = Callable[[Update], None]

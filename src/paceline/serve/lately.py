@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.core.record import PARTS, Step
+from paceline.handle import Finish
 from paceline.llm import LLM
-from paceline.serve.asking import End
 
 WINDOW, PAUSE = 10.0, 2.0  # seconds that a speed is read over, and of silence after which there is none
 STEPS = 256  # steps that shares and acceptance are read over
@@ -44,9 +44,10 @@ class Lately:
     def passed(self, seconds: float, tokens: int) -> None:
         self._passes.append((self._clock(), seconds, tokens))
 
-    def end(self, end: End) -> None:
+    def end(self, end: Finish) -> None:
         if end.n_tokens:
-            self.seconds += 0.2 * (end.first + end.rest - end.waited - self.seconds)
+            took = end.first_token_seconds + end.decode_seconds - end.queue_seconds
+            self.seconds += 0.2 * (took - self.seconds)
 
     def look(self, running: int) -> None:
         """At the policy, every now and then."""

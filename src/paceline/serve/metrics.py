@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from paceline.core.record import PARTS, Step
-from paceline.serve.asking import End
+from paceline.handle import Finish
 
 OWN, ALIAS = "paceline:", "vllm:"
 FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -77,7 +77,7 @@ class Metrics:
         for position in range(min(sum(step.accepted.values()), DEEPEST)):
             self._accepted_at.labels(str(position)).inc()
 
-    def end(self, end: End) -> None:
+    def end(self, end: Finish) -> None:
         self._prompt.inc(end.n_prompt)
         self._queries.inc(end.n_prompt)
         self._hits.inc(end.n_cached)
@@ -86,11 +86,11 @@ class Metrics:
         else:
             self._failed.labels("cancelled" if end.error is None else type(end.error).__name__).inc()
         if end.n_tokens:
-            self._first.observe(end.first)
-            self._queue.observe(end.waited)
-            self._whole.observe(end.first + end.rest)
+            self._first.observe(end.first_token_seconds)
+            self._queue.observe(end.queue_seconds)
+            self._whole.observe(end.first_token_seconds + end.decode_seconds)
         if end.n_tokens > 1 and end.reason is not None:
-            self._each.observe(end.rest / (end.n_tokens - 1))
+            self._each.observe(end.decode_seconds / (end.n_tokens - 1))
 
     def refused(self, status: int) -> None:
         self._refused.labels(str(status)).inc()

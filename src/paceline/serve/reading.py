@@ -7,7 +7,8 @@ from typing import Any
 
 from paceline.engines.tool_answer import Delta
 from paceline.engines.tool_calls import ToolCallStream
-from paceline.serve.asking import Calls, Update
+from paceline.handle import StepOutput
+from paceline.serve.asking import Calls
 
 Parts = list[tuple[str, str]]
 
@@ -37,15 +38,15 @@ class Reader:
         """Calls so far."""
         return 0 if self._stream is None else self._stream.calls
 
-    def read(self, update: Update) -> list[Said]:
+    def read(self, update: StepOutput) -> list[Said]:
         if self._stream is None:
             return [Said({"content": update.text}, list(update.parts))] if update.text else []
         for text, source in update.parts:
             self._fed.append((self._end, text, source))
             self._end += len(text)
         deltas = self._stream.feed(update.text)
-        if update.end is not None:
-            deltas += self._stream.finish(cut=update.end.cut)
+        if update.finish is not None:
+            deltas += self._stream.finish(cut=update.finish.cut)
         return [Said(delta.openai(), self._parts(delta)) for delta in deltas]
 
     def _parts(self, delta: Delta) -> Parts:

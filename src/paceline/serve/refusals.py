@@ -10,9 +10,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from paceline.core.errors import ContextError, ModelError, UsageError
+from paceline.core.errors import ClosingError, ContextError, ModelError, TooSlowError, UsageError
 from paceline.core.printable import printable, shortened
-from paceline.serve.asking import ClosingError, FailedError, FullError, TooSlowError
+from paceline.serve.asking import FailedError, FullError
 from paceline.serve.replies import Json, problem
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.core.record import Logprob
+from paceline.core.request import GenerationRequest
 from paceline.engines.tool_calls import parsed
+from paceline.handle import Finish, StepOutput
 from paceline.llm import LLM
-from paceline.serve.asking import Ask, End, Update
+from paceline.serve.asking import Asked
 from paceline.serve.reading import Reader, Said
 
 LEAST = -9999.0  # for a log-probability of minus infinity, which JSON cannot spell
@@ -30,22 +32,22 @@ class Choice:
     parts: list[tuple[str, str]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
-    end: End | None = None
+    end: Finish | None = None
 
-    def take(self, update: Update) -> None:
+    def take(self, update: StepOutput) -> None:
         self.text += update.text
         self.parts += update.parts
         self.tokens += update.tokens
         self.logprobs += update.logprobs
-        self.end = update.end or self.end
+        self.end = update.finish or self.end
 
 
 class Replies:
     """Of one request. n: answers to each prompt. calls: how they are read. report: tell who drafted what."""
 
-    def __init__(self, llm: LLM, model: str, chat: bool, n: int, first: Ask, *, report: bool) -> None:
+    def __init__(self, llm: LLM, model: str, chat: bool, n: int, asked: Asked, *, report: bool) -> None:
         self._llm, self._each, self._report = llm, n, report
-        self._logprobs, self._calls = first.logprobs is not None, first.calls
+        self._logprobs, self._calls = asked.requests[0].logprobs is not None, asked.calls
         self.chat = chat
         self._readers: dict[int, Reader] = {}
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{secrets.token_hex(12)}"
@@ -61,7 +63,7 @@ class Replies:
             for at in range(n)
         ]
 
-    def piece(self, choices: Sequence[Choice], index: int, update: Update) -> list[Json]:
+    def piece(self, choices: Sequence[Choice], index: int, update: StepOutput) -> list[Json]:
         """The chunks of one update; none where there is nothing to tell yet. The last of all tells how long
         it took."""
         out = []
@@ -77,9 +79,9 @@ class Replies:
             if self._report:
                 chunk["speculative"] = {"parts": [list(part) for part in one.parts]}
             out.append(chunk)
-        if update.end is not None:
+        if update.finish is not None:
             empty: Any = {} if self.chat else ""
-            last = self._chunk([self._streamed(index, empty, None, finished(update.end, reader.calls))])
+            last = self._chunk([self._streamed(index, empty, None, finished(update.finish, reader.calls))])
             if all(choice.end is not None for choice in choices):
                 ends = ended(choices)
                 last["timings"] = timings(ends)
@@ -92,7 +94,7 @@ class Replies:
         """The chunk after the last, where it was asked for."""
         return self._chunk([]) | {"usage": self._usage(choices)}
 
-    def usage_so_far(self, asks: Sequence[Ask], choices: Sequence[Choice]) -> Json:
+    def usage_so_far(self, asks: Sequence[GenerationRequest], choices: Sequence[Choice]) -> Json:
         prompt = sum(len(ask.prompt) for ask in asks[:: self._each])
         return counts(prompt, sum(len(choice.tokens) for choice in choices))
 
@@ -117,7 +119,7 @@ class Replies:
     def _finished(self, choice: Choice) -> Json:
         assert choice.end is not None
         likely = self._likely(
-            choice.index, Update(tokens=tuple(choice.tokens), logprobs=tuple(choice.logprobs))
+            choice.index, StepOutput(tokens=tuple(choice.tokens), logprobs=tuple(choice.logprobs))
         )
         out: Json = {"index": choice.index, "logprobs": likely, "finish_reason": finished(choice.end, 0)}
         if not self.chat:
@@ -139,7 +141,7 @@ class Replies:
         what = "delta" if self.chat else "text"
         return {"index": index, what: delta, "logprobs": likely, "finish_reason": reason}
 
-    def _likely(self, index: int, update: Update) -> Json | None:
+    def _likely(self, index: int, update: StepOutput) -> Json | None:
         if not self._logprobs:
             return None
         told = list(zip(update.tokens, update.logprobs, strict=True))
@@ -181,11 +183,11 @@ def counts(prompt: int, written: int) -> Json:
     return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
 
 
-def ended(choices: Sequence[Choice]) -> list[End]:
+def ended(choices: Sequence[Choice]) -> list[Finish]:
     return [choice.end for choice in choices if choice.end is not None]
 
 
-def drafted(ends: Sequence[End]) -> Json:
+def drafted(ends: Sequence[Finish]) -> Json:
     """By drafter."""
     tokens: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
@@ -200,18 +202,18 @@ def drafted(ends: Sequence[End]) -> Json:
     }
 
 
-def finished(end: End, calls: int) -> str:
+def finished(end: Finish, calls: int) -> str:
     """calls: of tools, in the answer."""
     if end.cut:
         return "length"
     return "tool_calls" if calls else "stop"
 
 
-def timings(ends: Sequence[End]) -> Json:
+def timings(ends: Sequence[Finish]) -> Json:
     """As llama-server has them; of several answers the sums."""
     read = sum(end.n_prompt - end.n_cached for end in ends)
-    reading = sum(max(0.0, end.first - end.waited) for end in ends)
-    written, writing = sum(end.n_tokens for end in ends), sum(end.rest for end in ends)
+    reading = sum(max(0.0, end.first_token_seconds - end.queue_seconds) for end in ends)
+    written, writing = sum(end.n_tokens for end in ends), sum(end.decode_seconds for end in ends)
     after = sum(max(0, end.n_tokens - 1) for end in ends)
     return {
         "cache_n": sum(end.n_cached for end in ends),
@@ -236,7 +238,7 @@ def problem(message: str, kind: str, code: str | None = None, param: str | None 
     return {"error": {"message": clean, "type": kind, "param": param, "code": code}}
 
 
-def counted(end: End | None) -> Mapping[str, Any]:
+def counted(end: Finish | None) -> Mapping[str, Any]:
     """What a log says of an answer; nothing of its text."""
     if end is None:
         return {}
@@ -247,7 +249,7 @@ def counted(end: End | None) -> Mapping[str, Any]:
         "tokens": end.n_tokens,
         "drafted": end.stats.drafted,
         "accepted": end.stats.accepted,
-        "waited": round(end.waited, 4),
-        "first": round(end.first, 4),
-        "rest": round(end.rest, 4),
+        "waited": round(end.queue_seconds, 4),
+        "first": round(end.first_token_seconds, 4),
+        "rest": round(end.decode_seconds, 4),
     }

@@ -5,24 +5,25 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.ports import UNLIMITED
-from paceline.core.request import check
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.settings import checked
 from paceline.engines.conversation import chosen_tools
 from paceline.engines.syntax import Syntax, from_schema
 from paceline.engines.tool_formats import forced
 from paceline.llm import LLM
-from paceline.serve.asking import Ask, Calls, Limits
+from paceline.serve.asking import Asked, Calls, Limits
 from paceline.serve.schemas import Chat, Completion, NamedTool, ResponseFormat, Sampled
 
 STOPS = 16
 
 
-def of_completion(llm: LLM, limits: Limits, request: Completion) -> list[Ask]:
+def of_completion(llm: LLM, limits: Limits, request: Completion, client: str = "") -> Asked:
     """Of every prompt `n` answers, in this order. Raises UsageError."""
     prompts: list[Any] = [request.prompt]
     if isinstance(request.prompt, list):
@@ -33,16 +34,15 @@ def of_completion(llm: LLM, limits: Limits, request: Completion) -> list[Ask]:
     if len(prompts) * request.n > 128:
         raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
     syntax = grammar_of(request.response_format)
-    return [
-        ask
+    most, logprobs = request.max_tokens, request.logprobs
+    each = [
+        _requests(llm, limits, request, llm.tokens(prompt), most, syntax, logprobs, client)
         for prompt in prompts
-        for ask in _asks(
-            llm, limits, request, llm.tokens(prompt), request.max_tokens, syntax, request.logprobs
-        )
     ]
+    return Asked([one for requests in each for one in requests])
 
 
-def of_chat(llm: LLM, limits: Limits, request: Chat) -> list[Ask]:
+def of_chat(llm: LLM, limits: Limits, request: Chat, client: str = "") -> Asked:
     """`n` answers. Raises UsageError, and ModelError where the model's template cannot be used."""
     if request.top_logprobs is not None and not request.logprobs:
         raise UsageError("top_logprobs: needs logprobs: true")
@@ -74,7 +74,7 @@ def of_chat(llm: LLM, limits: Limits, request: Chat) -> list[Ask]:
     tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=begun)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return _asks(llm, limits, request, tokens, most, syntax, logprobs, calls)
+    return Asked(_requests(llm, limits, request, tokens, most, syntax, logprobs, client, calls), calls)
 
 
 def grammar_of(form: ResponseFormat | None) -> Syntax | None:
@@ -87,7 +87,7 @@ def grammar_of(form: ResponseFormat | None) -> Syntax | None:
     return from_schema(form.json_schema.schema_)
 
 
-def _asks(
+def _requests(
     llm: LLM,
     limits: Limits,
     request: Sampled,
@@ -95,39 +95,37 @@ def _asks(
     most: int | None,
     syntax: Syntax | None,
     logprobs: int | None,
+    client: str,
     calls: Calls | None = None,
-) -> list[Ask]:
+) -> list[GenerationRequest]:
     sampling = sampling_of(request, limits.sampling)
-    if (last := max(sampling.logit_bias, default=0)) >= llm.target.vocab.size:
-        raise UsageError(
-            f"logit_bias for token {last}: the model's tokens are 0 to {llm.target.vocab.size - 1}"
-        )
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
     if "" in stops or len(stops) > STOPS:
         raise UsageError(f"stop: up to {STOPS} texts, none of them empty")
-    check(llm.target, tokens, most or 1, ends_itself=syntax is not None and request.ignore_eos)
     if syntax is not None:
         llm.target.trie  # noqa: B018  # UsageError for a model that cannot end a text; it takes a second
     seed = request.seed
     if seed is None:
         seed = 0 if sampling.greedy else secrets.randbits(62)
-    n_draft, only = drafting_of(llm, request)
-    return [
-        Ask(
-            prompt=tokens,
-            max_tokens=length_of(llm, limits, len(tokens), most),
-            sampling=sampling,
-            seed=(seed + at) % (1 << 63),
-            stop=stops,
-            ignore_eos=request.ignore_eos,
-            syntax=syntax,
-            logprobs=logprobs,
-            n_draft=n_draft,
-            only=only,
-            calls=calls,
-        )
-        for at in range(request.n)
-    ]
+    n_draft, drafters = drafting_of(llm, request)
+    first = GenerationRequest(
+        prompt=tokens,
+        max_tokens=most or 1,
+        sampling=sampling,
+        stop=stops,
+        ignore_eos=request.ignore_eos,
+        grammar=syntax,
+        logprobs=logprobs,
+        n_draft=n_draft,
+        drafters=drafters,
+        client=client,
+        scope=client if limits.apart else "",
+        timeout=limits.seconds,
+        visible_control_tokens={} if calls is None else calls.spelled,
+    )
+    first.require_fits(llm.target)
+    length = length_of(llm, limits, len(tokens), most)
+    return [replace(first, max_tokens=length, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
 
 
 def sampling_of(request: Sampled, defaults: Mapping[str, float]) -> Sampling:

@@ -12,6 +12,7 @@ from paceline.core.decode import advance, start
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget
 from paceline.core.record import Step
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
 from paceline.core.tree import DraftTree
@@ -68,9 +69,11 @@ def farthest(made: Loop, context: Context, shallow: bool) -> dict[str, float]:
     def run(tape: Tape) -> tuple[Step, int]:
         made.place.at = context.row
         request = start(
-            made.target, made.drafter, context.tokens, max_tokens=3, sampling=made.sampling,
-            ignore_eos=True, rule=made.rule,
-        )  # fmt: skip
+            made.target,
+            made.drafter,
+            GenerationRequest(prompt=context.tokens, max_tokens=3, sampling=made.sampling, ignore_eos=True),
+            rule=made.rule,
+        )
         request.rng = tape
         for memory in memories(request.memory):
             memory.rng = tape

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.cost import Cost, Costs
-from paceline.core.decode import Request
+from paceline.core.decode import ActiveRequest
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.record import Step, Times
@@ -258,7 +258,7 @@ class Whim(Fixed):
         self._random = Random(seed)
 
     def choose(
-        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         out = []
         for tree in super().choose(requests, budgets, drafts):
@@ -374,7 +374,7 @@ class Oracle(Fixed):
         self._chances, self._known = chances, known
 
     def choose(
-        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         (request,), (tree,) = requests, drafts
         at, n_prompt = request.n_tokens, request.n_prompt

@@ -22,10 +22,10 @@ from paceline.core.sampling import LARGEST, Odds, Sampling
 from paceline.core.settings import Drafting
 from paceline.core.vocab import Vocab
 from paceline.engines.recorded import numbered
+from paceline.handle import Generation
 from paceline.lab.replay import traces
 from paceline.lab.replay.recording import Recorder, append, changed
 from paceline.machine.fingerprint import fingerprint
-from paceline.stream import Generation
 
 VOCAB = numbered(300)
 BIASES = st.floats(-LARGEST, 9, allow_nan=False) | st.just(float("-inf"))
@@ -36,7 +36,7 @@ from paceline.core.record import Stats
 from paceline.core.sampling import Sampling
 from paceline.engines.recorded import numbered
 from paceline.lab.replay.recording import Recorder
-from paceline.stream import Generation
+from paceline.handle import Generation
 recorder = Recorder(Path(sys.argv[1]), lambda said: print(said, flush=True))
 recorder.begin(numbered(300), "m")
 def add(n, who="w"):

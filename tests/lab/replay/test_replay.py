@@ -19,6 +19,7 @@ from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.record import Stats, Step
+from paceline.core.request import GenerationRequest
 from paceline.core.settings import Drafting
 from paceline.core.tree import DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
@@ -114,7 +115,7 @@ def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
     toy, budget = ToyTarget(V, seed=4), Budget(4, 4)
     answers, expected = [], []
     for prompt in ([1, 2], [2, 1], [5, 5]):
-        request = start(toy, LookupDrafter(1, 2), prompt, max_tokens=40)
+        request = start(toy, LookupDrafter(1, 2), GenerationRequest(prompt=prompt, max_tokens=40))
         total = Stats()
         for _, step in decode(toy, LookupDrafter(1, 2), Fixed(budget), [request]):
             if total.tokens < 30:
@@ -455,7 +456,7 @@ def test_a_method_without_a_bound_says_why(tmp_path: Path) -> None:
 def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
     """A toy drafts for what it said itself: everything is accepted."""
     toy = ToyTarget(V, seed=4)
-    request = start(toy, NoDrafter(), [1, 2], max_tokens=30)
+    request = start(toy, NoDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=30))
     for _ in decode(toy, NoDrafter(), Fixed(Budget(0, 0)), [request]):
         pass
     price = Costs(Cost.flat(1.0, 0.0), Cost.flat(0.125, 0.0))

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from paceline.core.cost import Cost
-from paceline.core.decode import Request, decode, start
+from paceline.core.decode import ActiveRequest, decode, start
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import Budget, Drafter, Target, Want
 from paceline.core.record import Step
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
@@ -46,7 +47,7 @@ def recorded(*recordings: Recording) -> RecordedTarget:
 
 
 def decoded(target: Target, drafter: Drafter, prompt: Sequence[int], n: int, clock: Any) -> list[Step]:
-    request = start(target, drafter, prompt, max_tokens=n, ignore_eos=True)
+    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n, ignore_eos=True))
     steps = [step for _, step in decode(target, drafter, Fixed(Budget(4, 8, 2)), [request], clock)]
     request.close()
     return steps
@@ -106,7 +107,7 @@ def test_a_policys_widest_budget_is_remembered() -> None:
     class Wavers(Fixed):
         some = iter([Budget(3, 5), Budget(2, 9, width=2, p_split=0.3), Budget(4, 1)])
 
-        def budgets(self, requests: Sequence[Request], reading: int = 0) -> list[Budget]:
+        def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
             return [next(self.some)] * len(requests)
 
     policy: Policy = Wavers(Budget(0, 0))

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from paceline.core.decode import Request, decode, start
 from paceline.core.ports import Learner, Want
 from paceline.core.record import Stats
-from paceline.core.request import TOGETHER
-from paceline.engines.stream import TextStream
+from paceline.core.request import TOGETHER, GenerationRequest
+from paceline.handle import RequestHandle, StepOutput
 from paceline.lab.bench.method import Method
 from paceline.lab.bench.models import Models
 from paceline.lab.system import Answer, Ask, Parts
@@ -20,20 +19,29 @@ NOTHING = Want()
 
 
 @dataclass
-class Clock:
-    """What came of one request, and when."""
+class Progress:
+    """One answer as it comes, with times since it was asked for.
 
-    text: TextStream
-    parts: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    alone: what came before decoding was alone: the prompt.
+    read: seconds until decoding began; n_read: tokens that came before; beginning: statistics until then.
+    (A short prompt is read with the first step, and so is one that others' are read beside.)"""
+
     first: float = 0.0
     last: float = 0.0
-    # What came before decoding alone: the prompt; and the first step, of a short prompt, which is read with
-    # it, and where several decode together.
-    apart: bool = False
+    alone: bool = False
     read: float = 0.0
     n_read: int = 0
     beginning: Stats = field(default_factory=Stats)
+
+    def take(self, output: StepOutput, now: float, stats: Stats, *, single: bool) -> None:
+        if not output.tokens:
+            self.read, self.alone = now, single
+            return
+        self.last = now
+        if not self.first:
+            self.first = now
+            if not self.alone:
+                self.read, self.n_read, self.beginning = now, len(output.tokens), replace(stats)
 
 
 class Paceline:
@@ -56,50 +64,28 @@ class Paceline:
             llm.target.forget()
             if llm.draft is not None:
                 llm.draft.forget()
-        clocks = [Clock(TextStream(llm.target.text.piece)) for _ in asks]
-        requests: list[Request] = []
-        began = perf_counter()
-        if len(asks) == 1:
+        run, progress = llm.engine.run_batch(), list[Progress]()
+        began, single = perf_counter(), len(asks) == 1
+        if single:
             self._read_draft(asks[0])
         try:
-            for ask, clock in zip(asks, clocks, strict=True):
-                requests.append(
-                    start(
-                        llm.target,
-                        llm.drafter,
-                        ask.tokens,
-                        max_tokens=ask.max_tokens,
-                        sampling=ask.sampling,
-                        seed=ask.seed,
-                        stop=clock.text,
-                        ignore_eos=ask.ignore_eos,
-                        rule=llm.drafting.verify,
-                    )
-                )
-            # Requests are told apart by identity: their order is that of the asks.
-            clock_of = {id(request): clock for request, clock in zip(requests, clocks, strict=True)}
-            if len(asks) == 1 and requests[0].session.unread == 0:  # it was read for another method
-                clocks[0].read, clocks[0].apart = perf_counter() - began, True
-            for request, step in decode(llm.target, llm.drafter, llm.policy, requests):
-                clock = clock_of[id(request)]
-                if not step.tokens:
-                    clock.read, clock.apart = perf_counter() - began, len(asks) == 1
-                    continue
-                clock.parts += [text for text, _ in clock.text.take()]
-                clock.last = perf_counter() - began
-                if not clock.tokens:
-                    clock.first = clock.last
-                    if not clock.apart:
-                        clock.read, clock.n_read = clock.last, len(step.tokens)
-                        clock.beginning = replace(request.stats)
-                clock.tokens += step.tokens
+            handles = [run.add(request_of(ask)) for ask in asks]
+            of = {handle: Progress() for handle in handles}
+            progress = list(of.values())
+            run.begin()
+            active = handles[0].scheduled.active
+            if single and active is not None and active.session.unread == 0:  # read for another method
+                progress[0].read, progress[0].alone = perf_counter() - began, True
+            while not run.is_over:
+                for handle, output in run.step():
+                    of[handle].take(output, perf_counter() - began, handle.stats, single=single)
         finally:
-            for request in requests:
-                request.close()
-        return [
-            answered(ask, clock, request.stats)
-            for ask, clock, request in zip(asks, clocks, requests, strict=True)
-        ]
+            with llm.engine.turn():
+                run.close()
+        for handle in handles:
+            if handle.finish is not None and handle.finish.error is not None:
+                raise handle.finish.error
+        return [answered(*each) for each in zip(asks, handles, progress, strict=True)]
 
     def _read_draft(self, ask: Ask) -> None:
         """The draft reads a prompt now, not when it first drafts, so that decoding is what other systems'
@@ -134,9 +120,19 @@ class Paceline:
         """The models are not its own."""
 
 
-def answered(ask: Ask, clock: Clock, stats: Stats) -> Answer:
-    clock.parts += [text for text, _ in clock.text.finish()]
-    before = clock.beginning
+def request_of(ask: Ask) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=ask.tokens,
+        max_tokens=ask.max_tokens,
+        sampling=ask.sampling,
+        seed=ask.seed,
+        ignore_eos=ask.ignore_eos,
+        remember=False,
+    )
+
+
+def answered(ask: Ask, handle: RequestHandle, progress: Progress) -> Answer:
+    stats, before, n = handle.stats, progress.beginning, len(handle.tokens)
     parts = Parts(
         steps=stats.steps - before.steps,
         drafted=stats.drafted - before.drafted,
@@ -145,14 +141,14 @@ def answered(ask: Ask, clock: Clock, stats: Stats) -> Answer:
         seconds=stats.seconds - before.seconds,
     )
     return Answer(
-        text="".join(clock.parts),
-        tokens=tuple(clock.tokens),
-        n_tokens=len(clock.tokens),
+        text=handle.text,
+        tokens=tuple(handle.tokens),
+        n_tokens=n,
         n_prompt=len(ask.tokens),
-        first=clock.first,
-        seconds=clock.last,
-        decoded=len(clock.tokens) - clock.n_read,
-        decoding=clock.last - clock.read,
+        first=progress.first,
+        seconds=progress.last,
+        decoded=n - progress.n_read,
+        decoding=progress.last - progress.read,
         steps=stats.steps,
         drafted=stats.drafted,
         accepted=stats.accepted,

@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, replace
 
 from paceline.core.sampling import Sampling
+from paceline.handle import Generation
 from paceline.lab.replay.recording import Recorder
 from paceline.lab.system import Ask
 from paceline.lab.workload import Item
 from paceline.llm import LLM
-from paceline.stream import Generation
 
 GREEDY = Sampling()
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from paceline.core.decode import Request, advance, start
+from paceline.core.decode import ActiveRequest, advance, start
 from paceline.core.policy import Fixed
+from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling, argmax
 from paceline.lab.certify.contexts import first_q
 from paceline.lab.certify.held import HeldTarget
@@ -17,18 +18,16 @@ from paceline.lab.certify.loop import Context, Loop
 ENDINGS = 50  # runs after each context
 
 
-def begun(loop: Loop, context: Context, seed: int) -> Request:
+def begun(loop: Loop, context: Context, seed: int) -> ActiveRequest:
     loop.place.at = context.row
-    return start(
-        loop.target,
-        loop.drafter,
-        context.tokens,
+    request = GenerationRequest(
+        prompt=context.tokens,
         max_tokens=loop.budget.depth + 2,
         sampling=loop.sampling,
         seed=seed,
         ignore_eos=True,
-        rule=loop.rule,
     )
+    return start(loop.target, loop.drafter, request, rule=loop.rule)
 
 
 def overrun(loop: Loop, contexts: Sequence[Context], seed: int) -> int:

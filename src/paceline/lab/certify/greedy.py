@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from paceline.core.sampling import Sampling
+from paceline.handle import Generation
 from paceline.lab.compare import Difference, explain, first_difference
 from paceline.llm import LLM
-from paceline.stream import Generation
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from paceline.core.cost import Costs
 from paceline.core.errors import UsageError
 from paceline.core.ports import Learner, Target
 from paceline.core.record import Stats
-from paceline.core.schedule import Job, Scheduler
+from paceline.core.request import GenerationRequest
+from paceline.core.schedule import ScheduledRequest, Scheduler
 from paceline.costing import to_stderr
 from paceline.engines.recorded import Recording
 from paceline.lab.bench.method import Method
@@ -93,15 +94,20 @@ class Replica:
         now = self.clock.now
         coming = [(now + begin, at, 0) for at, begin in enumerate(begins)]
         heapq.heapify(coming)
-        open_: dict[Job, _Open] = {}
+        open_: dict[ScheduledRequest, _Open] = {}
         out: list[Served] = []
         while coming or open_:
             while coming and coming[0][0] <= self.clock.now:
                 arrived, at, turn = heapq.heappop(coming)
                 one = conversations[at][turn]
-                job = self._scheduler.add(
-                    one.prompt, max_tokens=ENDLESS, stop=ends(len(one.tokens)), ignore_eos=True
+                request = GenerationRequest(
+                    prompt=one.prompt,
+                    max_tokens=ENDLESS,
+                    should_stop=ends(len(one.tokens)),
+                    ignore_eos=True,
                 )
+                job = ScheduledRequest(request)
+                self._scheduler.add(job)
                 open_[job] = _Open(arrived, at, turn)
             if not open_:
                 self.clock.spend(coming[0][0] - self.clock.now)
@@ -116,15 +122,15 @@ class Replica:
                     heapq.heappush(coming, (self.clock.now + pause(), was.at, was.turn + 1))
         return out
 
-    def _over(self, open_: dict[Job, _Open]) -> Iterator[tuple[Job, _Open]]:
+    def _over(self, open_: dict[ScheduledRequest, _Open]) -> Iterator[tuple[ScheduledRequest, _Open]]:
         for job in [job for job in open_ if job.state not in ("waiting", "running")]:
             if job.error is not None:
                 raise job.error
             yield job, open_.pop(job)
 
-    def _served(self, job: Job, was: _Open) -> Served:
-        assert job.request is not None  # it has run
-        request = job.request
+    def _served(self, job: ScheduledRequest, was: _Open) -> Served:
+        request = job.active
+        assert request is not None  # it has run
         return Served(
             was.arrived, was.first, self.clock.now, request.n_prompt, request.n_cached, request.n_tokens
         )

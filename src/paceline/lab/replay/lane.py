@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from paceline.core.cost import Costs
-from paceline.core.decode import Clock, Request, decode, start
+from paceline.core.decode import ActiveRequest, Clock, decode, start
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed, Policy
 from paceline.core.ports import NO_BUDGET, Drafter, Learner, Target
 from paceline.core.record import Stats, Step
+from paceline.core.request import GenerationRequest
 from paceline.core.vocab import Vocab
 from paceline.costing import to_stderr
 from paceline.engines.recorded import RecordedTarget, Recording
@@ -61,28 +62,31 @@ def together(
     """Recordings that begin together and share passes until each has ended: the number of one, and its step.
     Raises UsageError for a drafter that needs the model itself, ContractError where another text was decoded
     than was recorded."""
-    requests: list[Request] = []
+    requests: list[ActiveRequest] = []
     try:
         for one in recordings:
-            stop = ends(len(one.tokens))
-            requests.append(
-                start(target, drafter, one.prompt, max_tokens=ENDLESS, stop=stop, ignore_eos=True)
+            request = GenerationRequest(
+                prompt=one.prompt,
+                max_tokens=ENDLESS,
+                should_stop=ends(len(one.tokens)),
+                ignore_eos=True,
             )
+            requests.append(start(target, drafter, request))
             requests[-1].noise = one.noise
         numbers = {id(request): i for i, request in enumerate(requests)}
-        for request, step in decode(target, drafter, policy, requests, clock):
+        for active, step in decode(target, drafter, policy, requests, clock):
             if step.tree.probe:
                 raise UsageError(
                     f"{drafter.name}: asks the target about tokens that nobody decoded, so it cannot be "
                     "replayed; leave it out, or measure it with `paceline bench`"
                 )
-            yield numbers[id(request)], step
-        for request, one in zip(requests, recordings, strict=True):
-            if tuple(request.session.tokens[request.n_prompt :]) != one.tokens:
+            yield numbers[id(active)], step
+        for active, one in zip(requests, recordings, strict=True):
+            if tuple(active.session.tokens[active.n_prompt :]) != one.tokens:
                 raise ContractError(f"{drafter.name}: decoded another text than was recorded")
     finally:
-        for request in requests:
-            request.close()
+        for active in requests:
+            active.close()
 
 
 def ends(left: int) -> Callable[[int], bool]:

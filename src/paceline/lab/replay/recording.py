@@ -22,9 +22,9 @@ from paceline.core.rng import DRAWS
 from paceline.core.sampling import Sampling
 from paceline.core.settings import Drafting
 from paceline.core.vocab import Vocab
+from paceline.handle import Generation
 from paceline.lab.jsonl import Line, LineError, object_of, raw_lines
 from paceline.machine.fingerprint import fingerprint
-from paceline.stream import Generation
 
 FORMAT = 1  # goes up when a name changes its meaning or goes away
 BEGIN = b'{"format":'

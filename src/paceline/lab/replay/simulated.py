@@ -19,7 +19,7 @@ from paceline.core.tree import DraftTree
 from paceline.core.vocab import Vocab
 
 if TYPE_CHECKING:
-    from paceline.core.decode import Request
+    from paceline.core.decode import ActiveRequest
 
 
 class VirtualClock:
@@ -150,7 +150,7 @@ class WatchedPolicy:
     def forget(self) -> None:
         self.inner.forget()
 
-    def budgets(self, requests: Sequence[Request], reading: int = 0) -> Sequence[Budget]:
+    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
         budgets = self.inner.budgets(requests, reading)
         for b in budgets:
             most = self.most
@@ -160,11 +160,11 @@ class WatchedPolicy:
         return budgets
 
     def choose(
-        self, requests: Sequence[Request], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
     ) -> list[DraftTree]:
         return self.inner.choose(requests, budgets, drafts)
 
-    def observe(self, requests: Sequence[Request], steps: Sequence[Step]) -> None:
+    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
         self.inner.observe(requests, steps)
 
 

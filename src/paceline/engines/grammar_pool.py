@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 
+from paceline.core.fair_queue import FairQueue
 from paceline.engines.grammar import CompiledGrammar, TokenTrie
 from paceline.engines.grammar_check import GrammarChecker
 from paceline.engines.syntax import Syntax
-from paceline.serve.line import Line
 
 WORKERS = 2  # threads, each with a process
 STACK = 16 << 20  # bytes of a thread's: more than its process has, which a grammar has not overflowed
@@ -35,7 +35,7 @@ class GrammarPool:
         """trie: the model's, asked for in a worker's thread."""
         self._trie = trie
         self._changed = threading.Condition()  # with the lock of all below
-        self._line: Line[GrammarJob] = Line()
+        self._queue: FairQueue[GrammarJob] = FairQueue()
         self._busy: dict[str, GrammarJob] = {}  # by client
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -48,8 +48,8 @@ class GrammarPool:
         with self._changed:
             if self._closed:
                 return job
-            self._line.add(client, job)
-            if len(self._threads) < min(WORKERS, len(self._busy) + len(self._line)):
+            self._queue.add(client, job)
+            if len(self._threads) < min(WORKERS, len(self._busy) + len(self._queue)):
                 self._start()
             self._changed.notify_all()
         return job
@@ -58,13 +58,13 @@ class GrammarPool:
         """Nothing more is told of it, and its place is free. Harmless where it is over."""
         with self._changed:
             job.cancelled = True
-            if not self._line.remove(job.client, job) and job.checker is not None:
+            if not self._queue.remove(job.client, job) and job.checker is not None:
                 job.checker.kill()
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            jobs = [*self._line.those(lambda _: True), *self._busy.values()]
+            jobs = [*self._queue, *self._busy.values()]
             self._changed.notify_all()
         for job in jobs:
             self.cancel(job)
@@ -98,7 +98,7 @@ class GrammarPool:
         with self._changed:
             while not self._closed:
                 try:
-                    job = self._line.next(but=self._busy)
+                    job = self._queue.pop(but=self._busy)
                 except StopIteration:
                     self._changed.wait()
                     continue

@@ -1,0 +1,51 @@
+"""A queue in which clients take turns."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Container, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class FairQueue(Generic[T]):
+    """Each client's items in order, and the clients in turns: a client that sends a hundred requests at once
+    waits behind one that sends its first."""
+
+    def __init__(self) -> None:
+        self._clients: OrderedDict[str, deque[T]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._clients.values()))
+
+    def __iter__(self) -> Iterator[T]:
+        for items in list(self._clients.values()):
+            yield from list(items)
+
+    def add(self, client: str, item: T) -> None:
+        self._clients.setdefault(client, deque()).append(item)
+
+    def pop(self, but: Container[str] = ()) -> T:
+        """The first item of the client whose turn it is, `but` these; that client is the last then. Raises
+        StopIteration where nobody waits."""
+        client = next(client for client in self._clients if client not in but)
+        items = self._clients.pop(client)
+        item = items.popleft()
+        if items:
+            self._clients[client] = items
+        return item
+
+    def peek(self) -> T:
+        """What `pop` would take. Raises StopIteration where nobody waits."""
+        return next(iter(self._clients.values()))[0]
+
+    def remove(self, client: str, item: T) -> bool:
+        """Whether it was waiting."""
+        items = self._clients.get(client)
+        if items is None or item not in items:
+            return False
+        items.remove(item)
+        if not items:
+            del self._clients[client]
+        return True

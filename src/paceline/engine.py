@@ -1,0 +1,306 @@
+"""The engine: one target, what drafts for it and the rule that decides how much, behind one lock.
+
+`run_inline` decodes in the caller's own thread, an `EngineWorker` (engine_worker.py) in one of its own. Both
+go through the same scheduler and the same loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic, perf_counter, sleep
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from paceline.core.decode import Clock
+from paceline.core.errors import BusyError
+from paceline.core.policy import Policy
+from paceline.core.ports import Drafter, Target
+from paceline.core.request import TOGETHER, GenerationRequest
+from paceline.core.schedule import Scheduler
+from paceline.engines.grammar import TextGrammar
+from paceline.handle import Generation, RequestHandle, StepOutput
+from paceline.system.fair_lock import FairLock
+from paceline.system.forks import Process
+
+if TYPE_CHECKING:
+    from paceline.machine.remembered import Remembered
+
+# Seconds after which a thread that waits looks whether a session was given back, and after which it tries to
+# get one anyway. (A Condition would tell it, but Ctrl-C can leave one locked.)
+LOOK_SECONDS, TRY_SECONDS = 0.005, 0.1
+
+OnPrefill = Callable[[int, int], object]
+
+
+class InferenceEngine:
+    """Whoever has its turn is the only one to touch the target, the drafter and the policy. It does not close
+    them.
+
+    rule: how sampled drafts are verified (verify.py).
+    remembered: where answers are kept for later drafts."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        policy: Policy,
+        *,
+        rule: str = "auto",
+        remembered: Remembered | None = None,
+        clock: Clock = perf_counter,
+    ) -> None:
+        self.target, self.drafter, self.policy = target, drafter, policy
+        self.process = Process()
+        self.clock = clock
+        self._rule, self._remembered = rule, remembered
+        self._lock, self._arrivals = FairLock(), threading.Lock()
+        self._given_back = 0  # sessions of runs so far
+        self._later: deque[Callable[[], None]] = deque()
+        self._holders: WeakKeyDictionary[Run, int] = WeakKeyDictionary()  # of sessions, and their threads
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Threads get it in the order in which they asked. Raises UsageError in a forked process."""
+        self.process.require()
+        with self._lock.turn():
+            while self._later:
+                self._later.popleft()()
+            yield
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Call it when the next turn begins, whosever that is: for objects that are dropped, which happens at
+        any moment and in any thread."""
+        self._later.append(call)
+
+    def scheduler(self, chunk: int | None = None) -> Scheduler:
+        return Scheduler(
+            self.target, self.drafter, self.policy, chunk=chunk, rule=self._rule, clock=self.clock
+        )
+
+    def handle(
+        self,
+        request: GenerationRequest,
+        deliver: Callable[[StepOutput], None] | None = None,
+        clock: Clock | None = None,
+    ) -> RequestHandle:
+        text: Any = getattr(self.target, "text", None)
+        piece = None if text is None else text.piece
+        return RequestHandle(request, piece, clock or self.clock, deliver)
+
+    def run_inline(self, request: GenerationRequest, on_prefill: OnPrefill | None = None) -> Stream:
+        """Decode in the thread that takes the outputs. While other threads have all sessions it waits for
+        one. Raises UsageError for a request that does not fit, BusyError where this thread itself has a
+        stream open and there is no session for another."""
+        return Stream(self, request, on_prefill)
+
+    def run_batch(self) -> Run:
+        """Several requests in the caller's thread, in the same passes."""
+        return Run(self)
+
+    def compiled(self, request: GenerationRequest) -> TextGrammar | None:
+        """The request's grammar. Raises UsageError for one that this model cannot use."""
+        if request.grammar is None:
+            return None
+        target: Any = self.target  # one that has text
+        return TextGrammar(target.trie.compiled(request.grammar))
+
+    def remember(self, handle: RequestHandle) -> None:
+        """Keep an answer that has ended for later drafts."""
+        if self._remembered is not None and handle.request.remember and handle.request.n_draft:
+            self._remembered.add(handle.tokens)
+
+    def acquire(self, run: Run, begin: Callable[[], bool]) -> None:
+        """Call `begin` until it is true: until the run has a session. While threads beside this one have all
+        sessions, it waits, but for a thread that has one already: it might wait for itself. BusyError is
+        raised then, and where others than runs of this engine have them."""
+        with self.turn():
+            if threading.get_ident() in self._holders.values():
+                if not begin():
+                    raise run.busy
+                self.hold(run)
+                return
+        with self._arrivals:
+            while True:
+                with self.turn():
+                    known = self._given_back
+                    if begin():
+                        self.hold(run)
+                        return
+                    if not self._holders:  # somebody has them who will not tell
+                        raise run.busy
+                end = monotonic() + TRY_SECONDS
+                while self._given_back == known and monotonic() < end:
+                    sleep(LOOK_SECONDS)
+
+    def hold(self, run: Run) -> None:
+        """In its turn: note which thread has the run's sessions, and whether some came back."""
+        n, before = len(run.scheduler.running), run.n_sessions
+        run.n_sessions = n
+        if n:
+            self._holders.setdefault(run, threading.get_ident())
+        else:
+            self._holders.pop(run, None)
+        self._given_back += n < before
+
+
+class Run:
+    """Requests that are decoded together in one thread: add them, `step` until it is over, and close it."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self._engine, self.scheduler = engine, engine.scheduler()
+        self.n_sessions = 0  # that it had when it was looked at last
+        self._handles: dict[int, RequestHandle] = {}  # by what the scheduler knows of them
+
+    def add(self, request: GenerationRequest) -> RequestHandle:
+        """Raises UsageError for a request that does not fit."""
+        handle = self._engine.handle(request)
+        self.scheduler.add(handle.scheduled)
+        handle.scheduled.grammar = self._engine.compiled(request)
+        self._handles[id(handle.scheduled)] = handle
+        return handle
+
+    @property
+    def is_over(self) -> bool:
+        return self.scheduler.idle
+
+    @property
+    def busy(self) -> BusyError:
+        """Why it has no session."""
+        return self.scheduler.busy or BusyError("all sessions of this model are in use")
+
+    def begin(self) -> None:
+        """Get a session for the first request that waits; see `InferenceEngine.acquire`."""
+        began = self._engine.clock()
+        first = self.scheduler.waiting.peek()
+
+        def admitted() -> bool:
+            self.scheduler.admit()
+            return first.state != "waiting"
+
+        self._engine.acquire(self, admitted)
+        handle = self._handles[id(first)]
+        handle.prompt_seconds += self._engine.clock() - began
+        if first.error is not None:
+            handle.end(first.error)
+
+    def step(self) -> list[tuple[RequestHandle, StepOutput]]:
+        """One pass. A request that fails has its error in its handle's `finish`."""
+        if not self.scheduler.running:
+            self.begin()
+        with self._engine.turn():
+            return self.step_in_turn()
+
+    def step_in_turn(self) -> list[tuple[RequestHandle, StepOutput]]:
+        engine, scheduler = self._engine, self.scheduler
+        running, began = list(scheduler.running), engine.clock()
+        steps = scheduler.step()
+        seconds = engine.clock() - began
+        out = list[tuple[RequestHandle, StepOutput]]()
+        for scheduled, step in steps:
+            handle = self._handles[id(scheduled)]
+            handle.started = handle.started or began
+            # A single request's time is all of it, what the loop does not count too.
+            out.append((handle, handle.take(step, seconds if len(steps) == 1 else step.times.total)))
+        for scheduled in running:
+            handle = self._handles[id(scheduled)]
+            if scheduled.is_over:
+                if scheduled.error is not None and not handle.is_over:
+                    handle.end(scheduled.error)
+                engine.remember(handle)
+        engine.hold(self)
+        return out
+
+    def close(self) -> None:
+        """In the engine's turn. Where Ctrl-C comes in between, the next call does the rest."""
+        running = [self._handles[id(one)] for one in self.scheduler.running]
+        self.scheduler.close()
+        for handle in running:
+            handle.leave()
+            self._engine.remember(handle)
+        self._engine.hold(self)
+
+
+class Stream(Iterator[StepOutput]):
+    """Outputs of one request as they are decoded, one a step; `result()` at any point tells what there is so
+    far. Threads may take outputs of one stream in turns.
+
+    close, or a `with` statement, gives the session back before the end. A stream that is dropped, as by
+    `break` in a loop over it, gives it back when the model is used next.
+
+    on_prefill: called before, between and after the passes that read a long prompt: of how many tokens, and
+    of how many in all. What it raises ends the stream."""
+
+    def __init__(
+        self, engine: InferenceEngine, request: GenerationRequest, on_prefill: OnPrefill | None
+    ) -> None:
+        self._engine, self._on_prefill = engine, on_prefill
+        self._run = engine.run_batch()
+        self.handle = self._run.add(request)
+        self._open = True  # from here on there may be something to close
+        self._run.begin()
+        if (error := self.handle.scheduled.error) is not None:
+            raise error
+
+    def __next__(self) -> StepOutput:
+        with self._engine.turn():
+            if not self._open:
+                raise StopIteration
+            try:
+                self._prefill()
+                output = self._step()
+            except BaseException:
+                self._close()
+                raise
+            if self.handle.is_over:
+                self._open = False
+            return output
+
+    def _prefill(self) -> None:
+        """Read a long prompt, but for what is computed with the first draft."""
+        active = self.handle.scheduled.active
+        assert active is not None
+        if (total := active.session.unread) <= TOGETHER:
+            return
+        while True:
+            if self._on_prefill is not None:
+                self._on_prefill(total - active.session.unread, total)
+            if active.session.unread <= TOGETHER:
+                return
+            self._step()
+
+    def _step(self) -> StepOutput:
+        steps = self._run.step_in_turn()
+        if (error := self.handle.scheduled.error) is not None:
+            raise error
+        return steps[0][1]
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            self._engine.later(self._close)
+
+    def close(self) -> None:
+        """Give the session back; the text so far stays. Called by itself at the end."""
+        if self._open and self._engine.process.is_this:
+            with self._engine.turn():
+                self._close()
+
+    def _close(self) -> None:
+        if self._open:
+            self._run.close()
+            self._open = False
+
+    def result(self) -> Generation:
+        with self._engine.turn():
+            return self.handle.result(self._engine.policy.account)

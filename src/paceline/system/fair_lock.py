@@ -1,0 +1,31 @@
+"""A lock that threads get in the order in which they asked for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+
+
+class FairLock:
+    """Each lock inside is held by a `with` statement of its own, one of them in a generator: wherever Ctrl-C
+    comes, what it leaves behind gives them back."""
+
+    def __init__(self) -> None:
+        self._line, self._lock = threading.Lock(), threading.Lock()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        held = self._held()
+        try:
+            # A lock is not fair: a thread that asks again at once gets it again. So one thread waits for it,
+            # and the others wait for their place behind that one.
+            with self._line:
+                next(held)
+            yield
+        finally:
+            held.close()
+
+    def _held(self) -> Generator[None, None, None]:
+        with self._lock:
+            yield
