@@ -27,7 +27,7 @@ class GrammarSpec(Protocol):
     def name(self) -> str: ...
 
     def matches(self, text: str) -> bool:
-        """Whether it is a whole text of the grammar."""
+        """Return whether `text` is a whole text of the grammar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class GenerationRequest:
 
 
 class NoDrafterState:
-    """Of a request that is decoded plainly."""
+    """The drafter state of a plain request, which keeps nothing."""
 
     def observe(self, step: Step, features: Features) -> None: ...
 
