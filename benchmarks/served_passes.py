@@ -21,8 +21,8 @@ from paceline.assemble import load
 from paceline.core.record import PARTS
 from paceline.core.request import GenerationRequest
 from paceline.engine_worker import EngineWorker
-from paceline.handle import Finish, StepOutput
-from paceline.serve.service import CHUNK, Deliver, Service
+from paceline.handle import Deliver, Finish, StepOutput
+from paceline.serve.service import CHUNK, Service
 
 PROFILE = cProfile.Profile()
 run_worker = EngineWorker._run

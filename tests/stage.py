@@ -17,6 +17,7 @@ from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.rate import Rate
 from paceline.core.record import Stats, Step
 from paceline.core.request import GenerationRequest
+from paceline.core.schedule import ScheduledRequest, Scheduler
 from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.drafters.compose import Portfolio
 from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording, numbered
@@ -198,3 +199,11 @@ def decider(curve: Mapping[int, float], **most: Any) -> Rate:
     rate = Rate(Costs(Cost({SHALLOW: curve})), clock=lambda: 0.0, **most)
     rate._earned = 1 << 10
     return rate
+
+
+def add_to(scheduler: Scheduler, prompt: Sequence[int], **how: Any) -> ScheduledRequest:
+    """how: other fields of the request."""
+    request = GenerationRequest(prompt=prompt, **how)
+    scheduled = ScheduledRequest(request, request.should_stop)
+    scheduler.add(scheduled)
+    return scheduled

@@ -370,3 +370,36 @@ def test_a_stop_string_that_the_last_token_allowed_completes_is_cut_off(models: 
             done = llm.generate([65, 66], stop=stop, **request)
             assert (whole.stop_reason, done.stop_reason) == ("length", "stop")
             assert (done.text, done.tokens) == (whole.text[:-4], whole.tokens)
+
+
+def test_a_batch_whose_grammar_cannot_be_used_decodes_nothing() -> None:
+    """The toy ends no text, so that no grammar can."""
+    with paceline.load("toy:", drafters="lookup") as llm:
+        with pytest.raises(UsageError, match="cannot end a text"):
+            llm.generate([[1, 2], [3]], max_tokens=4, regex="[0-7]{3}")
+        assert llm.generate([1], max_tokens=2).n_tokens == 2
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_a_prompt_of_a_batch_that_cannot_begin_fails_alone(bad: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with paceline.load("toy:", drafters="lookup", sessions=2) as llm:
+        open_ = llm.drafter.open
+
+        def opens(prompt: Any, *more: Any) -> Any:
+            if list(prompt) == [bad + 1]:
+                raise RuntimeError("no room")
+            return open_(prompt, *more)
+
+        monkeypatch.setattr(llm.drafter, "open", opens)
+        with pytest.raises(BatchError, match="no room") as caught:
+            llm.generate([[1], [2], [3]], max_tokens=4)
+    assert list(caught.value.errors) == [bad]
+    assert [one is None for one in caught.value.results] == [at == bad for at in range(3)]
+
+
+def test_an_answer_of_one_token_is_remembered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with paceline.load("toy:", drafters="lookup", sessions=2) as llm:
+        remembered: list[Any] = []
+        monkeypatch.setattr(llm.engine, "remember", lambda handle: remembered.append(len(handle.tokens)))
+        llm.generate([[1], [2], [3]], max_tokens=1)
+    assert remembered == [1, 1, 1]

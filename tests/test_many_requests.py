@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import paceline
-from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.schedule import ScheduledRequest, Scheduler
 from paceline.engines.llama import kernels
+from stage import add_to
 
 REQUESTS, TOGETHER = 1000, 8
 CHUNK = 16  # tokens of prompts in a pass: several requests share it, and some prompts need two
@@ -38,16 +38,14 @@ class Ask:
     seed: int
 
     def add_to(self, scheduler: Scheduler) -> ScheduledRequest:
-        request = GenerationRequest(
-            prompt=self.prompt,
+        return add_to(
+            scheduler,
+            self.prompt,
             max_tokens=self.max_tokens,
             sampling=self.sampling,
             seed=self.seed,
             ignore_eos=True,
         )
-        scheduled = ScheduledRequest(request)
-        scheduler.add(scheduled)
-        return scheduled
 
 
 def asks() -> list[Ask]:

@@ -20,9 +20,9 @@ from paceline.core.errors import BusyError
 from paceline.core.policy import Policy
 from paceline.core.ports import Drafter, Target
 from paceline.core.request import TOGETHER, GenerationRequest
-from paceline.core.schedule import Scheduler
+from paceline.core.schedule import ScheduledRequest, Scheduler
 from paceline.engines.grammar import TextGrammar
-from paceline.handle import Generation, RequestHandle, StepOutput
+from paceline.handle import Deliver, Generation, RequestHandle, StepOutput
 from paceline.system.fair_lock import FairLock
 from paceline.system.forks import Process
 
@@ -84,7 +84,7 @@ class InferenceEngine:
     def handle(
         self,
         request: GenerationRequest,
-        deliver: Callable[[StepOutput], None] | None = None,
+        deliver: Deliver | None = None,
         clock: Clock | None = None,
     ) -> RequestHandle:
         text: Any = getattr(self.target, "text", None)
@@ -153,14 +153,14 @@ class Run:
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine, self.scheduler = engine, engine.scheduler()
         self.n_sessions = 0  # that it had when it was looked at last
-        self._handles: dict[int, RequestHandle] = {}  # by what the scheduler knows of them
+        self._handles: dict[ScheduledRequest, RequestHandle] = {}  # that are not over
 
     def add(self, request: GenerationRequest) -> RequestHandle:
         """Raises UsageError for a request that does not fit."""
         handle = self._engine.handle(request)
-        self.scheduler.add(handle.scheduled)
         handle.scheduled.grammar = self._engine.compiled(request)
-        self._handles[id(handle.scheduled)] = handle
+        self.scheduler.add(handle.scheduled)
+        self._handles[handle.scheduled] = handle
         return handle
 
     @property
@@ -182,7 +182,7 @@ class Run:
             return first.state != "waiting"
 
         self._engine.acquire(self, admitted)
-        handle = self._handles[id(first)]
+        handle = self._handles[first]
         handle.prompt_seconds += self._engine.clock() - began
         if first.error is not None:
             handle.end(first.error)
@@ -196,31 +196,30 @@ class Run:
 
     def step_in_turn(self) -> list[tuple[RequestHandle, StepOutput]]:
         engine, scheduler = self._engine, self.scheduler
-        running, began = list(scheduler.running), engine.clock()
+        began = engine.clock()
         steps = scheduler.step()
         seconds = engine.clock() - began
         out = list[tuple[RequestHandle, StepOutput]]()
         for scheduled, step in steps:
-            handle = self._handles[id(scheduled)]
+            handle = self._handles[scheduled]
             handle.started = handle.started or began
             # A single request's time is all of it, what the loop does not count too.
             out.append((handle, handle.take(step, seconds if len(steps) == 1 else step.times.total)))
-        for scheduled in running:
-            handle = self._handles[id(scheduled)]
-            if scheduled.is_over:
-                if scheduled.error is not None and not handle.is_over:
-                    handle.end(scheduled.error)
-                engine.remember(handle)
+        for scheduled in [scheduled for scheduled in self._handles if scheduled.is_over]:
+            handle = self._handles.pop(scheduled)
+            if not handle.is_over:
+                handle.end(scheduled.error)
+            engine.remember(handle)
         engine.hold(self)
         return out
 
     def close(self) -> None:
         """In the engine's turn. Where Ctrl-C comes in between, the next call does the rest."""
-        running = [self._handles[id(one)] for one in self.scheduler.running]
         self.scheduler.close()
-        for handle in running:
-            handle.leave()
-            self._engine.remember(handle)
+        for handle in self._handles.values():
+            if not handle.is_over:
+                handle.leave()
+                self._engine.remember(handle)
         self._engine.hold(self)
 
 

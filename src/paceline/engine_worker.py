@@ -21,7 +21,7 @@ from paceline.core.request import GenerationRequest
 from paceline.core.schedule import ScheduledRequest
 from paceline.engines.grammar import CompiledGrammar, TextGrammar
 from paceline.engines.grammar_pool import GrammarPool
-from paceline.handle import Finish, RequestHandle, StepOutput
+from paceline.handle import Deliver, Finish, RequestHandle, StepOutput
 
 if TYPE_CHECKING:
     from paceline.engine import InferenceEngine
@@ -89,7 +89,7 @@ class EngineWorker:
             return f"the server has failed ({type(self.failure).__name__}; its log says why): start it again"
         return "the server is going down" if self._closing else ""
 
-    def handle(self, request: GenerationRequest, deliver: Callable[[StepOutput], None]) -> RequestHandle:
+    def handle(self, request: GenerationRequest, deliver: Deliver) -> RequestHandle:
         """deliver: called with every output, in this worker's thread: it must not wait."""
         return self._engine.handle(request, deliver, self._clock)
 

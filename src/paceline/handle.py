@@ -62,6 +62,9 @@ class StepOutput:
         return "".join(text for text, _ in self.parts)
 
 
+Deliver = Callable[[StepOutput], None]  # of an engine's thread: it must not wait
+
+
 @dataclass(frozen=True)
 class Generation:
     """A whole answer, or as much of it as there is.
@@ -108,7 +111,7 @@ class RequestHandle:
         request: GenerationRequest,
         piece: Callable[[int], bytes] | None,
         clock: Clock,
-        deliver: Callable[[StepOutput], None] | None = None,
+        deliver: Deliver | None = None,
     ) -> None:
         """piece: the bytes of a token; None where nobody wants text. deliver: called with every output, by
         the engine's thread: it must not wait."""
@@ -188,10 +191,9 @@ class RequestHandle:
 
     def leave(self) -> None:
         """No more outputs are taken; text that was held back is certain."""
-        if self.finish is None:
-            if self._text is not None:
-                self._parts += [text for text, _ in self._text.finish()]
-            self.end()
+        if self._text is not None:
+            self._parts += [text for text, _ in self._text.finish()]
+        self.end()
 
     def deliver(self, output: StepOutput) -> None:
         """Nothing comes after an output with a `finish`."""

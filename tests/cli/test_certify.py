@@ -165,7 +165,7 @@ def test_prompts_that_cannot_be_used_are_refused(
         ("--seed -1", "--seed -1: must be at least 0"),
         ("--draft none", "--draft none: nothing to certify"),
         ("--typical 0.9", "it needs a temperature above 0"),
-        ("--logit-bias 1000=1", "logit bias for token 1000: the model's tokens are 0 to 257"),
+        ("--logit-bias 1000=1", "logit_bias for token 1000: the model's tokens are 0 to 257"),
         (
             "--exact-greedy --kernels off --width 2",
             "exact greedy output without kernels of our own needs drafts that are chains: use width 1",
@@ -342,7 +342,7 @@ def test_log_probabilities_of_another_row_are_a_defect(
     def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(*logprob(out.logits(0), token, 0)) for token in tokens)
 
-    monkeypatch.setattr("paceline.core.decode.told", told)
+    monkeypatch.setattr("paceline.core.decode.token_logprobs", told)
     assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]
 
 
@@ -352,7 +352,7 @@ def test_log_probabilities_that_are_no_numbers_are_a_defect(
     def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(-1.0 if i == 0 else np.nan, ()) for i, _ in enumerate(tokens))
 
-    monkeypatch.setattr("paceline.core.decode.told", told)
+    monkeypatch.setattr("paceline.core.decode.token_logprobs", told)
     assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]
 
 

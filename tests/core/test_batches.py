@@ -14,12 +14,13 @@ from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
 from paceline.core.record import Step
 from paceline.core.request import GenerationRequest
-from paceline.core.schedule import ScheduledRequest, Scheduler
+from paceline.core.schedule import Scheduler
 from paceline.core.tree import DraftTree
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engines.toy import ToyForward, ToySession, ToyTarget
+from stage import add_to
 
 V, ROWS = 6, 8
 
@@ -78,17 +79,10 @@ def test_all_drafts_of_a_pass_and_their_roots_fit_its_rows(n: int) -> None:
     assert target.asked == [n * (ROWS // n)] * 4  # as many as there are, shared evenly
 
 
-def add(scheduler: Scheduler, prompt: Sequence[int], **how: Any) -> ScheduledRequest:
-    request = GenerationRequest(prompt=prompt, **how)
-    scheduled = ScheduledRequest(request, request.should_stop)
-    scheduler.add(scheduled)
-    return scheduled
-
-
 def test_no_more_requests_run_than_a_pass_has_rows() -> None:
     target = Narrow(2)
     scheduler = Scheduler(target, NoDrafter(), Fixed(Budget(0, 0)))
-    jobs = [add(scheduler, [at], max_tokens=3) for at in range(5)]
+    jobs = [add_to(scheduler, [at], max_tokens=3) for at in range(5)]
     while not scheduler.idle:
         scheduler.step()
         assert len(scheduler.running) <= 2
@@ -99,7 +93,7 @@ def test_no_more_requests_run_than_a_pass_has_rows() -> None:
 def test_a_pass_that_fails_ends_all_that_were_in_it_and_none_that_waited() -> None:
     target = Narrow(2)
     scheduler = Scheduler(target, NoDrafter(), Fixed(Budget(0, 0)))
-    jobs = [add(scheduler, [at], max_tokens=9) for at in range(3)]
+    jobs = [add_to(scheduler, [at], max_tokens=9) for at in range(3)]
     scheduler.step()
     target.fails = True
     assert scheduler.step() == []

@@ -195,3 +195,8 @@ def test_a_draft_that_says_what_the_target_says_is_always_right() -> None:
     for seed in range(10):
         _, brought = generated(target, ModelDrafter(target, V), Budget(3, 3), sampling, seed)
         assert brought == [4, 4, 4]
+
+
+def test_a_token_next_to_impossible_is_no_overflow() -> None:
+    row = Odds(np.array([0, 1]), np.array([1.0, 5e-324]))
+    assert {SeededRng(seed).draw_at(0, row) for seed in range(20)} == {0}

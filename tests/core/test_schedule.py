@@ -23,6 +23,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engines.toy import ToyForward, ToySession, ToyTarget
+from stage import add_to
 
 V = 6
 POLICY = Fixed(Budget(4, 8, width=2))
@@ -70,13 +71,6 @@ DRAFTERS: dict[str, Callable[[ToyTarget], Drafter]] = {
 }
 
 
-def add(scheduler: Scheduler, prompt: Sequence[int], **how: Any) -> ScheduledRequest:
-    request = GenerationRequest(prompt=prompt, **how)
-    scheduled = ScheduledRequest(request, request.should_stop)
-    scheduler.add(scheduled)
-    return scheduled
-
-
 def alone(prompt: Sequence[int], **how: Any) -> list[int]:
     target = ToyTarget(V, seed=1)
     request = start(target, NoDrafter(), GenerationRequest(prompt=prompt, **how))
@@ -115,7 +109,7 @@ def test_every_request_gets_what_it_gets_alone_whoever_comes_and_goes(
         for one in arrivals:
             if one["at"] == now:
                 sampling = Sampling(temperature=one["temperature"])
-                job = add(
+                job = add_to(
                     scheduler,
                     one["prompt"],
                     max_tokens=one["max_tokens"],
@@ -149,11 +143,11 @@ def test_a_long_prompt_holds_nobody_up_for_more_than_one_chunk(chunk: int) -> No
     to its first token in a few."""
     target, draft = Watched(V, seed=1), Watched(V, seed=1, noise=0.3)
     scheduler = Scheduler(target, ModelDrafter(draft, V), POLICY, chunk=chunk)
-    first = add(scheduler, [1], max_tokens=500)
+    first = add_to(scheduler, [1], max_tokens=500)
     scheduler.step()
-    long = add(scheduler, [1, 2, 3, 4] * 150, max_tokens=5)
+    long = add_to(scheduler, [1, 2, 3, 4] * 150, max_tokens=5)
     scheduler.step()
-    short = add(scheduler, [3, 2, 1], max_tokens=2)
+    short = add_to(scheduler, [3, 2, 1], max_tokens=2)
     waited = 0
     while long.active is None or long.active.n_tokens == 0:
         emitted = {job for job, step in scheduler.step() if step.tokens}
@@ -174,7 +168,10 @@ def test_a_request_that_fails_ends_alone_and_says_why() -> None:
 
     target = Watched(V, seed=1)
     scheduler = Scheduler(target, NoDrafter(), POLICY)
-    bad, good = add(scheduler, [1, 2], max_tokens=5, should_stop=broken), add(scheduler, [1, 2], max_tokens=5)
+    bad, good = (
+        add_to(scheduler, [1, 2], max_tokens=5, should_stop=broken),
+        add_to(scheduler, [1, 2], max_tokens=5),
+    )
     tokens = [
         token for _ in range(9) for job, step in scheduler.step() if job is good for token in step.tokens
     ]
@@ -195,11 +192,29 @@ def test_a_pass_that_fails_ends_those_in_it_and_the_next_go_on() -> None:
 
     target = Failing(V, seed=1, most=1)
     scheduler = Scheduler(target, NoDrafter(), POLICY)
-    bad, good = add(scheduler, [1], max_tokens=3), add(scheduler, [1], max_tokens=3)
+    bad, good = add_to(scheduler, [1], max_tokens=3), add_to(scheduler, [1], max_tokens=3)
     while not scheduler.idle:
         scheduler.step()
     assert (bad.state, str(bad.error), good.state) == ("failed", "the cache is full", "done")
     assert target.n_open == 0
+
+
+def test_a_session_that_cannot_be_closed_is_not_decoded_on() -> None:
+    target = Watched(V, seed=1)
+    scheduler = Scheduler(target, NoDrafter(), POLICY)
+    broken, good = add_to(scheduler, [1], max_tokens=1), add_to(scheduler, [1], max_tokens=3)
+    scheduler.admit()
+    assert broken.active is not None
+
+    def fails() -> None:
+        raise MemoryError("the cache is gone")
+
+    broken.active.close = fails  # type: ignore[method-assign]
+    with pytest.raises(MemoryError, match="the cache is gone"):
+        scheduler.step()
+    while not scheduler.idle:
+        scheduler.step()
+    assert good.state == "done"
 
 
 def test_a_drafter_that_cannot_open_fails_its_request_only() -> None:
@@ -213,7 +228,7 @@ def test_a_drafter_that_cannot_open_fails_its_request_only() -> None:
 
     target = Watched(V, seed=1)
     scheduler = Scheduler(target, Shy(), POLICY)
-    bad, good = add(scheduler, [1], max_tokens=3, seed=1), add(scheduler, [1], max_tokens=3)
+    bad, good = add_to(scheduler, [1], max_tokens=3, seed=1), add_to(scheduler, [1], max_tokens=3)
     while not scheduler.idle:
         scheduler.step()
     assert (bad.state, str(bad.error), good.state) == ("failed", "no room", "done")
@@ -225,7 +240,7 @@ def test_where_others_have_all_sessions_it_waits() -> None:
     other = target.open()
     other.extend([1])
     scheduler = Scheduler(target, NoDrafter(), POLICY)
-    job = add(scheduler, [1], max_tokens=1)
+    job = add_to(scheduler, [1], max_tokens=1)
     assert scheduler.step() == []
     assert job.state == "waiting"
     other.close()
@@ -235,7 +250,7 @@ def test_where_others_have_all_sessions_it_waits() -> None:
 def test_those_who_came_first_begin_first() -> None:
     target = Watched(V, seed=1, most=2)
     scheduler = Scheduler(target, NoDrafter(), POLICY)
-    jobs = [add(scheduler, [i], max_tokens=2) for i in range(6)]
+    jobs = [add_to(scheduler, [i], max_tokens=2) for i in range(6)]
     order: list[ScheduledRequest] = []
     while not scheduler.idle:
         order += [job for job, _ in scheduler.step() if job not in order]
@@ -245,7 +260,7 @@ def test_those_who_came_first_begin_first() -> None:
 def test_cancelling_is_harmless_at_any_time() -> None:
     target = Watched(V, seed=1, most=1)
     scheduler = Scheduler(target, NoDrafter(), POLICY)
-    first, second, third = (add(scheduler, [1], max_tokens=2) for _ in range(3))
+    first, second, third = (add_to(scheduler, [1], max_tokens=2) for _ in range(3))
     scheduler.step()
     for job in (second, second, first, first):
         scheduler.cancel(job)
@@ -260,7 +275,7 @@ def test_what_cannot_be_decoded_is_refused_when_it_comes() -> None:
     scheduler = Scheduler(Watched(V, n_ctx=8), NoDrafter(), POLICY)
     for prompt, n in (([], 1), ([1], 0), ([V], 1), ([1] * 9, 1)):
         with pytest.raises(UsageError):
-            add(scheduler, prompt, max_tokens=n)
+            add_to(scheduler, prompt, max_tokens=n)
     assert scheduler.idle
     with pytest.raises(UsageError, match="chunk"):
         Scheduler(Watched(V), NoDrafter(), POLICY, chunk=0)
@@ -280,10 +295,10 @@ def test_a_long_prompt_is_read_in_small_pieces_beside_one_that_decodes_and_in_la
 
     target = Slow(V, seed=1)
     scheduler = Scheduler(target, NoDrafter(), POLICY, chunk=200, clock=lambda: now)
-    add(scheduler, [1, 2, 3], max_tokens=40)
+    add_to(scheduler, [1, 2, 3], max_tokens=40)
     for _ in range(5):
         scheduler.step()
-    add(scheduler, [1, 2] * 150, max_tokens=1)
+    add_to(scheduler, [1, 2] * 150, max_tokens=1)
     took = []
     while not scheduler.idle:
         before = now
@@ -291,6 +306,6 @@ def test_a_long_prompt_is_read_in_small_pieces_beside_one_that_decodes_and_in_la
         took.append(now - before)
     assert max(took) < 0.25
     assert max(target.reads) < 40
-    add(scheduler, [1, 2] * 150, max_tokens=1)
+    add_to(scheduler, [1, 2] * 150, max_tokens=1)
     scheduler.step()
     assert target.reads[-1] == 200

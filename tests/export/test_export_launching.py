@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import command as run_command
 from paceline.core.errors import MissingExtraError, UsageError
 from paceline.export import Asked, command, launch, shown
 
@@ -84,3 +85,11 @@ def test_a_program_beside_our_python_is_found_without_path(
     with pytest.raises(UsageError, match=f"{program}: cannot be started"):
         launch(COMMAND)
     assert capsys.readouterr().err == f"{shown(COMMAND)}\n"
+
+
+@pytest.mark.parametrize("option", [("--chunk", "5"), ("--temp", "0.5"), ("-n", "3"), ("--quiet",)])
+def test_what_only_our_own_server_has_is_refused_beside_another(
+    capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
+) -> None:
+    done = run_command(capsys, "serve", "--engine", "vllm", "-m", "some/target", *option)
+    done.refused(2, f"{option[0]} is for Paceline's own server: vllm's arguments go after --")

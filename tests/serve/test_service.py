@@ -18,10 +18,10 @@ from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.engines.grammar import TextGrammar
 from paceline.engines.syntax import Syntax, from_pattern
-from paceline.handle import Finish, StepOutput
+from paceline.handle import Deliver, Finish, StepOutput
 from paceline.llm import LLM
 from paceline.serve.asking import FullError, Limits
-from paceline.serve.service import Deliver, Service
+from paceline.serve.service import Service
 from serving import LONG, Gate, until
 
 EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 256}

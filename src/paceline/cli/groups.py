@@ -76,23 +76,32 @@ def models(
     }
 
 
+def with_parameters(
+    function: Callable[..., Any],
+    group: Callable[..., Any],
+    change: Callable[[inspect.Parameter], inspect.Parameter],
+) -> Callable[..., Any]:
+    """The function, with the group's options, each as `change` makes it."""
+    parameters = inspect.signature(group, eval_str=True).parameters.values()
+    function.__signature__ = inspect.Signature(list(map(change, parameters)))  # type: ignore[attr-defined]
+    return function
+
+
 def by_name(group: Callable[..., Any]) -> Callable[..., Any]:
     """The same group, which leaves names of models as they were given: for somebody else, or for later."""
-    signature = inspect.signature(group, eval_str=True)
 
     @wraps(group)
     def named(**given: Any) -> Any:
         return group(**given)
 
-    parameters = []
-    for parameter in signature.parameters.values():
+    def change(parameter: inspect.Parameter) -> inspect.Parameter:
         kind, info = get_args(parameter.annotation)
         if info.callback is model_option:
             info = copy(info)
             info.callback = None
-        parameters.append(parameter.replace(annotation=Annotated[kind, info]))
-    named.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return named
+        return parameter.replace(annotation=Annotated[kind, info])
+
+    return with_parameters(named, group, change)
 
 
 def sampling(
@@ -150,7 +159,6 @@ def sampling(
 def unless_given(group: Callable[..., Any], **fallback: Any) -> Callable[..., Any]:
     """The same group, but the options named in `fallback` have no default: the model knows a better one.
     It makes two things: what the group makes with `fallback`, and the options that were given."""
-    signature = inspect.signature(group, eval_str=True)
 
     @wraps(group)
     def pending(**given: Any) -> tuple[Any, dict[str, Any]]:
@@ -158,14 +166,13 @@ def unless_given(group: Callable[..., Any], **fallback: Any) -> Callable[..., An
         named = {name: value for name, value in named.items() if value is not None}
         return group(**given, **{**fallback, **named}), named
 
-    parameters = []
-    for parameter in signature.parameters.values():
-        if parameter.name in fallback:
-            kind, info = get_args(parameter.annotation)
-            parameter = parameter.replace(annotation=Annotated[kind | None, info], default=None)
-        parameters.append(parameter)
-    pending.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return pending
+    def change(parameter: inspect.Parameter) -> inspect.Parameter:
+        if parameter.name not in fallback:
+            return parameter
+        kind, info = get_args(parameter.annotation)
+        return parameter.replace(annotation=Annotated[kind | None, info], default=None)
+
+    return with_parameters(pending, group, change)
 
 
 def drafting(

@@ -23,11 +23,8 @@ SERVER = "Server"
 LIMITS = "Limits"
 SAMPLING = "Sampling of requests that do not say"
 REPLICAS = "Replicas"
-OWN = frozenset({
-    "trusted_proxy", "log_json", "quiet", "sessions", "queue", "per_client", "apart", "n_predict", "temp",
-    "top_k", "top_p", "min_p", "timeout", "body_limit", "grace", "chunk", "replicas", "replica_cpus",
-    "replica_gpus",
-})  # fmt: skip  # options that only this server has
+# Options that another engine's server has, too.
+SHARED = frozenset({"rest", "draft", "corpora", "engine", "host", "port", "api_key", "api_key_file", "alias"})
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -181,7 +178,7 @@ def serve(
 
     http://127.0.0.1:8080/ shows a page to chat and to watch. Ctrl-C lets streams end.
     """
-    ours = {name: value for name, value in locals().items() if name in OWN}
+    given = dict(locals())
     least = {"--sessions": (sessions, 1), "--queue": (queue, 0), "--per-client": (per_client, 0)}
     least |= {"-n": (n_predict, 0), "--chunk": (chunk, 1), "--port": (port, 0)}
     for name, (value, low) in least.items():
@@ -202,7 +199,7 @@ def serve(
     names = alias or [default_name(models["target"])]
     loading = {**models, "drafters": draft, "corpora": corpora or (), **drafting}
     if engine is not None:
-        require_unset(engine, ours)
+        require_unset(engine, given)
     if engine is not None or rest:
         return other_engine(engine, rest or [], names, host, port, keys, models, draft, corpora, drafting)
     models |= {name: model_option(models[name]) for name in ("target", "draft")}
@@ -277,7 +274,7 @@ def serve(
 def require_unset(engine: str, given: Mapping[str, Any]) -> None:
     """Raises UsageError for an option of our own server that was given for another engine's."""
     for name, parameter in inspect.signature(serve).parameters.items():
-        if name in given and given[name] not in (parameter.default, None, []):
+        if name in given and name not in SHARED and given[name] not in (parameter.default, None, []):
             option = "-n" if name == "n_predict" else f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} is for Paceline's own server: {engine}'s arguments go after --")
 

@@ -61,7 +61,8 @@ def advance(
     trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, rows, chunk, lap)
     batch: list[tuple[Any, DraftTree | int]] = [(r.session, t) for r, t in zip(decoding, trees, strict=True)]
     batch += [(request.session, tokens) for request, tokens in reading]
-    outs = target.forward(batch, drafter.wants if any(r.n_draft for r in requests) else NO_WANTS)
+    drafts = any([request.n_draft for request in requests])  # noqa: C419  # a list is faster
+    outs = target.forward(batch, drafter.wants if drafts else NO_WANTS)
     passing = lap() / len(batch)
     shared = Times(drafting / n, passing, other=deciding / n) if n else Times()
     going, steps = list[ActiveRequest](), list[Step]()
@@ -75,7 +76,7 @@ def advance(
     done = list(zip(going, steps, strict=True))
     for (request, _), out in zip(reading, outs[n:], strict=True):
         done.append((request, read(request, out, Times(forward=passing))))
-    if any(request.n_draft for request in going):
+    if steps and drafts:
         policy.observe(going, steps)
         late = lap() / n
         for request in going:
@@ -108,8 +109,8 @@ def draft(
     """What is to be verified for each request, beside a pass's rows of prompts; what was proposed; and the
     seconds of drafting and of deciding."""
     n = len(requests)
-    drafted_for = [request for request in requests if request.n_draft]
-    if not drafted_for:
+    n_drafted_for = sum([request.n_draft > 0 for request in requests])
+    if not n_drafted_for:
         return [EMPTY] * n, [EMPTY] * n, 0.0, 0.0
     rows = target.caps.rows // n
     given = policy.budgets(requests, reading)
@@ -117,12 +118,14 @@ def draft(
     deciding = lap()
     proposed = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True) if r.n_draft])
     drafting = lap()
-    if len(proposed) != len(drafted_for):
-        raise ContractError(f"{drafter.name}: {len(proposed)} proposals for {len(drafted_for)} requests")
-    trees = iter(proposed)
+    if len(proposed) != n_drafted_for:
+        raise ContractError(f"{drafter.name}: {len(proposed)} proposals for {n_drafted_for} requests")
+    if n_drafted_for < n:
+        trees = iter(proposed)
+        proposed = [next(trees) if request.n_draft else EMPTY for request in requests]
     proposals = [
-        EMPTY if not r.n_draft else next(trees) if r.guard is None else prune(next(trees), r.guard)
-        for r in requests
+        t if r.guard is None or not r.n_draft else prune(t, r.guard)
+        for r, t in zip(requests, proposed, strict=True)
     ]
     chosen = policy.choose(requests, budgets, proposals)
     check(drafter, target, chosen, budgets)

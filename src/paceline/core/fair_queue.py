@@ -41,7 +41,7 @@ class FairQueue(Generic[T]):
         return next(iter(self._clients.values()))[0]
 
     def remove(self, client: str, item: T) -> bool:
-        """Whether it was waiting."""
+        """Take the item out; return whether it was waiting."""
         items = self._clients.get(client)
         if items is None or item not in items:
             return False

@@ -27,7 +27,7 @@ class GrammarSpec(Protocol):
     def name(self) -> str: ...
 
     def matches(self, text: str) -> bool:
-        """Whether it is a whole text of the grammar."""
+        """Return whether `text` is a whole text of the grammar."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class GenerationRequest:
 
 
 class NoDrafterState:
-    """Of a request that is decoded plainly."""
+    """The drafter state of a plain request, which keeps nothing."""
 
     def observe(self, step: Step, features: Features) -> None: ...
 
@@ -142,22 +142,19 @@ class ActiveRequest:
     stop_reason: StopReason | None = None
     error: Exception | None = None  # what ended it instead
     stats: Stats = field(default_factory=Stats)
+    sampling: Sampling = field(init=False)
+    n_draft: int = field(init=False)
+    max_tokens: int = field(init=False)
+    n_prompt: int = field(init=False)
 
     @property
     def is_over(self) -> bool:
         return self.stop_reason is not None or self.error is not None
 
-    @property
-    def n_draft(self) -> int:
-        return self.request.n_draft
-
-    @property
-    def sampling(self) -> Sampling:
-        return self.request.sampling
-
-    @property
-    def n_prompt(self) -> int:
-        return len(self.request.prompt)
+    def __post_init__(self) -> None:
+        # Of the request, as fields: each is looked up at every step.
+        self.sampling, self.n_draft = self.request.sampling, self.request.n_draft
+        self.max_tokens, self.n_prompt = self.request.max_tokens, len(self.request.prompt)
 
     def cap(self, budget: Budget, caps: Caps, rows: int, chunk: int = UNLIMITED) -> Budget:
         """No more than can still be emitted (a step adds one token to what it accepts), than fits the
@@ -165,7 +162,7 @@ class ActiveRequest:
         aware of its draws."""
         request = self.request
         room = caps.n_ctx - len(self.session.tokens)
-        depth = min(request.max_tokens - self.n_tokens - 1, room, request.n_draft)
+        depth = min(self.max_tokens - self.n_tokens - 1, room, self.n_draft)
         nodes = 0 if caps.rollback == "none" else min(room, rows - 1, caps.nodes)
         budget = budget.capped(depth, nodes, width=caps.branch)
         if self.guard is None and self.noise is None and chunk == budget.chunk and request.drafters is None:
@@ -180,7 +177,7 @@ class ActiveRequest:
             return "eos"
         if self.stop is not None and self.stop(token):
             return "stop"
-        if self.n_tokens >= self.request.max_tokens:
+        if self.n_tokens >= self.max_tokens:
             return "length"
         return "context" if self.n_prompt + self.n_tokens > n_ctx else None
 

@@ -46,7 +46,7 @@ class SeededRng:
         return int(kept[min(i, len(kept) - 1)])
 
     def draw_at(self, place: int, row: Odds) -> int:
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):  # of tokens that are next to impossible
             return int(row.ids[(self.exponential(place, row.ids) / row.p).argmin()])
 
     def exponential(self, place: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:

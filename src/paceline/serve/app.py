@@ -19,14 +19,14 @@ from paceline.core import typed
 from paceline.core.errors import ClosingError, TooSlowError, UsageError
 from paceline.core.printable import printable
 from paceline.engines.suggested import chat_sampling
-from paceline.handle import RequestHandle, StepOutput
+from paceline.handle import Deliver, RequestHandle, StepOutput
 from paceline.llm import LLM
 from paceline.serve import page, refusals, wishes
-from paceline.serve.asking import Asked, FailedError
+from paceline.serve.asking import FailedError, ParsedRequest
 from paceline.serve.guard import Guard, Rules
 from paceline.serve.replies import Choice, Json, Replies, counted, ended
 from paceline.serve.schemas import Chat, Completion, Detokenize, Refusal, StreamOptions, Tokenize
-from paceline.serve.service import Deliver, Service
+from paceline.serve.service import Service
 
 PING = 10.0  # seconds without a word after which a stream is kept awake
 LIVE = 0.5  # seconds between two looks at the page's figures
@@ -55,7 +55,9 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
     )
     began, tokenizing = int(time.time()), asyncio.Lock()  # of long texts one at a time
 
-    async def answer(request: Request, body: Chat | Completion, asks: Callable[[], Asked]) -> Response:
+    async def answer(
+        request: Request, body: Chat | Completion, asks: Callable[[], ParsedRequest]
+    ) -> Response:
         called(body.model)
         try:
             wanted = await asyncio.to_thread(asks)
@@ -175,7 +177,7 @@ def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
 class Answers:
     """The answers of one request, as they come. Cancel it, whatever happened."""
 
-    def __init__(self, service: Service, asked: Asked, told: dict[str, Any]) -> None:
+    def __init__(self, service: Service, asked: ParsedRequest, told: dict[str, Any]) -> None:
         self._service, self._told, self.requests = service, told, asked.requests
         self._queue: asyncio.Queue[tuple[int, StepOutput]] = asyncio.Queue()
         loop = asyncio.get_running_loop()

@@ -45,9 +45,9 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The answers that one HTTP request wants. requests: one an answer. calls: how their text is read for
-    calls of tools."""
+class ParsedRequest:
+    """An HTTP request as the engine takes it. requests: one an answer. calls: how their text is read for tool
+    calls."""
 
     requests: Sequence[GenerationRequest]
     calls: Calls | None = None

@@ -15,7 +15,7 @@ from paceline.core.request import GenerationRequest
 from paceline.engines.tool_calls import parsed
 from paceline.handle import Finish, StepOutput
 from paceline.llm import LLM
-from paceline.serve.asking import Asked
+from paceline.serve.asking import ParsedRequest
 from paceline.serve.reading import Reader, Said
 
 LEAST = -9999.0  # for a log-probability of minus infinity, which JSON cannot spell
@@ -45,7 +45,9 @@ class Choice:
 class Replies:
     """Of one request. n: answers to each prompt. calls: how they are read. report: tell who drafted what."""
 
-    def __init__(self, llm: LLM, model: str, chat: bool, n: int, asked: Asked, *, report: bool) -> None:
+    def __init__(
+        self, llm: LLM, model: str, chat: bool, n: int, asked: ParsedRequest, *, report: bool
+    ) -> None:
         self._llm, self._each, self._report = llm, n, report
         self._logprobs, self._calls = asked.requests[0].logprobs is not None, asked.calls
         self.chat = chat

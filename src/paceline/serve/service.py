@@ -10,7 +10,7 @@ from paceline.core.errors import UsageError
 from paceline.core.record import Step
 from paceline.core.request import GenerationRequest
 from paceline.engine_worker import EngineObserver, EngineWorker
-from paceline.handle import Finish, RequestHandle, StepOutput
+from paceline.handle import Deliver, Finish, RequestHandle
 from paceline.llm import LLM
 from paceline.serve.asking import FullError, Limits
 from paceline.serve.lately import Lately
@@ -18,8 +18,6 @@ from paceline.serve.metrics import Metrics
 
 CHUNK = 512  # tokens of prompts in a pass: what others wait for beside somebody's long prompt
 STALLED = 120.0  # seconds in one pass, after which the thread is taken to be stuck
-
-Deliver = Callable[[StepOutput], None]
 
 
 class Service(EngineObserver):

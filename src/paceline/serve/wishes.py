@@ -17,13 +17,13 @@ from paceline.engines.conversation import chosen_tools
 from paceline.engines.syntax import Syntax, from_schema
 from paceline.engines.tool_formats import forced
 from paceline.llm import LLM
-from paceline.serve.asking import Asked, Calls, Limits
+from paceline.serve.asking import Calls, Limits, ParsedRequest
 from paceline.serve.schemas import Chat, Completion, NamedTool, ResponseFormat, Sampled
 
 STOPS = 16
 
 
-def of_completion(llm: LLM, limits: Limits, request: Completion, client: str = "") -> Asked:
+def of_completion(llm: LLM, limits: Limits, request: Completion, client: str = "") -> ParsedRequest:
     """Of every prompt `n` answers, in this order. Raises UsageError."""
     prompts: list[Any] = [request.prompt]
     if isinstance(request.prompt, list):
@@ -39,10 +39,10 @@ def of_completion(llm: LLM, limits: Limits, request: Completion, client: str = "
         _requests(llm, limits, request, llm.tokens(prompt), most, syntax, logprobs, client)
         for prompt in prompts
     ]
-    return Asked([one for requests in each for one in requests])
+    return ParsedRequest([one for requests in each for one in requests])
 
 
-def of_chat(llm: LLM, limits: Limits, request: Chat, client: str = "") -> Asked:
+def of_chat(llm: LLM, limits: Limits, request: Chat, client: str = "") -> ParsedRequest:
     """`n` answers. Raises UsageError, and ModelError where the model's template cannot be used."""
     if request.top_logprobs is not None and not request.logprobs:
         raise UsageError("top_logprobs: needs logprobs: true")
@@ -74,7 +74,9 @@ def of_chat(llm: LLM, limits: Limits, request: Chat, client: str = "") -> Asked:
     tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=begun)
     most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return Asked(_requests(llm, limits, request, tokens, most, syntax, logprobs, client, calls), calls)
+    return ParsedRequest(
+        _requests(llm, limits, request, tokens, most, syntax, logprobs, client, calls), calls
+    )
 
 
 def grammar_of(form: ResponseFormat | None) -> Syntax | None:

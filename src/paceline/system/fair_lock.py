@@ -16,16 +16,16 @@ class FairLock:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        held = self._held()
+        locked = self._locked()
         try:
             # A lock is not fair: a thread that asks again at once gets it again. So one thread waits for it,
             # and the others wait for their place behind that one.
             with self._line:
-                next(held)
+                next(locked)
             yield
         finally:
-            held.close()
+            locked.close()
 
-    def _held(self) -> Generator[None, None, None]:
+    def _locked(self) -> Generator[None, None, None]:
         with self._lock:
             yield
