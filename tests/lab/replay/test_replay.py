@@ -14,11 +14,11 @@ import pytest
 
 from paceline.core.cost import Cost, Costs
 from paceline.core.decode import decode, start
-from paceline.core.request import GenerationRequest
 from paceline.core.errors import ContractError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.record import Stats, Step
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter

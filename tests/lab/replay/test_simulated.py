@@ -10,10 +10,10 @@ import pytest
 
 from paceline.core.cost import Cost
 from paceline.core.decode import decode, start
-from paceline.core.request import GenerationRequest
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Target, Want
 from paceline.core.record import Step
+from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
