@@ -1,25 +1,21 @@
-"""Chat templates run in a sandbox, within a budget, and fail with one clear error."""
+"""Chat templates run in a sandbox in another process, within limits, and fail with one clear error."""
 
 from __future__ import annotations
 
-import json
-import re
-import subprocess
-import sys
-from dataclasses import dataclass
+import os
+import time
+from pathlib import Path
 
 import pytest
 
-from chat_attacks import ATTACKS
 from paceline.core.errors import ModelError
-from paceline.engines import chat
+from paceline.engines import template_process
 from paceline.engines.chat import render
 
 HI = [{"role": "user", "content": "<hi>"}]
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
-    "'<|im_end|>' + '\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' if add_generation_prompt }}"
-)
+TEN_MB = "{% set b = 'ab' * 5000000 %}"
+LOOP = "{% for i in range(100000) %}"
+NESTED = "{% set ns = namespace(a=[1, 1]) %}{% for i in range(40) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}"
 
 
 def test_a_template_sees_messages_tokens_and_the_generation_prompt() -> None:
@@ -28,165 +24,103 @@ def test_a_template_sees_messages_tokens_and_the_generation_prompt() -> None:
     assert render(template, HI, bos="<s>", eos="</s>") == "<s>[user] <hi>[assistant]</s>"
 
 
-def test_json_is_not_escaped_for_html_and_loop_controls_work() -> None:
-    assert render("{{ messages | tojson }}", HI) == '[{"role": "user", "content": "<hi>"}]'
-    assert (
-        render("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", HI) == "1"
-    )
-    assert render("{{ strftime_now('%%') }}", HI) == "%"
-
-
 @pytest.mark.parametrize(
     ("template", "text"),
     [
-        ("{{ 'a-b-c'.split('-')[1:] }}{{ 'abc'[::-1] }}{{ 'x'.join(['1', '2']) }}", "['b', 'c']cba1x2"),
-        ("{{ 1 < 2 < 3 }}{{ 1 < 3 < 2 }}{{ 'a' in 'abc' }}{{ 'a' not in ['b'] }}", "TrueFalseTrueTrue"),
-        ("{{ 2 ** 10 }}{{ 7 // 2 }}{{ 7 % 4 }}{{ 'ab' * 2 }}{{ '%02d|%s' % (3, 'x') }}", "102433abab03|x"),
-        ("{{ '{:>4}|{a[0]}'.format(5, a=['x']) }}{{ '%s!' | format('hi') }}", "   5|xhi!"),
-        ("{{ '{a}{b}'.format_map({'a': 1, 'b': 2}) }}{{ ('x{}' | attr('format'))(3) }}", "12x3"),
-        ("{{ 1 ~ none ~ [2] ~ missing }}{{ {'a': 1, 2: 'b'}[2] }}", "1None[2]b"),
-        ("{{ 'a\\nb' | indent(2) }}{{ [3, 1, 2] | sort | join(',') }}", "a\n  b1,2,3"),
-        ("{{ [[1], [2]] | sum(start=[]) }}{{ [{'a': 2}, {'a': 3}] | sum('a') }}", "[1, 2]5"),
-        (
-            "{% for x in [1, 2, 3] if x != 2 %}{{ loop.index }}/{{ loop.length }}:{{ x }} {% endfor %}",
-            "1/2:1 2/2:3 ",
-        ),
-        (
-            "{% for x in [[1, []], [2, [[3, []]]]] recursive %}{{ x[0] }}{{ loop(x[1]) }}{% endfor %}",
-            "123",
-        ),
-        (
-            "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() }}{% endmacro %}{% call m(1) %}!{% endcall %}",
-            "12!",
-        ),
-        (
-            "{% set n = namespace(n=0) %}{% for i in [1, 2] %}{% set n.n = n.n + i %}{% endfor %}{{ n.n }}",
-            "3",
-        ),
-        (
-            "{% set t %}a1{% endset %}{{ t }}{% filter upper %}b{% endfilter %}{% block c %}d{% endblock %}",
-            "a1Bd",
-        ),
-        ("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | first }}", "<hi>"),
-        (
-            "{{ (messages | map(attribute='role') | unique | list)[0] }}{{ {'b': 1} | items | list }}",
-            "user[('b', 1)]",
-        ),
-        (
-            "{{ messages[0].name is defined }}{{ messages[0].name | default('?') }}{{ messages[0].name }}",
-            "False?",
-        ),
-        ("{{ '<' | safe ~ '&' }}{{ '<' | e }}{{ ('<' | safe) + '&' }}", "<&&lt;<&amp;"),
-        (
-            "{{ {'a': [1]} | tojson(indent=1) }}{{ 'é' | tojson(ensure_ascii=true) }}",
-            '{\n "a": [\n  1\n ]\n}"\\u00e9"',
-        ),
+        ("{{ messages | tojson }}", '[{"role": "user", "content": "<hi>"}]'),
+        ("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "1"),
+        ("{% generation %}{{ strftime_now('%%') }}{% endgeneration %}", "%"),
     ],
 )
-def test_what_templates_do_is_done_as_ever(template: str, text: str) -> None:
+def test_what_transformers_adds_to_jinja_is_there(template: str, text: str) -> None:
     assert render(template, HI) == text
 
 
 @pytest.mark.parametrize(
-    "template",
+    ("template", "reason"),
     [
-        "{{ messages.__class__.__mro__ }}{{ ''.__class__.__subclasses__() }}",
-        "{% set x = messages.append(1) %}",
-        "{{ raise_exception('only system') }}",
-        "{% if %}",
-        "{{ undefined.attribute }}",
-        "{{ range(999999999) }}",
-        "{{ 'a'.encode() }}",
-        "{{ dict.fromkeys([1]) }}",
-        "{% autoescape true %}{{ '<' }}{% endautoescape %}",
-        "{{ strftime_now('\\ud800') }}",
-        "{{ strftime_now(none) }}",
-        "{{ messages[0].tool_calls[0] }}",
-        "{% include 'x' %}",
+        ("{{ messages.__class__.__mro__ }}{{ ''.__class__.__subclasses__() }}", "cannot be rendered"),
+        ("{% set x = messages.append(1) %}", "cannot be rendered"),
+        ("{{ raise_exception('only system') }}", "cannot be rendered: only system"),
+        ("{% if %}", "cannot be rendered"),
+        ("{{ messages[0].tool.name }}", "cannot be rendered: 'dict object' has no attribute 'tool'"),
+        ("{% include 'x' %}", "cannot be rendered"),
+        ("{{ range(999999999) }}", "cannot be rendered"),
+        ("{{ strftime_now(none) }}", "cannot be rendered"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "is nested too deeply"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "is nested too deeply"),
+        ("{{ 'a' * 10**9 }}", "takes too much memory"),
+        ("{{ ([0] * 10**9) | length }}", "takes too much memory"),
+        ("{{ '%1000000000d' % 1 }}", "takes too much memory"),
+        (
+            TEN_MB + "{% set ns = namespace(a=[]) %}" + LOOP + "{% set ns.a = ns.a + [b ~ i] %}{% endfor %}",
+            "takes too much memory",
+        ),
+        (TEN_MB + LOOP + "{{ b }}{% endfor %}", "makes too much text"),
+        ("a" * (template_process.MAX_TEMPLATE + 1), "is too long"),
+        ("{{ raise_exception('x' * 100000) }}", "cannot be rendered: xxx.* [.]{3}$"),
+        ("{{ raise_exception('one\\ntwo \\x1b[31m') }}", r"cannot be rendered: one\\ntwo \\x1b\[31m$"),
     ],
 )
-def test_escapes_refusals_and_mistakes_are_model_errors(template: str) -> None:
-    with pytest.raises(ModelError, match="chat template"):
+def test_what_goes_too_far_is_refused_in_one_short_line(template: str, reason: str) -> None:
+    with pytest.raises(ModelError, match=f"^the model's chat template {reason}") as refused:
+        render(template, HI)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 300
+    assert render("{{ messages[0].content }}", HI) == "<hi>"
+
+
+@pytest.mark.parametrize(
+    "template", [LOOP * 3 + "{% endfor %}" * 3, NESTED + "{{ ns.a }}", "{{ 2 ** 1000000000 }}"]
+)
+def test_what_runs_for_too_long_is_ended(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process._renderer, "deadline", 0.3)
+    with pytest.raises(ModelError, match=r"too long|too much memory"):
         render(template, HI)
 
 
-@dataclass(frozen=True)
-class Attacked:
-    said: dict[str, str]
-    megabytes: int
+@pytest.mark.slow
+def test_processor_time_is_bounded_too() -> None:
+    began = time.monotonic()
+    with pytest.raises(ModelError, match="chat template runs for too long"):
+        render(LOOP * 3 + "{% endfor %}" * 3, HI)
+    assert time.monotonic() - began < template_process.DEADLINE_SECONDS
 
 
-@pytest.fixture(scope="module")
-def attacked() -> Attacked:
-    """All of them, one after another in a process of its own."""
-    script = """
-import json, sys
-from peak import peak_megabytes
-from chat_attacks import ATTACKS
-from paceline.core.errors import ModelError
-from paceline.engines.chat import render
-said = {}
-for name, (template, _) in ATTACKS.items():
-    try:
-        said[name] = "rendered: " + render(template, [{"role": "user", "content": "<hi>"}])[:100]
-    except ModelError as error:
-        said[name] = str(error)
-json.dump({"said": said, "megabytes": peak_megabytes()}, sys.stdout)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}{script}"],
-        capture_output=True,
-        timeout=600,
-        check=True,
-    )
-    return Attacked(**json.loads(done.stdout))
+def test_ctrl_c_leaves_no_answer_for_the_next_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    render("a", HI)
+    process = template_process._renderer._process
+    assert process is not None
+    assert process.stdout is not None
+
+    def interrupted(_: int) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(process.stdout, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        render("b", HI)
+    assert process.poll() is not None
+    assert render("c", HI) == "c"
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_a_template_that_does_too_much_is_refused_in_one_short_line(attacked: Attacked, attack: str) -> None:
-    said = attacked.said[attack]
-    assert re.match(f"the model's chat template {ATTACKS[attack][1]}", said), said
-    assert said.isprintable()
-    assert len(said) < 300
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_process_has_a_renderer_of_its_own(tmp_path: Path) -> None:
+    render("a", HI)
+    process = template_process._renderer._process
+    if not (child := os.fork()):
+        try:
+            (tmp_path / "said").write_text(render("b", HI))
+            template_process._renderer.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert (tmp_path / "said").read_text() == "b"
+    assert template_process._renderer._process is process
+    assert render("c", HI) == "c"
 
 
-def test_all_of_these_together_take_little_memory(attacked: Attacked) -> None:
-    assert attacked.megabytes < 500
-
-
-@pytest.mark.parametrize("form", ["%1000000000Y", "%", "%Q%!", "", "%%" * 50, "a\x00b", "\ud800"])
-def test_a_strange_date_is_short_or_an_error(form: str) -> None:
-    try:
-        said = render("{{ strftime_now(messages[0].content) }}", [{"role": "user", "content": form}])
-    except ModelError as error:
-        said = str(error)
-    assert len(said) < 100_000
-
-
-def test_what_is_said_is_one_short_line_whatever_a_template_says() -> None:
-    with pytest.raises(ModelError) as refused:
-        render("{{ raise_exception('one\\ntwo \\x1b[31m' ~ 'x' * 100000) }}", HI)
-    said = str(refused.value)
-    assert said.startswith("the model's chat template cannot be rendered: one\\ntwo \\x1b[31mxxx")
-    assert said.endswith("x ...")
-    assert said.isprintable()
-    assert len(said) < 300
-
-
-def test_the_budget_grows_with_the_messages() -> None:
+def test_long_conversations_are_rendered() -> None:
     long = "word\n" * 1_000_000
-    assert len(render(CHATML, [{"role": "user", "content": long}])) == len(long) + 50
-    adding = (
-        "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t + m.content %}{% endfor %}"
-    )
-    adding += "{% for m in messages %}{% for n in messages %}{% endfor %}{% endfor %}{{ ns.t }}"
-    many = [{"role": "user", "content": "x" * 1_000}] * 400
-    assert len(render(adding, many)) == 400_000
-    with pytest.raises(ModelError, match="too much text"):
-        render("{{ messages[0].content * 200 }}", [{"role": "user", "content": long}])
-
-
-def test_a_template_may_be_so_long_and_no_longer() -> None:
-    assert len(render("{{ 1 }}" + "a" * (chat.LONGEST - 7), HI)) == chat.LONGEST - 6
-    with pytest.raises(ModelError, match="chat template is too long"):
-        render("a" * (chat.LONGEST + 1), HI)
+    assert render("{{ messages[0].content }}", [{"role": "user", "content": long}]) == long
+    quadratic = "{% for m in messages %}{% for n in messages %}{% endfor %}{{ m.content }}{% endfor %}"
+    assert len(render(quadratic, [{"role": "user", "content": "x" * 1_000}] * 400)) == 400_000

@@ -264,26 +264,6 @@ def test_the_format_is_chosen_by_the_template() -> None:
     assert format_of(CHATML) == GENERIC
 
 
-def test_the_budget_grows_with_nested_values() -> None:
-    deep: dict[str, Any] = {
-        f"p{n}": {"type": "object", "properties": {"x": {"type": "string"}}} for n in range(500)
-    }
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": deep}}}
-    template = (
-        "{% macro show(props) %}{% for k, v in props.items() %}{% for n in range(150) %}{% endfor %}{{ k }}"
-        "{% if v.properties %}{{ show(v.properties) }}{% endif %}{% endfor %}{% endmacro %}"
-        "{% for t in tools %}{{ show(t.function.parameters.properties) }}{% endfor %}"
-    )
-    says: list[Message] = [{"role": "user", "content": ""}]
-    assert render(template, says, [tool]) == "".join(f"p{n}x" for n in range(500))
-    with pytest.raises(ModelError, match="ran for too long"):
-        render("{% for a in range(1000) %}{% for n in range(1000) %}{% endfor %}{% endfor %}", says)
-    long = [{"role": "user", "content": "", "documents": ["x" * 2_000_000]}]
-    assert (
-        len(render("{% for n in range(20) %}{{ messages[0].documents[0] }}{% endfor %}", long)) == 40_000_000
-    )
-
-
 def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:
     pytest.importorskip("transformers")
     from paceline.engines.hf.text import HfText

@@ -1,19 +1,14 @@
-"""Chat templates: jinja2 in a sandbox, with the functions Hugging Face's templates call.
-
-A template is a program in somebody's file: it may do as much as a template of a real model could need.
-"""
+"""Chats as tokens: messages in the model's template, where control tokens in a message's text are text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import ModelError, UsageError
-from paceline.core.printable import printable
 from paceline.core.vocab import Vocab
 from paceline.engines.alike import encode_within
 from paceline.engines.conversation import Message, Tool, texts_in
@@ -27,10 +22,6 @@ NO_TEMPLATE = (
     "this model has no chat template: it is a base model; give a plain prompt (to generate, or to run "
     "without --chat)"
 )
-LONGEST = 1 << 16  # characters of a template, compiled in seconds; real ones have up to 20,000
-NUMBER = 20  # characters of one, or of another value that is no text
-LONGEST_DATE = 200  # characters of a date's format
-LONGEST_REASON = 200  # characters of what a template says when it refuses
 
 
 def encoded(
@@ -125,19 +116,16 @@ def render(
     bos: str = "",
     eos: str = "",
 ) -> str:
-    """variables: what else the template is told, instead of what it is told otherwise. Raises ModelError
-    where the template refuses the messages, is broken, or does too much."""
-    from jinja2 import TemplateError, TemplateSyntaxError
+    """Render a chat template over messages and tools.
 
-    from paceline.engines.sandbox.budget import Budget, RefusedError
-    from paceline.engines.sandbox.environment import Bounded
-    from paceline.engines.sandbox.generation import Generation
+    variables: more of the template's variables; they replace ours. Raises ModelError where the template
+    refuses the messages, is broken, or does too much."""
+    from paceline.engines import template_process
 
     if not template:
         raise ModelError(NO_TEMPLATE)
-    if len(template) > LONGEST:
-        raise ModelError(f"the model's chat template is too long (over {LONGEST:,} characters)")
     given = {
+        "messages": messages,
         "tools": tools,
         "documents": None,
         "bos_token": bos,
@@ -145,46 +133,4 @@ def render(
         "add_generation_prompt": True,
         **(variables or {}),
     }
-    mappings, letters = _extent((messages, tools, variables))
-    environment = Bounded(
-        Budget(mappings, letters),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=["jinja2.ext.loopcontrols", Generation],
-    )
-
-    def refuse(message: object) -> NoReturn:
-        raise TemplateError(str(message))
-
-    def now(form: str) -> str:
-        if len(form) > LONGEST_DATE:
-            raise RefusedError(f"asks for a date of a format of over {LONGEST_DATE} characters")
-        return datetime.now().strftime(form)
-
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = now
-    try:
-        return str(environment.compiled(template).render(messages=messages, **given))
-    except RefusedError as error:
-        raise ModelError(f"the model's chat template {error}") from error
-    except RecursionError as error:
-        raise ModelError("the model's chat template is nested too deeply, or calls itself forever") from error
-    except Exception as error:  # what it raises is its own
-        reason = error.message if isinstance(error, TemplateSyntaxError) else str(error)
-        raise ModelError(f"the model's chat template cannot be rendered: {_short(reason or '')}") from error
-
-
-def _extent(value: Any) -> tuple[int, int]:
-    """How many mappings are in a value (each message and tool is one), and how many characters it has."""
-    if isinstance(value, str):
-        return 0, len(value)
-    if not isinstance(value, Mapping | list | tuple):
-        return 0, 0 if value is None else NUMBER
-    inner = [*value, *value.values()] if isinstance(value, Mapping) else value
-    extents = [_extent(one) for one in inner]
-    return isinstance(value, Mapping) + sum(one for one, _ in extents), sum(one for _, one in extents)
-
-
-def _short(reason: str) -> str:
-    line = printable(reason)
-    return line if len(line) <= LONGEST_REASON else line[:LONGEST_REASON] + " ..."
+    return template_process.render(template, given)
