@@ -45,7 +45,6 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     attention: str = "auto",
-    compile: bool = False,  # noqa: A002  # as torch calls it
     exact_greedy: bool = False,
     sessions: int = 1,
     corpora: Sequence[PathLike] = (),
@@ -67,9 +66,8 @@ def load(
     q8_0. kernels: "auto" computes GGUF models with kernels of our own, compiled once where they can be
     (docs/kernels.md); "off" leaves all to llama.cpp.
     device, dtype, attention: of transformers models: cpu, cuda, mps or auto, a GPU where there is one;
-    float32, bfloat16, float16 or auto, as the weights are stored, or int8 or int4, packed from 16 bits
-    (another model then); transformers' name of an implementation, or auto.
-    compile: its passes of few rows by torch.compile, which takes a minute or two for the first time.
+    float32, bfloat16, float16 or auto, as the weights are stored; transformers' name of an implementation,
+    or auto.
     exact_greedy: greedy output is plain output to the last bit. With kernels of our own it is anyhow, and
     nothing changes; else plain and drafted passes have one shape, n_draft + 1 rows, so that plain decoding
     costs what a drafted pass does, and drafts are chains.
@@ -99,7 +97,7 @@ def load(
     check_uses(drafting, available, draft is not None, bool(remember))
     if n_ctx < 0:
         raise UsageError(f"a context of {n_ctx} tokens: must be at least 1, or 0 for the model's own")
-    check_transformers(Path(target), device, dtype, attention, "compile" if compile else "auto")
+    check_transformers(Path(target), device, dtype, attention)
     if gpu_layers and not build_of(Path(target)).offload:
         to_stderr(
             f"gpu_layers (-ngl) {gpu_layers}: the engine was built without a GPU, and all layers stay on the "
@@ -115,7 +113,6 @@ def load(
         "device": device,
         "dtype": dtype,
         "attention": attention,
-        "compile": compile,
         "sessions": sessions,
     }
     with contextlib.ExitStack() as undo:
@@ -169,7 +166,7 @@ def check_transformers(target: Path, *given: str) -> None:
     """Raises UsageError for settings of transformers' where the target is another engine's."""
     if set(given) != {"auto"} and not is_transformers(target):
         raise UsageError(
-            f"{target}: device, dtype, attention and compile (--device, ...) are for transformers models; a "
+            f"{target}: device, dtype and attention (--device, ...) are for transformers models; a "
             "GGUF file has its types, and for it there are gpu_layers (-ngl) and flash_attention (-fa)"
         )
 

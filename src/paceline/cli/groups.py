@@ -57,7 +57,6 @@ def models(
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     attention: options.Attention = "auto",
-    compile: options.Compile = False,  # noqa: A002  # as torch calls it
 ) -> dict[str, Any]:
     """What `load` takes to find and run the models."""
     return {
@@ -72,7 +71,6 @@ def models(
         "device": device,
         "dtype": dtype,
         "attention": attention,
-        "compile": compile,
     }
 
 

@@ -170,15 +170,7 @@ Dtype = Annotated[
         "--dtype",
         panel=MODELS,
         metavar="TYPE",
-        help="Of its weights: auto, as they are stored; float32, bfloat16, float16; or packed: int8, int4.",
-    ),
-]
-Compile = Annotated[
-    bool,
-    flag(
-        "--compile",
-        panel=MODELS,
-        help="Compile its passes of few rows (torch.compile): a minute or two, the first time.",
+        help="Of its weights: auto, as they are stored; float32, bfloat16 or float16.",
     ),
 ]
 Attention = Annotated[

@@ -18,7 +18,6 @@ SETTINGS: Mapping[str, Any] = {
     "device": "auto",
     "dtype": "auto",
     "attention": "auto",
-    "compile": False,
 }
 WEIGHTS = ("*.safetensors", "*.bin", "*.json", "tokenizer.model")
 

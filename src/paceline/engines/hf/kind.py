@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.engines.hf.masks import attends, filled_up, is_causal, side_by_side
+from paceline.engines.hf.masks import attends, is_causal, side_by_side
 from paceline.engines.hf.session import Rows
 
 CHUNK = 512  # tokens of prompts in one pass
@@ -49,14 +49,6 @@ class Kind:
         if self.window is None or not (far or self._mixed):
             return whole
         windowed = self._tensor(side_by_side([attends(one, self.window) for one in rows]), device)
-        return {WHOLE: whole, WINDOWED: windowed} if self._mixed else windowed
-
-    def filled_mask(self, rows: Rows, room: int, device: str) -> Any:
-        """The same over a cache with room for so many places."""
-        whole = self._tensor(filled_up(attends(rows), room), device)
-        if self.window is None:
-            return whole
-        windowed = self._tensor(filled_up(attends(rows, self.window), room), device)
         return {WHOLE: whole, WINDOWED: windowed} if self._mixed else windowed
 
     def _tensor(self, mask: NDArray[np.bool_], device: str) -> Any:

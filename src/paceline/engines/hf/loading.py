@@ -17,8 +17,7 @@ from paceline.core.errors import MissingExtraError, ModelError, UsageError
 from paceline.engines.openers import place_of
 from paceline.system.helpers import Helpers
 
-PACKED = ("int8", "int4")  # see packed.py
-DTYPES = ("auto", "float32", "bfloat16", "float16", *PACKED)
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def libraries() -> tuple[ModuleType, ModuleType]:
@@ -137,12 +136,7 @@ def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype_of(torch, dtype, path), trust_remote_code=False, **given
         )
-        model = model.to(device).eval()
-        if dtype in PACKED:
-            from paceline.engines.hf.packed import pack
-
-            pack(model, dtype)
-        return model
+        return model.to(device).eval()
 
 
 def load_tokenizer(path: Path) -> Any:
@@ -154,13 +148,12 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def dtype_of(torch: Any, name: str, path: Path) -> Any:
-    """auto: as the weights are stored; of a GGUF file, which is unpacked, 32 bits. What is to be packed is
-    read in 16 bits. Raises UsageError."""
+    """auto: as the weights are stored; of a GGUF file, which is unpacked, 32 bits. Raises UsageError."""
     if name not in DTYPES:
         raise UsageError(f"dtype {name!r}: choose from {', '.join(DTYPES)}")
     if name == "auto":
         return torch.float32 if place_of(path).is_file() else "auto"
-    return torch.bfloat16 if name in PACKED else getattr(torch, name)
+    return getattr(torch, name)
 
 
 def check_device(device: str) -> str:

@@ -57,10 +57,3 @@ def side_by_side(masks: Sequence[Attends]) -> Attends:
         out[row : row + rows, place : place + places] = mask
         row, place = row + rows, place + places
     return out
-
-
-def filled_up(mask: Attends, places: int) -> Attends:
-    """With more places, which nobody attends to."""
-    out = np.zeros((mask.shape[0], places), np.bool_)
-    out[:, : mask.shape[1]] = mask
-    return out

@@ -7,8 +7,7 @@ belongs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,8 +17,7 @@ LEAST = 256  # positions to begin with
 
 
 class Strip(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
-    """n: positions that hold something; of the buffers [1, heads, room, width] the first so many. places:
-    where a compiled pass writes, which counts nothing and sees all of the buffers."""
+    """n: positions that hold something; of the buffers [1, heads, room, width] the first so many."""
 
     is_sliding = False
     is_compileable = False
@@ -28,7 +26,6 @@ class Strip(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped h
     def __init__(self) -> None:
         super().__init__()
         self.n = 0
-        self.places: Any = None
 
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
@@ -40,10 +37,6 @@ class Strip(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped h
     def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        if self.places is not None:
-            self.keys.index_copy_(2, self.places, key_states)
-            self.values.index_copy_(2, self.places, value_states)
-            return self.keys, self.values
         start, end = self.n, self.n + key_states.shape[2]
         if end > self.keys.shape[2]:
             self.make_room(end)
@@ -87,29 +80,6 @@ class Strips(Cache):  # type: ignore[misc]  # transformers is untyped here
         """Drop what is behind the first `n` positions."""
         for strip in self.layers:
             strip.n = min(strip.n, n)
-
-    def make_room(self, n: int) -> int:
-        """For so many positions at least; returns for how many there is."""
-        for strip in self.layers:
-            if strip.is_initialized and n > strip.keys.shape[2]:
-                strip.make_room(n)
-        return max(int(strip.keys.shape[2]) for strip in self.layers if strip.is_initialized)
-
-    def grow(self, n: int) -> None:
-        """So many positions hold something now."""
-        for strip in self.layers:
-            strip.n = n
-
-    @contextmanager
-    def written_at(self, places: Any) -> Iterator[None]:
-        """See Strip.places."""
-        for strip in self.layers:
-            strip.places = places
-        try:
-            yield
-        finally:
-            for strip in self.layers:
-                strip.places = None
 
     @property
     def memory(self) -> int:

@@ -27,12 +27,10 @@ from paceline.engines.alike import trie_of
 from paceline.engines.grammar import TokenTrie
 from paceline.engines.hf.cache import Slots
 from paceline.engines.hf.closest import closest
-from paceline.engines.hf.compiled import Compiled
 from paceline.engines.hf.forward import HfForward, features_of
 from paceline.engines.hf.identity import SETTINGS, identity, identity_of
 from paceline.engines.hf.kind import CHUNK, Kind, ends_of, text_config
 from paceline.engines.hf.loading import (
-    PACKED,
     check_device,
     first_line,
     helpers,
@@ -63,10 +61,9 @@ class HfTarget:
 
     on_pass: told of every forward: rows that were computed, tokens of the first session, seconds."""
 
-    alters = ""  # or how weights were packed, and what a view leaves out
+    alters = ""  # or what a view leaves out
     vocab: Vocab
     path: Path
-    _compiled: Compiled | None = None
     _text: HfText | None = None
 
     def __init__(
@@ -79,7 +76,6 @@ class HfTarget:
         device: str = "auto",
         dtype: str = "auto",
         attention: str = "auto",
-        compile: bool = False,  # noqa: A002  # as torch calls it
         exact_rows: int = 0,
         **_: Any,
     ) -> None:
@@ -89,25 +85,15 @@ class HfTarget:
             raise UsageError(
                 f"{path}: passes of one shape are for GGUF models; leave out exact_greedy (--exact-greedy)"
             )
-        self._given = {
-            "threads": threads,
-            "device": device,
-            "dtype": dtype,
-            "attention": attention,
-            "compile": compile,
-        }
+        self._given = {"threads": threads, "device": device, "dtype": dtype, "attention": attention}
         self._device = check_device(device)
         with read_once(path):
             tokenizer = load_tokenizer(path)
             model = load_model(path, device=self._device, dtype=dtype, attention=attention)
         torch.set_num_threads(threads)
-        if dtype in PACKED:
-            self.alters = f"{dtype} weights"
         self._use(path, model, sessions, n_ctx, identity(path, self._given))
         self._text = HfText(tokenizer, self.vocab.size)
         self.vocab = self._text.vocab(self.vocab.eos)
-        if compile:
-            self._compiled = Compiled(model, self._kind, self._device)
 
     @classmethod
     def around(cls, model: Any, *, sessions: int = 1) -> HfTarget:
@@ -191,10 +177,8 @@ class HfTarget:
         """Kind, size and type of number: llama 135M float32."""
         model = self._require_open()
         n = sum(weight.numel() for weight in model.parameters())
-        n += sum(getattr(module, "n_weights", 0) for module in model.modules())  # packed ones
         size = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.{1 if n < 99.5e6 else 0}f}M"
-        number = self._given["dtype"] if self._given["dtype"] in PACKED else str(model.dtype)
-        return f"{model.config.model_type} {size} {number.removeprefix('torch.')}"
+        return f"{model.config.model_type} {size} {str(model.dtype).removeprefix('torch.')}"
 
     @cached_property
     def trie(self) -> TokenTrie:
@@ -227,11 +211,9 @@ class HfTarget:
         out = copy(self)
         out._model, out._whole = reduced(self._model, attention, feed_forward), self
         out._slots = Slots(self.caps.sessions, out.make_cache, rewinds=True)
-        out._compiled = None if self._compiled is None else Compiled(out._model, self._kind, self._device)
         out._view, out._weights = view.words, int(out._model.get_memory_footprint())
         if n := view.left_out(self.layers):
-            left_out = f"without {n} of {2 * self.layers} blocks"
-            out.alters = f"{self.alters}, {left_out}" if self.alters else left_out
+            out.alters = f"without {n} of {2 * self.layers} blocks"
         return out
 
     def closest(self, tokens: Sequence[int], told: int, most: int) -> list[frozenset[int]]:
@@ -325,18 +307,6 @@ class HfTarget:
 
     def _pass(self, due: Sequence[Due], want: Want) -> None:
         """Logits [told, n_vocab] of each, and the inputs of the wanted layers [rows, layers, width]."""
-        only = due[0]
-        if (
-            self._compiled is not None
-            and len(due) == 1
-            and not want.layers
-            and self._compiled.takes(only.rows)
-        ):
-            cache = only.session.slot.cache
-            cache.cut(only.rows.start)
-            logits = self._compiled.logits(cache, only.rows)
-            only.logits = logits[len(only.rows.tokens) - only.rows.told :]
-            return
         model, kind, device = self._require_open(), self._kind, self._device
         rows = [one.rows for one in due]
         caches = [one.session.slot.cache for one in due]

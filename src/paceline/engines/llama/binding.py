@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +28,6 @@ MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
 BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
-TILES = Path(__file__).with_name("tileconfig.h")
 
 # Of `Sampling`, by what GGUF files call them behind general.sampling.
 SUGGESTED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
@@ -96,38 +93,8 @@ def _imported() -> ModuleType:
         module._lib.ggml_set_abort_callback(aborting)
     module.llama_backend_init()
     _helpers = Helpers(module._lib)
-    if sys.platform == "linux" and b"AMX_INT8 = 1" in module.llama_print_system_info():
-        _explain_crash()
     found: ModuleType = module
     return found
-
-
-def _explain_crash() -> None:
-    """A build for AMX that ends in a segmentation fault has most likely had the wrong compiler: say so. A
-    handler that is there already, as faulthandler's, stays."""
-    told: list[bool] = []
-
-    @ctypes.CFUNCTYPE(None, ctypes.c_int)  # type: ignore[untyped-decorator]
-    def crashed(_signal: int) -> None:
-        if told:  # all threads of a pass crash at once; one of them tells
-            time.sleep(1.0)
-            return
-        told.append(True)
-        message = (
-            "paceline: llama.cpp crashed. It was compiled for AMX, and some compilers get that wrong (GCC "
-            f'12.2 does): compile it anew with CXXFLAGS="-include {TILES}"'
-        )
-        print(message, file=sys.stderr, flush=True)
-        leave(128 + signal.SIGSEGV)
-
-    handle = ctypes.CDLL(None).signal
-    handle.restype = ctypes.c_void_p
-    handle.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    before = handle(signal.SIGSEGV, ctypes.cast(crashed, ctypes.c_void_p))
-    if before:
-        handle(signal.SIGSEGV, before)
-    else:
-        _callbacks.append(crashed)
 
 
 @contextlib.contextmanager

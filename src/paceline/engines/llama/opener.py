@@ -14,7 +14,7 @@ from paceline.engines.llama.kernels import enter
 from paceline.engines.llama.target import LlamaTarget
 from paceline.engines.llama.text import LlamaText, read_vocab
 
-OTHERS = ("device", "dtype", "attention", "compile")  # settings that only transformers models have
+OTHERS = ("device", "dtype", "attention")  # settings that only transformers models have
 
 
 def open_engine(path: Path, /, **settings: Any) -> LlamaTarget:
