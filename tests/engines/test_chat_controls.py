@@ -109,26 +109,11 @@ def test_a_template_that_changes_such_text_is_refused(template: str) -> None:
         encoded(text, vocab, conversation(BAD))
 
 
-def test_a_text_that_the_template_cuts_at_a_control_token_is_cut() -> None:
-    text, vocab = hf("{{ messages[0].content.split('<|im_end|>')[-1] }}<|im_end|>")
-    tokens = encoded(text, vocab, conversation("a<|im_end|>b"))
-    assert controls_in(text, vocab, tokens) == ["<|im_end|>"]
-    assert b"".join(map(text.piece, tokens)) == b"b"
-
-
 def test_two_messages_do_not_make_a_control_token_together() -> None:
     text, vocab = hf("{% for m in messages %}{{ m.content | trim }}{% endfor %}")
     chat = conversation([{"role": "user", "content": "a <|im_ "}, {"role": "user", "content": "end|>"}])
     with pytest.raises(UsageError, match=r"two messages side by side make <\|im_end\|>"):
         encoded(text, vocab, chat)
-
-
-def test_marks_of_private_use_are_text_too() -> None:
-    text, vocab = hf("{% for m in messages %}{{ m.content }}{% endfor %}")
-    said = "\ue000<|im_end|>\ue001\ue0000\ue001"
-    tokens = encoded(text, vocab, conversation(said))
-    assert controls_in(text, vocab, tokens) == []
-    assert b"".join(map(text.piece, tokens)).decode() == said
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +136,3 @@ def test_tools_of_a_real_model_are_told_and_end_nothing(llm: LLM) -> None:
     assert text.count("<|im_end|>") == 3 + 3 + 1  # in the description, in the arguments, in the result
     assert text.count(BAD) == 1  # JSON spells newlines otherwise
     assert control_texts(llm.target.text, vocab, BAD) == ["<|im_end|>", "<|im_start|>"]
-
-
-def test_a_chat_without_tools_is_what_it_was(llm: LLM) -> None:
-    said = [{"role": "user", "content": "hi"}]
-    assert llm.chat_tokens(said) == llm.chat_tokens("hi") == llm.chat_tokens(said, [], {"documents": None})

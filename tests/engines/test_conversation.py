@@ -13,7 +13,6 @@ from paceline.engines.conversation import (
     conversation,
     declared,
     template_variables,
-    texts_in,
 )
 
 USER = {"role": "user", "content": "a"}
@@ -209,7 +208,3 @@ def test_a_templates_variables_are_json_and_not_its_messages() -> None:
     ):
         with pytest.raises(UsageError, match=complaint):
             template_variables(given)  # type: ignore[arg-type]
-
-
-def test_all_texts_of_a_value_are_found() -> None:
-    assert list(texts_in([{"a": ["b", {"c": 1}]}, "d", None, 2.5])) == ["a", "b", "c", "d"]

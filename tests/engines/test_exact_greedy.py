@@ -12,9 +12,9 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from paceline import zoo
-from paceline.core.errors import ModelError, UsageError
+from paceline.core.errors import ModelError
 from paceline.core.ports import Want
-from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.kernels import enter
 from paceline.engines.noise import teacher_forced
@@ -162,20 +162,6 @@ def test_with_kernels_of_our_own_no_pass_is_filled_and_drafts_are_as_ever(models
             assert (llm.drafting.drafters, llm.drafting.budget.width) == (named, 3)
 
 
-def test_left_open_what_drafts_for_passes_of_one_shape_is_chains(models: Path) -> None:
-    for draft, named in ((None, ("lookup",)), (models / "draft.gguf", ("lookup", "model"))):
-        with paceline.load(models / "target.gguf", draft, exact_greedy=True, kernels="off", n_ctx=64) as llm:
-            assert (llm.drafting.drafters, llm.drafting.budget.width) == (named, 1)
-            assert llm.target.settings["exact_rows"] == 1 + llm.drafting.n_draft == 8
-
-
-def test_trees_are_refused(models: Path) -> None:
-    with pytest.raises(
-        UsageError, match="without kernels of our own needs drafts that are chains: use width 1"
-    ):
-        paceline.load(models / "target.gguf", exact_greedy=True, width=2, threads=1, kernels="off")
-
-
 def test_a_mixture_of_experts_is_refused_and_its_memory_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,18 +191,6 @@ def test_rows_that_differ_are_noticed_when_the_model_is_loaded(
     monkeypatch.setattr(LlamaTarget, "_decode_filled", filled_no_more)
     with pytest.raises(ModelError, match="depends on the rows beside it"):
         LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
-
-
-def test_the_filler_leaves_no_cell_behind(tiny: LlamaTarget) -> None:
-    session = tiny.open()
-    session.extend([5, 6, 7])
-    for n in (0, 3, ROWS - 1):
-        rows(tiny, session, chain(range(n), "test"))
-        assert cells(tiny) == [len(session.tokens) + n]
-        session.keep([], 9)
-        assert cells(tiny) == [len(session.tokens) - 1]
-    session.close()
-    assert tiny.cache.branches.count(None) == 64
 
 
 def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
@@ -249,50 +223,3 @@ def test_a_context_can_be_filled_to_its_end_and_the_filler_still_fits(models: Pa
     assert np.isfinite(rows(target, session)[0]).all()
     session.close()
     target.close()
-
-
-def test_more_rows_than_the_shape_has_are_not_proposed(models: Path) -> None:
-    with paceline.load(
-        models / "target.gguf",
-        models / "draft.gguf",
-        threads=1,
-        exact_greedy=True,
-        n_draft=3,
-        p_min=0.0,
-        kernels="off",
-    ) as llm:
-        assert llm.target.caps.rows == 4
-        done = llm.generate("ab ab ab", max_tokens=20, ignore_eos=True)
-        assert done.stats.drafted > done.stats.steps
-        assert done.stats.drafted <= 3 * done.stats.steps
-
-
-def test_branches_are_refused_by_the_drafts_budget(tiny: LlamaTarget) -> None:
-    assert (tiny.caps.branch, tiny.caps.rows) == (1, ROWS)
-
-
-def test_closing_twice_is_harmless_and_a_closed_model_says_so(models: Path) -> None:
-    target = LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
-    session = target.open()
-    session.extend([1, 2, 3])
-    rows(target, session)
-    target.close()
-    target.close()
-    with pytest.raises(UsageError, match="the model is closed"):
-        rows(target, session)
-    session.close()
-
-
-def test_a_tree_is_computed_all_the_same(tiny: LlamaTarget) -> None:
-    """Its rows are right, to the noise that the order of its cells makes."""
-    session = tiny.open()
-    session.extend([5, 6, 7])
-    found = rows(tiny, session, DraftTree((1, 2), (ROOT, ROOT), (0.5,) * 2, ("test",) * 2))
-    for token, row in zip((1, 2), found[1:], strict=True):
-        assert np.abs(row - row_after_in(tiny, session, token)).max() < 0.1
-    session.close()
-
-
-def row_after_in(target: LlamaTarget, session: Any, token: int) -> np.ndarray:
-    session.extend(())
-    return rows(target, session, chain([token], "test"))[1]

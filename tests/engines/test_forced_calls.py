@@ -30,8 +30,6 @@ CHAIN: Tool = {
 }
 TIME: Tool = {"type": "function", "function": {"name": "time_now"}}
 ONE: dict[str, Any] = {"type": "function", "function": {"name": "chain"}}
-DEEPSEEK = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"
-KIMI = "<|tool_calls_section_begin|><|tool_call_begin|>"
 RIGHT = {"first": {"next": {"n": 1}, "n": 2}, "$ref": True}
 
 
@@ -62,29 +60,6 @@ def test_what_satisfies_the_schema_is_a_call(format_: Format, choice: Any) -> No
         assert syntax.matches(spelled(must.format, must.begin, "time_now", {})) == (choice == "required")
         assert not syntax.matches(spelled(must.format, must.begin, "other", {}))
         assert not syntax.matches("[]")
-
-
-def test_the_models_own_tokens_stand_before_what_is_forced() -> None:
-    begins = {}
-    for format_ in TABLE:
-        must = forced(format_, chosen_tools([CHAIN, TIME], ONE))
-        assert must is not None
-        begins[format_.name] = must.begin
-    assert begins == {
-        "hermes": "<tool_call>\n",
-        "llama3": "",
-        "mistral": "[TOOL_CALLS]",
-        "mistral-args": "[TOOL_CALLS]chain[ARGS]",
-        "deepseek-fenced": f"{DEEPSEEK}function<｜tool▁sep｜>chain\n```json\n",
-        "deepseek": f"{DEEPSEEK}chain<｜tool▁sep｜>",
-        "kimi": f"{KIMI}functions.chain:0<|tool_call_argument_begin|>",
-        "granite": "<|tool_call|>",
-        "command-r": "<|START_ACTION|>",
-        "qwen-coder": "",  # its arguments are no JSON: a bare object says the same
-        "glm": "",
-        "functionary": "<function=chain>",
-        "generic": "",
-    }
 
 
 def test_nothing_is_forced_where_the_model_is_free() -> None:

@@ -91,14 +91,6 @@ def test_another_thread_can_end_a_check(checker: GrammarChecker) -> None:
     checker.check(from_schema({}))
 
 
-def test_a_process_that_is_gone_is_replaced(checker: GrammarChecker) -> None:
-    checker.check(from_schema({}))
-    assert checker._process is not None
-    checker._process.kill()
-    checker._process.wait()
-    checker.check(from_schema({}))
-
-
 def test_where_no_process_starts_nothing_is_taken_to_be_checked(
     checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

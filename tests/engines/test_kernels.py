@@ -9,14 +9,12 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 import paceline
-from command_line import command, environment
-from paceline.core.errors import KernelError, UsageError
-from paceline.engines import openers
+from command_line import environment
+from paceline.core.errors import KernelError
 from paceline.engines.engine import KernelStatus
 from paceline.engines.llama import LlamaTarget, kernels
 from paceline.engines.llama.kernels import build
@@ -79,12 +77,6 @@ def test_the_library_is_entered_once_and_does_what_it_is_told(stand_in: Path) ->
 
 
 @has_compiler
-def test_what_the_library_refuses_is_the_reason(stand_in: Path) -> None:
-    assert kernels.enter("x") == KernelStatus(reason="there is no such path")
-    assert kernels.paths() == ()
-
-
-@has_compiler
 def test_a_file_that_is_no_such_library_is_removed_and_told(stand_in: Path, tmp_path: Path) -> None:
     place = tmp_path / "cache" / "kernels"
     place.mkdir(parents=True)
@@ -106,11 +98,6 @@ def test_without_a_compiler_everything_works_and_the_reason_is_told(
         assert llm.target.identity()["kernels"] == ""
         assert llm.generate([1, 2, 3], max_tokens=2).tokens
     assert not (tmp_path / "cache").exists()
-
-
-def test_on_windows_there_are_none(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "os", SimpleNamespace(name="nt"))
-    assert kernels.enter().reason == "there are none for Windows"
 
 
 @pytest.fixture
@@ -163,27 +150,6 @@ def test_a_model_that_fills_the_memory_is_run_without_and_told(
         said = capsys.readouterr().err
         assert ("runs with llama.cpp's kernels" in said) is not uses
     assert told == [True, True, True, False, False]
-
-
-@pytest.mark.parametrize("said", ["on", "", "avx2"])
-def test_another_word_is_refused(said: str, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="choose from auto, off"):
-        paceline.load(models / "target.gguf", kernels=said)
-    done = command(capsys, "run", "-m", models / "target.gguf", "--kernels", said, "x")
-    done.refused(2, f"--kernels {said}: choose from auto, off")
-
-
-def test_off_asks_nobody(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(_path: str = "") -> Any:
-        pytest.fail("entered")
-
-    for place in (kernels, openers):
-        monkeypatch.setattr(place, "enter" if place is kernels else "kernels_of", never)
-    monkeypatch.setattr("paceline.engines.llama.identity.enter", never)
-    with paceline.load(models / "target.gguf", models / "draft.gguf", kernels="off", n_ctx=64) as llm:
-        assert llm.draft is not None
-        assert (llm.target.settings["kernels"], llm.draft.settings["kernels"]) == (False, False)
-        assert llm.draft.settings["flash_attention"] is False
 
 
 def test_other_engines_have_none_and_no_use_for_the_setting() -> None:

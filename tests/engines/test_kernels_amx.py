@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ from gguf import GGMLQuantizationType as Type
 
 from command_line import environment
 from gguf_files import write_llama
-from paceline.engines.llama import kernels
 from paceline.engines.llama.kernels import amx
-from paceline.engines.llama.kernels.build import AMX_SUFFIX
 from quantised import quantised
 
 
@@ -31,10 +28,6 @@ class Clock:
         if buffer == amx.OURS:
             return 0.001 * rows
         return self.share.get(self.names[number], -1.0) * 0.001 * rows
-
-
-def test_the_numbers_are_ggmls() -> None:
-    assert {name: int(Type[name]) for name in amx.TYPES} == amx.TYPES
 
 
 def test_a_type_is_left_where_it_is_clearly_faster_there(tmp_path: Path) -> None:
@@ -64,36 +57,6 @@ def test_what_was_found_is_kept_for_this_processor_and_this_library(
     monkeypatch.setattr(amx, "cpu_name", lambda: "another one")
     assert amx.left_to_amx(Clock(Q8_0=2.0), library) == ()
     assert amx.left_to_amx(Clock(Q8_0=0.7), tmp_path / "b.so") == ("Q8_0",)
-
-
-@pytest.mark.parametrize("kept", [b"", b"[]", b"{}", b'{"processor": 1, "left": 3}', b"\xff"])
-def test_a_file_that_says_nothing_is_written_anew(tmp_path: Path, kept: bytes) -> None:
-    file = (tmp_path / "a.so").with_suffix(AMX_SUFFIX)
-    file.write_bytes(kept)
-    assert amx.left_to_amx(Clock(Q8_0=0.7), tmp_path / "a.so") == ("Q8_0",)
-    assert file.read_bytes() != kept
-
-
-def test_a_folder_that_cannot_be_written_to_keeps_nothing(tmp_path: Path) -> None:
-    assert amx.left_to_amx(Clock(Q8_0=0.7), tmp_path / "missing" / "a.so") == ("Q8_0",)
-
-
-@pytest.fixture
-def seconds() -> amx.Seconds:
-    if not kernels.enter().path:
-        pytest.skip(kernels.enter().reason)
-    assert kernels._library is not None
-    return partial(kernels._seconds, kernels._library)
-
-
-def test_a_product_is_measured_in_ggmls_own_types_of_buffer(seconds: amx.Seconds) -> None:
-    """Its repacking of Q4_0 stands for AMX, which a processor may lack."""
-    here, few = seconds(Type.Q4_0, 64, amx.OURS), seconds(Type.Q4_0, 1, amx.OURS)
-    assert here > few > 0
-    assert seconds(Type.Q4_0, 1, "no such type") == -1.0
-    if (there := seconds(Type.Q4_0, 64, "CPU_REPACK")) != -1.0:
-        assert there > seconds(Type.Q4_0, 1, "CPU_REPACK") > 0
-        assert seconds(Type.Q5_0, 1, "CPU_REPACK") == -1.0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no kernels for Windows")

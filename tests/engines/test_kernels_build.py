@@ -17,7 +17,7 @@ import pytest
 
 from paceline.core.errors import KernelError
 from paceline.engines.llama.kernels import build
-from paceline.engines.llama.kernels.build import FAILED, KEPT, NO_COMPILER, Recipe, first_error, library
+from paceline.engines.llama.kernels.build import FAILED, KEPT, Recipe, library
 from paceline.system.scratch import NAME
 
 COMPILER = shutil.which("c++")
@@ -126,13 +126,6 @@ def test_a_compiler_that_lacks_one_flag_loses_that_path_only(recipe: Recipe, tmp
     assert paths_of(path) == b"one"
 
 
-def test_another_architecture_has_its_own_paths(recipe: Recipe, tmp_path: Path) -> None:
-    assert replace(recipe, machine="aarch64").sources == ["entry.cpp", "path_neon.cpp"]
-    other = replace(recipe, machine="riscv64")
-    assert other.sources == ["entry.cpp"]
-    assert paths_of(built(other, tmp_path / "cache")[0]) == b""
-
-
 def test_without_a_compiler_there_are_none_unless_one_has_been_there(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,19 +185,6 @@ def test_a_build_that_fails_is_told_and_not_tried_again_on_the_same_day(
     old = time.time() - build.FAILED_FOR - 1
     os.utime(note, (old, old))
     assert build._failure(note) == ""
-
-
-def test_a_library_that_cannot_be_linked_is_told(recipe: Recipe, tmp_path: Path) -> None:
-    lines = ['case "$*" in *-shared*) echo "ld: error: no space" >&2; exit 1;; esac']
-    with pytest.raises(KernelError, match="could not make the library: ld: error: no space"):
-        built(replace(recipe, compiler=script(tmp_path / "ld", *lines)), tmp_path / "cache")
-
-
-def test_a_folder_that_cannot_be_written_to_is_left_for_the_next(recipe: Recipe, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    taken = tmp_path / "file" / "kernels"
-    path, _ = built(recipe, taken, tmp_path / "cache")
-    assert path.parent == tmp_path / "cache"
 
 
 def test_without_any_folder_it_lies_in_a_temporary_one(
@@ -294,9 +274,3 @@ def test_libraries_that_were_not_used_for_long_go_when_there_is_a_new_one(
         os.utime(path, (i, i))
     path, _ = built(recipe, cache)
     assert sorted(cache.iterdir()) == sorted([path, *old[2:]])
-
-
-def test_of_what_a_compiler_says_the_first_error_is_told() -> None:
-    assert first_error("In file a.h:\na.cpp:1: error: no\nb.cpp: error: yes") == "a.cpp:1: error: no"
-    assert first_error("\n  killed\n") == "killed"
-    assert "install one" in NO_COMPILER

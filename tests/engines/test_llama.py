@@ -11,20 +11,17 @@ import pytest
 from numpy.typing import NDArray
 
 import paceline
-from gguf_files import write_llama
 from paceline import zoo
 from paceline.core.decode import advance, start
-from paceline.core.errors import ContractError, ModelError, UsageError, VocabError
+from paceline.core.errors import ContractError, ModelError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
 from paceline.core.request import GenerationRequest
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.drafters.model import ModelDrafter
-from paceline.engines.alike import common_prefix
 from paceline.engines.llama import LlamaTarget, binding
 from paceline.engines.llama.session import LlamaSession
-from paceline.engines.noise import apart, batch_noise, teacher_forced
-from paceline.lab.compare import Difference, explain
+from paceline.lab.compare import explain
 from paceline.llm import LLM
 
 N = 96
@@ -80,14 +77,6 @@ def test_without_rounding_greedy_output_is_plain_output(exact: LLM, kind: str) -
     assert drafted.stats.accepted > 0
 
 
-def test_without_rounding_any_shape_of_draft_gives_the_same_logits(exact: LLM) -> None:
-    tokens = exact.tokens(PROMPTS["code"] * 6)[:200]
-    one_by_one = teacher_forced(exact.target, tokens, 50, 1)
-    for rows in (2, 8, 17):
-        assert apart(one_by_one, teacher_forced(exact.target, tokens, 50, rows)) < 1e-3
-        assert batch_noise(exact.target, tokens, rows) < 1e-3
-
-
 def test_seeded_sampling_with_greedy_drafts_gives_plain_samplings_text(exact: LLM) -> None:
     request: dict[str, Any] = {"max_tokens": 48, "temperature": 0.8, "top_k": 40, "ignore_eos": True}
     prompt = exact.tokens(PROMPTS["code"] * 3)
@@ -98,20 +87,6 @@ def test_seeded_sampling_with_greedy_drafts_gives_plain_samplings_text(exact: LL
         assert drafted.tokens == plain.tokens
         n_drafted += drafted.stats.drafted
     assert n_drafted > 0
-
-
-def test_a_difference_is_reported_with_its_gap_and_the_noise() -> None:
-    with paceline.load(drafters="none") as llm:
-        prompt = llm.tokens(PROMPTS["code"])
-        plain = llm.generate(prompt, max_tokens=12).tokens
-        other = (*plain[:5], (plain[5] + 1) % 1000, *plain[6:])
-        difference = explain(llm.target, prompt, plain, other, Budget(4, 8, width=2))
-        assert explain(llm.target, prompt, plain, plain, Budget(4, 8)) is None
-        assert isinstance(difference, Difference)
-        assert difference.index == 5
-        assert 0.0 <= difference.noise < 0.25 * difference.spread
-        assert difference.gap > difference.noise
-        assert not difference.near_tie
 
 
 @pytest.fixture
@@ -149,16 +124,6 @@ def test_a_new_session_takes_over_the_prefix_an_old_one_computed(
     second.extend([*text[:50], 99, 98])
     small.forward([(second, EMPTY)], Want())
     assert counts == [2]
-
-
-def test_a_short_rest_of_the_prompt_travels_with_the_first_forward(
-    small: LlamaTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = computed_tokens(small, monkeypatch)
-    session = small.open()
-    session.extend(list(range(20)))
-    small.forward([(session, chain([1, 2], "x"))], Want())
-    assert counts == [22]
 
 
 def test_rejected_and_grown_drafts_cost_no_second_computation(
@@ -202,15 +167,6 @@ def test_the_cache_holds_the_path_that_was_kept_and_a_later_session_takes_that_o
         np.testing.assert_allclose(row, last_row(small, text), atol=1e-2 * float(np.ptp(row)))
 
 
-def test_a_session_closed_in_the_middle_of_a_draft_gives_its_branches_back(small: LlamaTarget) -> None:
-    session = small.open()
-    session.extend([1, 2, 3])
-    small.forward([(session, FORK)], Want())
-    assert small.cache.branches.count(None) == 63
-    session.close()
-    assert small.cache.branches.count(None) == 64
-
-
 def test_after_a_stop_inside_a_draft_the_cache_holds_what_was_emitted_and_nothing_else(
     small: LlamaTarget,
 ) -> None:
@@ -236,28 +192,6 @@ def test_after_a_stop_inside_a_draft_the_cache_holds_what_was_emitted_and_nothin
         row = last_row(small, text)
         small.forget()
         np.testing.assert_allclose(row, last_row(small, text), atol=1e-2 * float(np.ptp(row)))
-
-
-def test_more_sessions_than_loaded_for_are_refused(small: LlamaTarget) -> None:
-    sessions = [small.open() for _ in range(3)]
-    for session in sessions[:2]:
-        session.extend([1, 2])
-    with pytest.raises(UsageError, match="all 2 sessions of this model are in use"):
-        sessions[2].extend([1, 2])
-    sessions[0].close()
-    sessions[2].extend([1, 2])
-
-
-def test_an_answer_asked_for_too_late_is_refused(small: LlamaTarget) -> None:
-    session = small.open()
-    session.extend([1, 2, 3])
-    old = small.forward([(session, EMPTY)], Want())[0]
-    session.keep([], 4)
-    small.forward([(session, EMPTY)], Want())
-    with pytest.raises(ContractError, match="overwritten"):
-        old.argmax(0)
-    with pytest.raises(ContractError, match="not among those"):
-        small.forward([(session, chain([1], "x"))], Want())[0].logits(5)
 
 
 def test_a_forward_that_fails_leaves_the_session_usable(small: LlamaTarget) -> None:
@@ -336,18 +270,6 @@ def test_a_closed_model_says_so(models: Path) -> None:
             told(5)
 
 
-def test_a_loop_left_with_break_gives_its_session_back(models: Path) -> None:
-    with paceline.load(models / "target.gguf", threads=1, n_ctx=64) as llm:
-        for _ in range(3):
-            for piece in llm.stream([1, 2, 3], max_tokens=9, ignore_eos=True):
-                assert piece.tokens
-                break
-        del piece
-        with llm.stream([1, 2, 3], max_tokens=9) as stream:
-            next(stream)
-        assert llm.generate([1, 2], max_tokens=2).n_tokens >= 1
-
-
 def test_a_full_context_is_reported(small: LlamaTarget) -> None:
     session = small.open()
     with pytest.raises(UsageError, match="do not fit the context of 128"):
@@ -361,27 +283,6 @@ def test_text_survives_tokens_whatever_its_bytes(small: LlamaTarget) -> None:
     assert small.text.encode("<|end|>", special=True) == [256]
     assert len(small.text.encode("<|end|>")) > 1
     assert small.text.piece(256) == b""
-
-
-def test_the_chat_template_of_the_file_is_used(tmp_path: Path) -> None:
-    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ eos_token }}<assistant>"
-    target = LlamaTarget(write_llama(tmp_path / "chat.gguf", chat_template=template), threads=1)
-    assert target.text.render([{"role": "user", "content": "hi"}]) == "<user>hi<|end|><assistant>"
-    target.close()
-
-
-def test_a_model_without_a_template_says_so(small: LlamaTarget) -> None:
-    with pytest.raises(ModelError, match="no chat template"):
-        small.text.render([{"role": "user", "content": "hi"}])
-
-
-def test_a_draft_with_another_vocabulary_is_refused_before_anything_is_decoded(tmp_path: Path) -> None:
-    other = write_llama(tmp_path / "other.gguf", extra_tokens=("cd",))
-    third = write_llama(tmp_path / "third.gguf", extra_tokens=("ce",))
-    with pytest.raises(VocabError, match="token 258 is b'ce', target b'cd'"):
-        paceline.load(other, third)
-    with pytest.raises(VocabError, match="the draft has another vocabulary: BOS token"):
-        paceline.load(zoo.target_path(), other)
 
 
 def test_a_sibling_has_the_same_weights_and_a_cache_of_its_own(small: LlamaTarget) -> None:
@@ -432,14 +333,3 @@ def last_row(target: LlamaTarget, tokens: list[int]) -> NDArray[np.float32]:
     row = np.array(said.logits(0))
     session.close()
     return row
-
-
-def test_an_unknown_cache_type_is_answered_with_the_known_ones(models: Path) -> None:
-    with pytest.raises(UsageError, match="choose from f32, f16"):
-        LlamaTarget(models / "target.gguf", cache_type="f8")
-
-
-def test_the_common_prefix_is_found() -> None:
-    assert common_prefix([1, 2, 3], [1, 2, 4]) == 2
-    assert common_prefix([1, 2], [1, 2, 4]) == 2
-    assert common_prefix([], [1]) == 0

@@ -122,14 +122,6 @@ def test_a_model_that_holds_llama_cpp_up_is_refused(tmp_path: Path, monkeypatch:
         load(path)
 
 
-def test_a_home_that_cannot_be_written_costs_the_trial_only(
-    tmp_path: Path, trials: list[list[str]], home: Path
-) -> None:
-    home.write_text("no folder")
-    load(write_llama(tmp_path / "model.gguf", arch="xverse"))
-    assert len(trials) == 1
-
-
 @pytest.mark.parametrize("broken", ["no interpreter", "one that starts nothing", "one without the package"])
 def test_where_nothing_can_be_tried_a_good_model_loads_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
@@ -154,12 +146,6 @@ def test_another_part_than_the_first_is_refused_with_the_name_of_the_first(tmp_p
             UsageError, match=f"{path.name}: is one of 3 parts of a model: give the first, {first}"
         ):
             open_tokenizer(path)
-
-
-def test_what_was_let_in_as_the_first_part_lets_in_no_other(tmp_path: Path) -> None:
-    way = {"vocab_only": True}
-    first, second, _ = write_parts(tmp_path)
-    assert gate._key(first, way) != gate._key(second, way)
 
 
 def compiled(source: Path, *flags: str | Path) -> str | None:

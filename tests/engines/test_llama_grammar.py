@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 # Not \d: the grammar takes every digit of Unicode for one, and Python's tables may be older.
-PHONE = r"\([0-9]{3}\) [0-9]{3}-[0-9]{4}(, ext\. [0-9]{2})?"
 PROMPT = '{"name": "addition", "n": 12, "tags": ["red"]}\n'
 WAYS: dict[str, dict[str, Any]] = {
     "lookup": {"drafters": "lookup", "ngram_min": 1},
@@ -119,15 +117,6 @@ def test_drafted_json_is_plain_json_and_satisfies_its_schema(exact: LLM, samplin
         assert drafted.stats.by_source["model"].accepted > 0
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_a_drafted_text_matches_its_regular_expression(exact: LLM, sampling: dict[str, Any]) -> None:
-    request: dict[str, Any] = {"max_tokens": 60, "regex": PHONE, **sampling}
-    drafted = exact.generate("Telephone: ", **request)
-    assert drafted.tokens == exact.generate("Telephone: ", plain=True, **request).tokens
-    assert (drafted.stop_reason, drafted.complete) == ("eos", True)
-    assert re.fullmatch(PHONE, drafted.text)
-
-
 @pytest.fixture(scope="module")
 def sampled() -> Iterator[LLM]:
     with paceline.load(threads=1, n_ctx=512, drafters="model", temperature=1.0, n_draft=4, width=2) as llm:
@@ -152,9 +141,3 @@ def test_a_text_cut_short_is_not_complete_and_one_that_may_end_is(sampled: LLM) 
     assert complete(max_tokens=150, json_schema=SCHEMA, stop='"n"') is False
     assert complete(max_tokens=5, regex=r"\d+") is True
     assert complete(max_tokens=150, regex=r"\d{30}") is True
-
-
-def test_a_stream_left_early_tells_whether_its_text_will_do(sampled: LLM) -> None:
-    with sampled.stream(PROMPT, max_tokens=150, json_schema=SCHEMA) as stream:
-        next(stream)
-    assert stream.result().complete is False

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.engines.llama import LlamaTarget, pages
+from paceline.engines.llama import pages
 
 MB = 1 << 20
 OFFERED = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # "always [madvise] never"
@@ -74,16 +74,6 @@ def test_memory_filled_after_asking_lies_on_large_pages() -> None:
     assert now[1] - large >= 8 * MB
 
 
-@linux
-def test_weights_are_mapped_unless_it_is_asked_otherwise(unrounded: Path) -> None:
-    for mapping in (True, False):
-        target = LlamaTarget(unrounded, n_ctx=64, mmap=mapping)
-        try:
-            assert mapped(unrounded) == mapping
-        finally:
-            target.close()
-
-
 LOADING = """
 import sys
 from pathlib import Path
@@ -104,17 +94,3 @@ def test_weights_that_are_read_lie_on_large_pages(unrounded: Path) -> None:
     asked, large = asked_and_large(done.stdout)
     assert asked >= 0.8 * size
     assert large >= 0.2 * size
-
-
-def test_where_it_is_refused_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> str:
-        raise PermissionError(path)
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    pages.ask()
-
-
-def test_elsewhere_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(Path, "read_text", lambda path: pytest.fail("nothing to read there"))
-    pages.ask()

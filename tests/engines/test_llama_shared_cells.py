@@ -67,17 +67,6 @@ def test_many_at_once_with_trees_say_what_each_says_alone(llm: LLM, exact: Path)
     assert sum(one.stats.accepted for one in together) > 0
 
 
-def test_a_text_that_goes_on_finds_its_beginning(llm: LLM) -> None:
-    llm.target.forget()
-    first = llm.generate(PROMPTS[1], max_tokens=30)
-    tokens = [*llm.tokens(PROMPTS[1]), *first.tokens]
-    with llm.stream(tokens, max_tokens=4) as stream:
-        next(stream)
-        active = stream.handle.scheduled.active
-        assert active is not None
-        assert active.n_cached >= len(tokens) - 2
-
-
 def test_what_shares_a_header_takes_it_along_and_leaves_the_long_text_where_it_is(
     target: LlamaTarget,
 ) -> None:
@@ -108,17 +97,6 @@ def test_a_prefix_is_shared_with_a_session_in_use_whatever_becomes_of_that(targe
     assert (out.logits(0) == said).all()
     third.close()
     second.close()
-
-
-def test_cells_are_enough_for_all_sessions_at_their_longest(exact: Path) -> None:
-    target = LlamaTarget(exact, n_ctx=64, sessions=3)
-    try:
-        sessions = [read(target, [*HEADER, *range(100 + at, 153 + at)])[0] for at in range(3)]
-        target.forward([(session, EMPTY) for session in sessions], Want())
-        for session in sessions:
-            session.close()
-    finally:
-        target.close()
 
 
 def fresh_row(path: Path, tokens: list[int]) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,25 +163,3 @@ def test_a_short_prompt_does_not_cut_a_long_conversation_that_begins_alike(targe
     assert closed(target, [*TEXT, 9, 9]) == short
     assert closed(target, [*long, 5]) == conversation
     assert len(target.cache.slots[conversation].cached) >= len(long)
-
-
-def test_of_equal_trunks_the_one_that_was_used_longest_ago_is_taken(target: LlamaTarget) -> None:
-    target.forget()
-    texts = [[at] * 20 for at in range(1, 6)]
-    taken = [closed(target, text) for text in texts]
-    assert sorted(taken[:2]) == [0, 1]
-    assert all(before != after for before, after in itertools.pairwise(taken))
-
-
-def test_a_trunk_that_was_cut_is_no_longer_that_of_a_prompt(target: LlamaTarget) -> None:
-    """A text that is decoded to the length of an earlier prompt is not its cells."""
-    target.forget()
-    session = begun(target, TEXT)
-    target._read(session, session.unread)
-    slot = session.slot
-    assert slot.prompt == len(slot.cached) == len(TEXT) - 1
-    target.cache.trim(slot, len(TEXT) - 1)
-    assert slot.prompt == len(TEXT) - 1  # nothing of it was cut
-    target.cache.trim(slot, 4)
-    assert (len(slot.cached), slot.prompt) == (4, 0)
-    session.close()

@@ -9,17 +9,11 @@ import pytest
 
 from paceline.core.ports import Want
 from paceline.core.tree import DraftTree
-from paceline.engines.noise import LENGTH, PLACES, afresh, apart, batch_noise, teacher_forced
+from paceline.engines.noise import afresh, batch_noise, teacher_forced
 from paceline.engines.toy import ToyForward, ToySession, ToyTarget
 
 PROMPT = [1, 2, 3]
 TEXT = [4, 5, 6, 7, 0, 1, 2, 3]
-
-
-def test_noise_is_what_two_logits_of_one_row_moved_apart() -> None:
-    a = np.zeros((2, 3))
-    b = np.array([[1.0, 1.0, 1.0], [0.5, -0.25, 0.0]])
-    assert apart(a, b) == 0.75
 
 
 def plain_rows(target: ToyTarget, tokens: Sequence[int]) -> np.ndarray:
@@ -63,22 +57,6 @@ def test_noise_is_the_rounding_of_passes_with_several_rows() -> None:
     assert batch_noise(RoundedTarget(), [*PROMPT, *TEXT], 1) == 0.0
 
 
-def test_of_a_long_text_only_the_end_is_computed_again_for_the_noise() -> None:
-    target = ToyTarget()
-    lengths: list[int] = []
-    extend = ToySession.extend
-
-    class Noting(ToySession):
-        def extend(self, tokens: Sequence[int]) -> None:
-            lengths.append(len(tokens))
-            extend(self, tokens)
-
-    target.open = lambda beside=None: Noting(target)  # type: ignore[method-assign]
-    batch_noise(target, TEXT * 100, 5)
-    assert max(lengths) < LENGTH
-    assert len(lengths) == 1 + PLACES
-
-
 def test_the_passes_that_noise_is_measured_in_are_no_larger_than_drafted_ones() -> None:
     """A prompt's are, and engines choose their kernels by it."""
     target, sizes = ToyTarget(), list[int]()
@@ -95,18 +73,3 @@ def test_the_passes_that_noise_is_measured_in_are_no_larger_than_drafted_ones() 
         batch_noise(target, TEXT * 100, n)
         assert set(sizes) >= {1, n}
         assert max(sizes) == n
-
-
-def test_teacher_forced_passes_fit_the_context() -> None:
-    target = ToyTarget(n_ctx=len(PROMPT) + len(TEXT))
-    sizes: list[int] = []
-    forward = target.forward
-
-    def noting(batch: list[tuple[ToySession, DraftTree]], want: Want) -> list[ToyForward]:
-        sizes.append(len(batch[0][1]))
-        assert len(batch[0][0].tokens) + sizes[-1] <= target.caps.n_ctx
-        return forward(batch, want)
-
-    target.forward = noting  # type: ignore[assignment, method-assign]
-    teacher_forced(target, [*PROMPT, *TEXT], 3, 600)
-    assert sizes == [7]

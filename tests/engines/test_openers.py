@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.errors import MissingExtraError, ModelError, UsageError
+from paceline.core.errors import MissingExtraError
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.openers import Way, build_of, is_toy, open_engine, open_tokenizer
 from paceline.engines.toy_engine import ToyEngine
@@ -38,13 +38,6 @@ def test_a_transformers_model_without_its_libraries_is_one_clear_line(
             way(tmp_path)
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.gguf").write_text("no model")
-    for path in (tmp_path / "x.gguf", tmp_path / "missing.gguf", tmp_path):
-        with pytest.raises((UsageError, ModelError)):
-            open_engine(path)
-
-
 def test_a_file_that_is_called_like_the_toy_is_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,27 +57,3 @@ def test_a_model_that_is_not_loaded_tells_the_same_of_itself(models: Path) -> No
         assert Way(path, settings).identity() == engine.identity()
         assert Way(path, settings).but(threads=1).identity() != engine.identity()
     assert Way(Path("toy:seed=2"), {}).identity() == ToyEngine(Path("toy:seed=2"), seed=2).identity()
-
-
-def test_what_costs_are_kept_by_has_the_names_it_always_had(models: Path) -> None:
-    """Costs on people's disks are found by it."""
-    from paceline.costing import key_of
-    from paceline.machine.identity import cpu_name, fingerprint
-
-    settings = {"threads": 3, "cache_type": "q8_0", "kernels": False}
-    key = key_of(Way(models / "target.gguf", settings), "draft")
-    features, engine = key.pop("features"), key.pop("engine")
-    assert "CPU" in features
-    assert engine.startswith("llama-cpp-python ")
-    assert key.pop("cores") > 0
-    assert key == {
-        "role": "draft",
-        "model": fingerprint(models / "target.gguf"),
-        "processor": cpu_name(),
-        "threads": 3,
-        "gpu_layers": 0,
-        "flash_attention": None,
-        "cache_type": "q8_0",
-        "exact_rows": 0,
-        "kernels": "",
-    }

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core.decode import ActiveRequest, decode, start
-from paceline.core.errors import ContractError, UsageError
+from paceline.core.errors import UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Drafter, Want
 from paceline.core.record import Step
@@ -150,24 +149,6 @@ def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int)
         assert (step.tokens, step.path, step.tree) == (was.tokens, was.path, was.tree)
 
 
-def test_off_the_record_a_row_says_what_was_not_drafted_there() -> None:
-    one = target()
-    session = opened(one)
-    most = one.caps.branch
-    wrong = tuple(token for token in range(V) if token != SAID[0])[:most]
-    below = tuple(range(most))
-    tree = DraftTree((*wrong, *below), (ROOT,) * most + (0,) * most, (0.5,) * 2 * most, ("test",) * 2 * most)
-    (out,) = one.forward([(session, tree)], Want())
-    assert out.argmax(0) == SAID[0]
-    assert out.argmax(1) not in below
-    session.keep([0], 2)
-    for step in range(3):  # once off it, it is not found again
-        draft = chain(SAID[step:], "test")
-        (out,) = one.forward([(session, draft)], Want())
-        assert out.argmax(0) != draft.tokens[0]
-        session.keep([], SAID[step])
-
-
 @given(tree=trees())
 @settings(max_examples=50, deadline=None)
 def test_after_the_last_recorded_token_no_guess_is_accepted(tree: DraftTree) -> None:
@@ -209,15 +190,6 @@ def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
     assert said == [(0, 1, 0), (2, 2, 2), (5, 4, 5), (0, 1, 0)]
 
 
-def test_each_session_starts_again() -> None:
-    one = target(Recording(PROMPT, SAID), Recording((1,), (2, 3)))
-    for prompt, first in ((PROMPT, SAID[0]), ((1,), 2), (PROMPT, SAID[0])):
-        session = opened(one, prompt)
-        (out,) = one.forward([(session, chain([first], "test"))], Want())
-        assert (list(session.tokens), out.argmax(0)) == ([*prompt], first)
-        session.keep([0], 5)
-
-
 def test_top_k_is_what_was_recorded_along_the_record_and_unknown_elsewhere() -> None:
     tree = DraftTree((1, 2, 5), (ROOT, ROOT, 0), (0.5,) * 3, ("test",) * 3)
     told = Recording(PROMPT, SAID[:2], ((1, 0, 2), (5, 3, 1)))
@@ -234,15 +206,6 @@ def test_top_k_is_what_was_recorded_along_the_record_and_unknown_elsewhere() -> 
     assert out.features.top_k is None
 
 
-def test_rows_are_views_that_outlive_the_next_forward() -> None:
-    one = target()
-    session = opened(one)
-    (out,) = one.forward([(session, chain(SAID[:1], "test"))], Want())
-    session.keep([0], SAID[1])
-    one.forward([(session, EMPTY)], Want())
-    assert [int(np.argmax(out.logits(row))) for row in (0, 1)] == [SAID[0], SAID[1]]
-
-
 def test_what_was_not_recorded_cannot_be_played() -> None:
     one = target()
     session = one.open()
@@ -257,30 +220,9 @@ def test_what_was_not_recorded_cannot_be_played() -> None:
     assert RecordedTarget(numbered(V), [], text="its tokenizer").text == "its tokenizer"
 
 
-def test_a_session_needs_a_prompt_a_forward_and_a_path_that_is_one() -> None:
-    one = target()
-    with pytest.raises(ContractError, match="before extend"):
-        one.forward([(one.open(), EMPTY)], Want())
-    session = opened(one)
-    with pytest.raises(ContractError, match="before forward"):
-        session.keep([], 1)
-    one.forward([(session, chain([1, 5], "test"))], Want())
-    with pytest.raises(ContractError, match="does not follow"):
-        session.keep([1], 1)
-    for _ in range(2):
-        session.close()
-    assert list(session.tokens) == []
-
-
 def test_a_recording_is_whole() -> None:
     for prompt, said in (((), SAID), (PROMPT, ())):
         with pytest.raises(UsageError, match="without a prompt or without an answer"):
             Recording(prompt, said)
     with pytest.raises(UsageError, match="has 7 tokens, but top-k of 1"):
         Recording(PROMPT, SAID, ((1,),))
-
-
-def test_a_vocabulary_of_numbers_spells_each_as_itself() -> None:
-    vocab = numbered(300)
-    assert (vocab.size, vocab.text(12), vocab.piece(299), vocab.eos) == (300, b"12", b"299", frozenset())
-    assert target(size=2).caps.branch == 1

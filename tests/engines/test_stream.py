@@ -25,25 +25,8 @@ def run(pieces: Sequence[bytes], stops: Sequence[str] = ()) -> tuple[list[str], 
     return [*out, "".join(text for text, _ in stream.finish())], None
 
 
-def test_a_character_split_over_tokens_appears_whole() -> None:
-    assert run([b"a", b"\xe2\x82", b"\xac", b"b"]) == (["a", "", "€", "b", ""], None)
-
-
 def test_an_unfinished_character_is_replaced_at_the_end() -> None:
     assert run([b"a", b"\xe2\x82"]) == (["a", "", "\ufffd"], None)
-
-
-def test_a_stop_string_over_several_tokens_is_held_back_and_cut() -> None:
-    assert run([b"one", b" E", b"N", b"D!", b"more"], ["END"]) == (["one", " ", "", ""], 3)
-
-
-def test_what_looked_like_a_stop_string_is_let_out_once_it_cannot_be_one() -> None:
-    assert run([b"EN", b"EN", b"x"], ["END"]) == (["", "EN", "ENx", ""], None)
-    assert run([b"EN"], ["END"]) == (["", "EN"], None)
-
-
-def test_the_earliest_of_several_stop_strings_counts() -> None:
-    assert run([b"a--b;c"], [";", "--"]) == (["a"], 0)
 
 
 def test_each_part_knows_the_token_it_came_with() -> None:

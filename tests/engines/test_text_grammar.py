@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.core.errors import ContractError, UsageError
 from paceline.engines.grammar import CACHED_GRAMMARS, MAX_COPIES, TextGrammar, TokenTrie
-from paceline.engines.syntax import from_pattern, from_schema
+from paceline.engines.syntax import from_pattern
 
 # Overlapping tokens, one of them twice, parts of a character, one that says nothing; then two ends of text.
 PIECES = [
@@ -103,17 +103,6 @@ def test_after_a_forbidden_token_nothing_is_allowed_and_no_harm_is_done() -> Non
         followed.commit([0, 1, 1])
 
 
-def test_control_tokens_are_no_text_however_they_are_spelled() -> None:
-    assert ids(grammar("(a|</s>)*").mask([])) == [0, 5, END, OTHER_END]
-
-
-def test_masks_cannot_be_written_to() -> None:
-    followed = grammar("a*")
-    for mask in (followed.mask([]), followed.mask([1]), followed.mask([END])):
-        with pytest.raises(ValueError, match="read-only"):
-            mask[0] = True
-
-
 def test_a_draft_into_a_dead_end_is_forbidden_there_and_the_text_can_still_go_elsewhere() -> None:
     """No token of this vocabulary says "c"."""
     followed = grammar("abc|ba")
@@ -135,11 +124,6 @@ def test_a_text_in_a_dead_end_says_so() -> None:
 def test_a_grammar_that_the_model_cannot_begin_is_refused(pattern: str) -> None:
     with pytest.raises(UsageError, match="no text can satisfy the regular expression"):
         grammar(pattern)
-
-
-def test_a_schema_that_never_ends_is_refused_where_it_cannot_even_begin() -> None:
-    with pytest.raises(UsageError, match="no text can satisfy the JSON schema"):
-        TRIE.compiled(from_schema({"$ref": "#"}))
 
 
 def test_a_model_without_an_end_of_text_cannot_follow_a_grammar() -> None:
@@ -226,14 +210,6 @@ def test_a_grammar_is_compiled_once_until_others_have_taken_its_place(
     assert trie.cached(from_pattern("a+")) is made
     made.copies = MAX_COPIES
     assert trie.compiled(from_pattern("a+")) is not made
-
-
-def test_copies_of_a_grammar_do_not_know_of_each_other() -> None:
-    compiled = TRIE.compiled(from_pattern("ab|ba"))
-    first, second = TextGrammar(compiled), TextGrammar(compiled)
-    first.commit([0])
-    assert ids(first.mask([])) == [1]
-    assert ids(second.mask([])) == ids(TextGrammar(compiled).mask([])) == [0, 1, 2, 3, 5]
 
 
 def test_an_error_that_drafts_brought_about_is_tried_again_afresh(monkeypatch: pytest.MonkeyPatch) -> None:

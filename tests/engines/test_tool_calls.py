@@ -249,16 +249,6 @@ def test_content_tells_where_in_the_text_it_stood() -> None:
     assert stream.calls == 1
 
 
-def test_an_answer_is_an_assistants_message() -> None:
-    assert read(HERMES, "Hi.").openai() == {"role": "assistant", "content": "Hi."}
-    assert read(HERMES, "").openai() == {"role": "assistant", "content": ""}
-    assert read(HERMES, '<tool_call>{"name": "add"}</tool_call>').openai() == {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "id0", "type": "function", "function": {"name": "add", "arguments": "{}"}}],
-    }
-
-
 def test_ids_are_as_mistral_wants_them() -> None:
     ids = {parsed(HERMES, TOOLS, '<tool_call>{"name": "add"}</tool_call>').calls[0].id for _ in range(50)}
     assert len(ids) == 50
@@ -322,11 +312,6 @@ def test_nothing_is_lost_where_there_are_no_calls(text: str, format_: Format) ->
         assert [one.start for one in said] == sorted(one.start for one in said)
 
 
-@given(st.text(), st.sampled_from(TABLE))
-def test_a_text_without_marks_comes_back_unchanged(text: str, format_: Format) -> None:
-    assert read(format_, text) == Answer(text, ())
-
-
 @given(st.text(max_size=5), OBJECTS, st.booleans())
 def test_any_arguments_come_through(before: str, arguments: dict[str, Any], ascii_: bool) -> None:
     spelled = json.dumps(arguments, ensure_ascii=ascii_)
@@ -334,13 +319,3 @@ def test_any_arguments_come_through(before: str, arguments: dict[str, Any], asci
     assert [(one.name, one.arguments) for one in said.calls] == [("add", spelled)]
     assert said.content == before.rstrip()
     assert read(GENERIC, f'{{"name": "add", "arguments": {spelled}}}').calls == said.calls
-
-
-@given(OBJECTS, st.integers(1, 1 << 20))
-def test_what_is_told_of_arguments_is_always_the_beginning_of_their_json(
-    arguments: dict[str, Any], at: int
-) -> None:
-    spelled = json.dumps(arguments)
-    text = f'<tool_call>{{"name": "add", "arguments": {spelled}'
-    told = read(HERMES, text[: at % len(text)]).calls
-    assert spelled.startswith(told[0].arguments if told else "")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from paceline.core.errors import ModelError, UsageError
+from paceline.core.errors import ModelError
 from paceline.engines.chat import render
 from paceline.engines.conversation import Message, Tool, conversation
 from paceline.engines.tool_calls import parsed
-from paceline.engines.tool_formats import GENERIC, HERMES, format_of
+from paceline.engines.tool_formats import HERMES, format_of
 from paceline.engines.tool_support import fitted, support
 from tool_templates import CHATML, NO_SYSTEM, TEMPLATES, tokenizer_of
 
@@ -176,12 +176,6 @@ def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
         assert [one.id for one in answer.calls] == ["functions.weather:0", "functions.time_now:1"]
 
 
-def test_arguments_are_text_where_a_template_wants_text() -> None:
-    messages, _ = fitted(support(Templated(TEMPLATES["deepseek-fenced"])), TURNS, TOOLS)
-    assert messages[1]["tool_calls"][0]["function"]["arguments"] == CALL["function"]["arguments"]
-    assert messages[1]["content"] is None
-
-
 def test_content_is_empty_where_a_template_would_spell_none() -> None:
     for shown in ("{{- '<｜Assistant｜></think>' + message['content'] }}", "{{- message.get('content') }}"):
         given = TEMPLATES["deepseek"]
@@ -190,12 +184,6 @@ def test_content_is_empty_where_a_template_would_spell_none() -> None:
         can = support(Templated(template))
         assert can.native
         assert fitted(can, TURNS, TOOLS)[0][1]["content"] == ""
-
-
-def test_what_a_template_refuses_is_told() -> None:
-    messages, tools = fitted(support(Templated(TEMPLATES["mistral"])), TURNS, TOOLS)
-    with pytest.raises(ModelError, match="ids have 9 letters"):
-        render(TEMPLATES["mistral"], messages, tools)
 
 
 @pytest.mark.parametrize("template", [CHATML, ""])
@@ -237,16 +225,6 @@ def test_tools_are_described_in_messages_where_a_template_shows_none(system: boo
     assert len(messages) == 4 + system
 
 
-def test_tools_that_nobody_can_be_told_of_are_refused() -> None:
-    can = support(Templated(NO_SYSTEM))
-    with pytest.raises(UsageError, match="no user says anything"):
-        fitted(can, [{"role": "assistant", "content": "Hi."}], TOOLS)
-    assert fitted(can, [{"role": "assistant", "content": "Hi."}], []) == (
-        [{"role": "assistant", "content": "Hi."}],
-        None,
-    )
-
-
 def test_a_template_that_drops_calls_is_not_half_used() -> None:
     template = "{{ tools | tojson if tools }}" + CHATML
     can = support(Templated(template))
@@ -255,13 +233,6 @@ def test_a_template_that_drops_calls_is_not_half_used() -> None:
     messages, tools = fitted(can, TURNS, TOOLS)
     assert tools is None
     assert "<tool_call>" in messages[2]["content"]
-
-
-def test_the_format_is_chosen_by_the_template() -> None:
-    assert {name: format_of(template).name for name, template in TEMPLATES.items()} == {
-        name: name for name in TEMPLATES
-    }
-    assert format_of(CHATML) == GENERIC
 
 
 def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:

@@ -18,7 +18,7 @@ import torch
 
 from hf_models import ARCHITECTURES, DEVICE, RECURRENT, V, folder_of, model_of, tokenizer_of
 from paceline.core.decode import decode, start
-from paceline.core.errors import BusyError, ModelError, UsageError
+from paceline.core.errors import ModelError, UsageError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
 from paceline.core.request import GenerationRequest
@@ -131,21 +131,6 @@ def test_a_prompt_longer_than_a_pass_is_read_in_several(
     assert said(target, NoDrafter())[0] == generated(folder_of("gpt2", folder))
 
 
-def test_a_cache_grows_and_what_is_in_it_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.engines.hf.strip.LEAST", 4)
-    target = open_engine(folder_of("qwen3", folder), n_ctx=128, device=DEVICE)
-    assert said(target, NoDrafter())[0] == generated(folder_of("qwen3", folder))
-
-
-def test_a_prefix_is_computed_once(llama: HfTarget) -> None:
-    llama.forget()
-    for text, computed in ((PROMPT, 12), ([*PROMPT[:8], 2, 2], 2), (PROMPT, 4), (PROMPT, 1)):
-        session = llama.open()
-        session.extend(text)
-        assert llama.forward([(session, EMPTY)], Want())[0].computed == computed
-        session.close()
-
-
 def test_a_recurrent_model_goes_on_from_a_text_but_not_back(folder: Path) -> None:
     target = open_engine(folder_of("mamba", folder), n_ctx=128, device=DEVICE)
     rows = []
@@ -195,16 +180,6 @@ def test_out_of_memory_in_a_pass_is_one_clear_line(llama: HfTarget, monkeypatch:
     session.close()
 
 
-def test_more_sessions_than_there_are_is_refused(llama: HfTarget) -> None:
-    one, two = llama.open(), llama.open()
-    one.extend(PROMPT)
-    with pytest.raises(BusyError, match="all 1 sessions"):
-        two.extend(PROMPT)
-    one.close()
-    two.extend(PROMPT)
-    two.close()
-
-
 def test_what_it_tells_of_itself(folder: Path) -> None:
     path = folder_of("llama", folder)
     target = open_engine(path, n_ctx=64, device=DEVICE, threads=1)
@@ -234,12 +209,6 @@ def test_text_goes_to_tokens_and_back() -> None:
         text.render([{"role": "user", "content": "hello"}])
 
 
-def test_a_chat_template_comes_with_the_tokenizer() -> None:
-    tokenizer = tokenizer_of()
-    tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
-    assert HfText(tokenizer, V).render([{"role": "user", "content": "hello"}]) == "<s>hello"
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -264,22 +233,3 @@ def test_weights_that_are_missing_are_one_clear_line(tmp_path: Path) -> None:
     shards[0].unlink()
     with pytest.raises(ModelError, match="cannot be loaded"):
         open_engine(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"device": "nowhere"}, r"device 'nowhere': is not there; choose from cpu"),
-        ({"dtype": "int3"}, r"dtype 'int3': choose from auto, float32"),
-        ({"exact_rows": 8}, r"passes of one shape are for GGUF models"),
-        ({"sessions": 0}, r"0 sessions"),
-    ],
-)
-def test_settings_that_cannot_be_had_are_refused(folder: Path, settings: Any, reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        open_engine(folder_of("llama", folder), **settings)
-
-
-def test_an_attention_that_it_has_not_is_one_clear_line(folder: Path) -> None:
-    with pytest.raises(ModelError, match=r"`attn_implementation=\"nothing\"` is not supported"):
-        open_engine(folder_of("llama", folder), attention="nothing")

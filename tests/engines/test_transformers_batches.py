@@ -105,24 +105,6 @@ def test_a_prompt_is_read_in_the_pass_of_others(folder: Path) -> None:
     assert np.abs(last - alone(target, TEXTS[1], EMPTY)).max() < 1e-4
 
 
-def test_more_rows_than_a_pass_holds_are_several_passes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = opened("llama", folder)
-    monkeypatch.setattr("paceline.engines.hf.target.TOGETHER", 12)
-    sessions = [target.open() for _ in TEXTS]
-    for session, text in zip(sessions, TEXTS, strict=True):
-        session.extend(text)
-    passes = counted(target)
-    outs = target.forward([(session, EMPTY) for session in sessions], Want())
-    assert passes == [5, 15, 2]
-    said = [table(out, EMPTY) for out in outs]
-    for session in sessions:
-        session.close()
-    for text, rows in zip(TEXTS, said, strict=True):
-        assert np.abs(rows - alone(target, text, EMPTY)).max() < 1e-4
-
-
 def test_where_no_mask_can_be_given_each_has_a_pass(folder: Path) -> None:
     target = opened("bloom", folder)
     sessions = [target.open() for _ in TEXTS]

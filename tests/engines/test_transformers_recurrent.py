@@ -14,13 +14,8 @@ pytest.importorskip("transformers")
 import torch
 
 from hf_models import DEVICE, folder_of
-from paceline.core.decode import decode, start
-from paceline.core.errors import ContractError
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Want
-from paceline.core.request import GenerationRequest
+from paceline.core.ports import Want
 from paceline.core.tree import EMPTY
-from paceline.drafters.lookup import LookupDrafter
 from paceline.engines.hf.opener import open_engine
 from paceline.engines.hf.session import HfSession
 from paceline.engines.hf.target import HfTarget
@@ -106,21 +101,6 @@ def test_text_that_is_given_is_read_behind_the_state(target: HfTarget) -> None:
     session.close()
 
 
-def test_what_was_read_is_counted_once(target: HfTarget) -> None:
-    session, passes = begun(target, TEXT[:12]), list[tuple[int, int]]()
-    target.on_pass = lambda rows, text, _: passes.append((rows, text))
-    out = target.forward([(session, 5)], Want())[0]
-    assert (out.computed, out.read, session.unread) == (5, 5, 6)
-    with pytest.raises(ContractError, match="not among those"):
-        out.logits(0)
-    out = target.forward([(session, EMPTY)], Want())[0]
-    assert (out.computed, out.read, session.unread) == (7, 6, 0)
-    assert np.abs(out.logits(0) - whole(target, TEXT[:12])).max() < 1e-4
-    target.on_pass = None
-    assert passes == [(5, 12), (7, 12)]
-    session.close()
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("at", [0, 1])  # before and behind a layer that has taken the tokens into its state
 def test_a_pass_that_fails_leaves_nothing_of_itself(target: HfTarget, error: Any, at: int) -> None:
@@ -153,15 +133,3 @@ def test_sessions_in_turns_have_a_state_each(target: HfTarget) -> None:
             session.keep([], TEXT[20 + at])
     for session in sessions:
         session.close()
-
-
-def test_nothing_is_drafted(target: HfTarget) -> None:
-    """Though the drafter always has something to say."""
-    drafter = LookupDrafter(1, 2)
-    request = start(target, drafter, GenerationRequest(prompt=[5, 9, 14] * 4, max_tokens=10, ignore_eos=True))
-    steps = [step for _, step in decode(target, drafter, Fixed(Budget(6, 6)), [request])]
-    text = list(request.session.tokens)
-    request.close()
-    assert [(len(step.tokens), len(step.tree)) for step in steps] == [(1, 0)] * 10
-    for at in range(12, 22):
-        assert int(whole(target, text[:at]).argmax()) == text[at]

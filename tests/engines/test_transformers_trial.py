@@ -21,7 +21,7 @@ from paceline.core.errors import BusyError, ModelError
 from paceline.core.policy import Fixed
 from paceline.core.ports import Budget, Want
 from paceline.core.request import GenerationRequest
-from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.core.tree import EMPTY, chain
 from paceline.drafters.lookup import LookupDrafter
 from paceline.engines.hf import trial
 from paceline.engines.hf.identity import weights
@@ -30,7 +30,6 @@ from paceline.engines.hf.target import HfTarget
 from paceline.machine import home
 
 TEXT = [(7 * at + 3) % 90 + 2 for at in range(60)]
-FORK = DraftTree((7, 8, 9, 7), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +54,6 @@ def test_sound_families_keep_what_they_can_do(kind: str, folder: Path) -> None:
     branch = 1 if kind in ("bloom", *RECURRENT) else 64
     rollback = "none" if kind in RECURRENT else "free"
     assert (caps.branch, caps.rollback, caps.sessions) == (branch, rollback, 3)
-
-
-def test_in_sixteen_bits_rounding_is_no_fault(folder: Path) -> None:
-    for dtype in ("bfloat16", "float16"):
-        caps = open_engine(folder_of("qwen3_moe", folder), n_ctx=64, device=DEVICE, dtype=dtype).caps
-        assert (caps.branch, caps.rollback) == (64, "free")
 
 
 @pytest.mark.parametrize("kind", ["rwkv", "openai-gpt", "roberta"])
@@ -127,11 +120,6 @@ def test_nothing_is_drafted_for_what_cannot_go_back(folder: Path) -> None:
     assert not any(step.drafted for step in steps)
 
 
-def test_a_bias_by_places_leaves_chains(folder: Path) -> None:
-    target = open_engine(folder_of("falcon", folder, alibi=True), n_ctx=128, device=DEVICE, sessions=2)
-    assert (target.caps.branch, target.caps.rollback, target.caps.sessions) == (1, "free", 2)
-
-
 def test_a_model_is_tried_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[trial.Trial] = []
     run = trial.Trial.run
@@ -178,13 +166,3 @@ def test_too_little_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def full(self: Any, input_ids: Any, cache: Any = None, position_ids: Any = None, **_: Any) -> Any:
     raise torch.OutOfMemoryError("Tried to allocate 20.00 MiB.")
-
-
-def test_a_trial_takes_few_tokens(folder: Path) -> None:
-    model, tokens = model_of("llama", seed=7), list[int]()
-    model.register_forward_pre_hook(
-        lambda _, __, given: tokens.append(given["input_ids"].numel()), with_kwargs=True
-    )
-    HfTarget.around(model)
-    assert 8 <= len(tokens) <= 14
-    assert sum(tokens) <= 90

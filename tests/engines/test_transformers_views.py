@@ -73,14 +73,6 @@ def test_whatever_a_view_skips_the_text_is_plain_text(target: HfTarget, words: s
     assert any(step.drafted for step in steps)
 
 
-def test_a_view_of_everything_is_always_right(target: HfTarget) -> None:
-    view = target.view(View())
-    assert view.alters == ""
-    _, steps = said(target, ModelDrafter(view, target.vocab.size), 4)
-    assert sum(sum(step.accepted.values()) for step in steps) >= 0.9 * len(steps) * 4
-    assert len(steps) <= 9
-
-
 def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget) -> None:
     view = target.view(View(2))
     whole = target.open()
@@ -112,18 +104,6 @@ def test_an_early_exit_says_beside_what_it_says_alone(target: HfTarget) -> None:
     whole.close()
     assert np.abs(alone - unread).max() < 1e-4
     assert np.abs(alone - read).max() < 1e-4
-
-
-def test_what_a_view_leaves_out_is_told(target: HfTarget) -> None:
-    view = target.view(View(0, frozenset([1])))
-    assert view.alters.startswith("without 1 of ")
-    assert view.origin.endswith(f" {view.alters}")
-    assert view.identity() == target.identity() | {"view": "attention=1"}
-    for wrong in (View(99), View(0, frozenset([99])), View(-1)):
-        with pytest.raises(UsageError, match="not all of those are there"):
-            target.view(wrong)
-    with pytest.raises(UsageError, match="the first layer's attention"):
-        target.view(View(0, frozenset([0])))
 
 
 def test_what_cannot_be_rolled_back_has_no_views(tmp_path: Path) -> None:
@@ -208,11 +188,4 @@ def test_a_search_finds_the_layer_that_does_nothing(tmp_path: Path) -> None:
     assert (best.agreement, best.view) == (1.0, View(0, frozenset([2]), frozenset([2])))
     assert best.share < 1.0 < best.speed
     assert len({one.view for one in found}) == len(found) <= 15
-    judge.close()
-
-
-def test_a_search_that_cannot_be_is_refused(target: HfTarget) -> None:
-    judge = Judge(target, [(PROMPT, PROMPT[:6])])
-    with pytest.raises(UsageError, match="99 blocks: of "):
-        list(search(judge, tries=1, blocks=99))
     judge.close()

@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
 from paceline.core.decode import advance, start
-from paceline.core.errors import ContractError, PacelineError
+from paceline.core.errors import ContractError
 from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Want
+from paceline.core.ports import Budget, Want
 from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
-from paceline.drafters.compose import ComposedDrafter
-from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.engines.toy import Array, ToyTarget
 from paceline.engines.translated import TranslatedTarget
@@ -83,13 +81,6 @@ def test_the_loop_emits_exactly_the_plain_distribution(
     assert distance(drafted, plain) < EXACT
 
 
-def test_lookup_then_a_sampled_foreign_draft_is_exact() -> None:
-    drafter: Drafter = ComposedDrafter([LookupDrafter(3, 3), model("xbya", 1.0)])
-    sampling = Sampling(temperature=0.9)
-    drafted = drafted_distribution(target(), drafter, PROMPT, Budget(2, 2), sampling, n=3)
-    assert distance(drafted, plain_distribution(target(), PROMPT, sampling, n=3)) < EXACT
-
-
 @given(
     words=st.lists(st.sampled_from(["a", "b", "c", "x", "ab", "bc"]), min_size=1, max_size=5),
     seed=st.integers(0, 50),
@@ -113,16 +104,6 @@ def rows(of: Any, text: Sequence[int], tree: DraftTree = EMPTY) -> list[Array]:
     session.extend(text)
     out = of.forward([(session, tree)], Want())[0]
     return [np.array(out.logits(row)) for row in range(len(tree) + 1)]
-
-
-def test_a_permuted_vocabulary_gives_the_drafts_rows_permuted() -> None:
-    draft = foreign("cab", seed=4)
-    theirs = {0: 1, 1: 2, 2: 0}
-    tree = DraftTree((1, 2, 0), (ROOT, 0, ROOT), (0.5,) * 3, ("test",) * 3)
-    as_theirs = DraftTree((2, 0, 1), (ROOT, 0, ROOT), (0.5,) * 3, ("test",) * 3)
-    expected = rows(draft, [theirs[token] for token in PROMPT], as_theirs)
-    for ours, row in zip(rows(view(draft), PROMPT, tree), expected, strict=True):
-        assert ours.tolist() == [row[theirs[token]] for token in range(3)]
 
 
 def test_tokens_without_a_counterpart_are_impossible_and_the_others_keep_their_logits() -> None:
@@ -250,41 +231,3 @@ def test_a_text_longer_than_the_drafts_context_is_read_from_its_last_part() -> N
         assert said == [expected[theirs[token]] for token in range(3)]
         (tree,) = drafter.propose([(drafter.open(text[:n], 0), Budget(20, 20))])
         assert len(tree) == 7
-
-
-def test_impossible_tokens_are_among_the_features_last() -> None:
-    ours = view(foreign("xbya"))
-    session = ours.open()
-    session.extend([0])
-    out = ours.forward([(session, chain([0], "test"))], Want(top_k=3))[0]
-    top = out.features.top_k
-    assert top is not None
-    assert top.shape == (2, 3)
-    assert top[:, 2].tolist() == [2, 2]
-
-
-def test_a_session_is_as_strict_as_any_other() -> None:
-    ours = view(foreign("cab"))
-    session = ours.open()
-    with pytest.raises(PacelineError):
-        ours.forward([(session, EMPTY)], Want())
-    session.extend([0])
-    with pytest.raises(ContractError, match="keep before forward"):
-        session.keep([], 1)
-    out = ours.forward([(session, EMPTY)], Want())[0]
-    for row in (-1, 1):
-        with pytest.raises(ContractError, match=f"row {row} is not among those"):
-            out.logits(row)
-
-
-def test_closing_the_view_closes_the_draft() -> None:
-    closed = []
-
-    class Closing(ToyTarget):
-        def close(self) -> None:
-            closed.append(self)
-
-    draft = Closing(3)
-    drafter = ModelDrafter(view(speaking(draft, "abc")), 3)
-    drafter.close()
-    assert closed == [draft]

@@ -27,15 +27,6 @@ def test_words_mean_blocks() -> None:
     assert not is_view("views/model.gguf")
 
 
-@given(st.integers(0, LAYERS), st.frozensets(st.integers(0, 11)), st.frozensets(st.integers(0, 11)))
-def test_what_a_view_is_called_means_that_view(
-    exits: int, attention: frozenset[int], other: frozenset[int]
-) -> None:
-    view = View(exits, attention, other)
-    if view.words:
-        assert parse(f"view:{view.words}", LAYERS) == view
-
-
 @given(st.integers(4, 80), st.data())
 def test_blocks_are_left_out_evenly(layers: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 2 * (layers - 2)))

@@ -26,10 +26,13 @@ ROUNDS, FEW_ROUNDS = 48, 16  # each of 16 types of weights comes up once in 16 r
 HERE = build.OPTIONAL.get(platform.machine().lower(), {})
 Table = Mapping[str, tuple[str, tuple[str, ...]]]
 
-pytestmark = pytest.mark.skipif(
-    os.name == "nt" or not build.find_compiler() or shutil.which(build.find_compiler()[0]) is None,
-    reason="no C++ compiler",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.name == "nt" or not build.find_compiler() or shutil.which(build.find_compiler()[0]) is None,
+        reason="no C++ compiler",
+    ),
+]
 
 
 class Shop:
