@@ -17,21 +17,6 @@ import torch
 from paceline.engines.hf.view import layers_of, sharing
 
 
-class Recording(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """A layer that keeps what it says."""
-
-    def __init__(self, layer: Any, states: list[Any]) -> None:
-        super().__init__()
-        self._states = states
-        self.layer = layer
-        copy_kind(layer, self)
-
-    def forward(self, hidden_states: Any, *args: Any, **given: Any) -> Any:
-        out = self.layer(hidden_states, *args, **given)
-        self._states.append(plain(out))
-        return out
-
-
 class Choosing(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """A layer that is skipped or applied, for each number of skipped ones (the batch) by what is closer to
     `truth` [1, tokens, width] in its last `told` tokens. seen: layers before it that could be skipped."""
@@ -40,7 +25,8 @@ class Choosing(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
         super().__init__()
         self._truth, self._told, self._seen, self._free, self._choices = truth, told, seen, free, choices
         self.layer = layer
-        copy_kind(layer, self)
+        if hasattr(layer, "attention_type"):  # a decoder asks its layers which mask they take
+            self.attention_type = layer.attention_type
 
     def forward(self, hidden_states: Any, *args: Any, **given: Any) -> Any:
         out = self.layer(hidden_states, *args, **given)
@@ -70,7 +56,14 @@ def closest(model: Any, tokens: Sequence[int], told: int, most: int) -> list[fro
     states: list[Any] = []
     choices: list[list[bool]] = []
     with torch.inference_mode():
-        run(decoder, place, lambda _, layer: Recording(layer, states), layers, [tokens])
+        hooks = [
+            layer.register_forward_hook(lambda _, __, out: states.append(plain(out))) for layer in layers
+        ]
+        try:
+            run(decoder, place, lambda _, layer: layer, layers, [tokens])
+        finally:
+            for hook in hooks:
+                hook.remove()
 
         def choosing(at: int, layer: Any) -> Any:
             return Choosing(layer, states[at], told, max(0, at - 1), 0 < at < n - 1, choices)
@@ -101,9 +94,3 @@ def traced(choices: Sequence[Sequence[bool]], j: int) -> frozenset[int]:
 
 def plain(out: Any) -> Any:
     return out[0] if isinstance(out, tuple) else out
-
-
-def copy_kind(layer: Any, other: Any) -> None:
-    """A decoder asks its layers which mask they take."""
-    if hasattr(layer, "attention_type"):
-        other.attention_type = layer.attention_type

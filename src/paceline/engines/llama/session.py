@@ -9,56 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.core.errors import ContractError, UsageError
-from paceline.core.tree import EMPTY, ROOT, DraftTree
-from paceline.engines.alike import common_prefix
+from paceline.core.errors import ContractError
+from paceline.core.tree import ROOT, DraftTree
+from paceline.engines.alike import SlotSession, common_prefix
 from paceline.engines.llama.batch import Batch
 from paceline.engines.llama.binding import helpers
 from paceline.engines.llama.cache import Cache, Slot
 
 
-class LlamaSession:
+class LlamaSession(SlotSession[Slot]):
     def __init__(self, cache: Cache, *, as_prompts: bool = False) -> None:
         """as_prompts: only cells of a prompt of that very length may be taken over; those from a pass of
         another shape differ in the last bits."""
         self._cache, self._as_prompts = cache, as_prompts
-        self._slot: Slot | None = None
-        self.tokens: list[int] = []
-        self._forget()
+        super().__init__(cache.n_ctx)
 
     def _forget(self) -> None:
-        self._tree = EMPTY
-        self._planned = False  # cells beyond the committed ones may be in the cache
-        self._rooted = False  # the root's cell and the tree's are
+        super()._forget()
         self._sequence: list[int] = []  # of each node
         self._branched = False  # sequences are to be handed back
         self._heirs: set[int] = set()  # nodes whose own sequence a child continues
-
-    @property
-    def slot(self) -> Slot:
-        if self._slot is None:
-            raise ContractError("forward or keep before extend: the session has no root")
-        return self._slot
-
-    @property
-    def unread(self) -> int:
-        return 0 if self._slot is None else max(0, len(self.tokens) - 1 - len(self._slot.cached))
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        n = len(self.tokens) + len(tokens)
-        if n == 0:
-            raise UsageError("the prompt is empty: give at least one token")
-        if n > self._cache.n_ctx:
-            raise UsageError(
-                f"{n:,} tokens do not fit the context of {self._cache.n_ctx:,}: take a larger one (n_ctx, -c)"
-            )
-        if self._slot is None:
-            self._begin(list(tokens))
-        elif self._rooted and tokens:
-            self._commit(self._tree.along(tokens[:-1]))  # the last one is the new root
-        else:
-            self.rollback()
-        self.tokens += tokens
 
     def _begin(self, tokens: list[int]) -> None:
         slot = self._slot = self._cache.take_slot(self, tokens)
@@ -76,11 +46,6 @@ class LlamaSession:
         start, stem = len(self.slot.cached), [self.slot.sequence]
         for pos in range(start, start + n):
             batch.add(self.tokens[pos], pos, stem, False)
-
-    def read(self, n: int) -> None:
-        """They are in the cache."""
-        cached = self.slot.cached
-        cached += self.tokens[len(cached) : len(cached) + n]
 
     def plan(self, tree: DraftTree, batch: Batch) -> int:
         """Add to `batch` what the cache lacks of the sequence and the tree; returns the first row asked for:
@@ -132,20 +97,6 @@ class LlamaSession:
         self._sequence.append(sequence)
         return [sequence]
 
-    def computed(self) -> None:
-        """The planned batch is in the cache."""
-        cached = self.slot.cached
-        cached += self.tokens[len(cached) : -1]
-        self._rooted = True
-
-    def keep(self, path: Sequence[int], root: int) -> None:
-        if not self._rooted:
-            raise ContractError("keep before forward: there is nothing to commit")
-        self._tree.check_path(path)
-        emitted = [self._tree.tokens[node] for node in path]
-        self._commit(path)
-        self.tokens += [*emitted, root]
-
     def _commit(self, path: Sequence[int]) -> None:
         """Make the root and `path` part of the trunk and forget every other drafted cell."""
         slot, tree = self.slot, self._tree
@@ -162,7 +113,6 @@ class LlamaSession:
         self._hand_back()
 
     def rollback(self) -> None:
-        """Back to the committed tokens; the root's own cell goes too. Also undoes a forward that failed."""
         if self._slot is not None and self._planned:
             self._cache.cut(self._slot.sequence, len(self._slot.cached))
             self._hand_back()
@@ -172,10 +122,5 @@ class LlamaSession:
             self._cache.free_branches(self.slot)
         self._forget()
 
-    def close(self) -> None:
-        if self._slot is not None:
-            self.rollback()
-            self._slot.owner = None
-            self._slot = None
-            helpers().release()
-        self.tokens = []
+    def _release(self) -> None:
+        helpers().release()
