@@ -42,8 +42,6 @@ SOUND = {
     "chain, token rule": replace(CHAIN, verify="token"),
     "tree": TREE,
     "tree, recursive": replace(TREE, verify="recursive"),
-    "tree, specinfer": replace(TREE, verify="specinfer"),
-    "tree, kseq": replace(TREE, verify="kseq"),
     "deterministic drafts": GREEDY,
 }
 PLAN = Plan()

@@ -16,7 +16,7 @@ from paceline.core.arrays import Probabilities
 from paceline.core.rng import SeededRng
 from paceline.core.sampling import Sampling, probabilities
 from paceline.core.tree import EMPTY, ROOT, DraftTree
-from paceline.core.verify import CHAINS, INDEPENDENT, RULES, verify
+from paceline.core.verify import CHAINS, RULES, verify
 
 SAMPLINGS = {
     "temperature 0.8": Sampling(temperature=0.8),
@@ -39,17 +39,16 @@ class Held(Answers):
         return out
 
 
-def draft(rows: np.ndarray, parents: tuple[int, ...], independent: bool, rng: SeededRng) -> DraftTree:
+def draft(rows: np.ndarray, parents: tuple[int, ...], rng: SeededRng) -> DraftTree:
     """Every node drawn from its own noisy copy of the row above it."""
     tokens: list[int] = []
     q: list[Probabilities] = []
     for node, parent in enumerate(parents):
         row = probabilities(rows[parent + 1] + 0.1, Sampling(temperature=1.0, top_k=10), ())
-        if not independent:
-            for other in range(node):
-                if parents[other] == parent:
-                    row[tokens[other]] = 0.0
-            row /= row.sum()
+        for other in range(node):
+            if parents[other] == parent:
+                row[tokens[other]] = 0.0
+        row /= row.sum()
         tokens.append(rng.draw(row))
         q.append(row)
     n = len(tokens)
@@ -67,7 +66,7 @@ def main() -> None:
                 for _ in range(RUNS):
                     tree = EMPTY
                     if rule != "plain":
-                        tree = draft(rows, CHAIN if rule in CHAINS else TREE, rule in INDEPENDENT, rng)
+                        tree = draft(rows, CHAIN if rule in CHAINS else TREE, rng)
                     began = perf_counter()
                     named = "auto" if rule == "plain" else rule
                     verdict = verify(tree, Held(rows), sampling, [], rng, named)

@@ -190,10 +190,6 @@ def mistakes(n_vocab: int) -> dict[str, Mistake]:
         "the draft draws from the target's stream, chain": Mistake(CHAIN, one_stream),
         "the draft draws from the target's stream, tree": Mistake(TREE, one_stream),
         "siblings without replacement, q never renormalised": Mistake(TREE, drawn(NEVER_RENORMALISED)),
-        "kseq over siblings drawn without replacement": Mistake(
-            replace(TREE, verify="kseq"),
-            drawn(NEVER_RENORMALISED, ("if not self._independent:", "if True:")),
-        ),
         "ties broken towards the highest id": Mistake(CHAIN, highest_of_equals),
         "an end of text inside a draft that is not cut there": Mistake(
             CHAIN, lambda: replaced(decode, "cut", broken.cut_at_the_end_of_the_step)
@@ -215,7 +211,6 @@ def loop(
         target.vocab.size,
         temperature=drafting.temperature,
         top_k=drafting.top_k,
-        independent=drafting.independent,
     )
     return Loop(target, Changed(drafter, change), place, drafting.budget, sampling, drafting.verify)
 

@@ -99,7 +99,9 @@ def check_needs(drafting: Drafting, available: Collection[str]) -> None:
 
 def make(name: str, parts: Parts) -> Drafter:
     with slowly(f"preparing the drafter {name!r}; the first time takes longest"):
-        made: Drafter = import_module(f"paceline.drafters.{name}").make(parts)
+        # A draft model whose text is translated drafts in a way of its own.
+        module = "slem" if name == MODEL and parts.translation is not None else name
+        made: Drafter = import_module(f"paceline.drafters.{module}").make(parts)
         return made
 
 

@@ -206,7 +206,7 @@ def test_without_a_draft_model_there_is_no_cache_of_its_to_check(
 
 @pytest.mark.parametrize(
     ("rule", "width"),
-    [("token", 1), ("block", 1), ("recursive", 2), ("traversal", 2), ("specinfer", 2), ("kseq", 2)],
+    [("token", 1), ("block", 1), ("recursive", 2), ("traversal", 2)],
 )
 def test_every_rule_for_sampled_drafts_is_certified(
     capsys: Capture, pair: tuple[str, ...], rule: str, width: int

@@ -50,11 +50,9 @@ CACHE = STORE / "cache"
 NgramCache.build([[1, 2, 3, 1, 2, 3, 4, 5, 0, 0, 0]]).write(CACHE)
 
 
-def model(
-    temperature: float = 0.0, n_ctx: int = 4096, branch: int = 64, independent: bool = False
-) -> ModelDrafter:
+def model(temperature: float = 0.0, n_ctx: int = 4096, branch: int = 64) -> ModelDrafter:
     draft = ToyTarget(V, seed=1, noise=0.3, n_ctx=n_ctx, branch=branch)
-    return ModelDrafter(draft, V, temperature=temperature, independent=independent)
+    return ModelDrafter(draft, V, temperature=temperature)
 
 
 def foreign(words: str = "30x51", n_ctx: int = 4096) -> ToyTarget:
@@ -126,7 +124,6 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "ngram, taught": lambda: taught(NgramDrafter()),
     "lookup,datastore": lambda: ComposedDrafter([LookupDrafter(2, 3), datastore()]),
     "model, sampled": lambda: model(0.9),
-    "model, sampled independently": lambda: model(0.9, independent=True),
     "model, short context": lambda: model(n_ctx=9),
     "model, chains only": lambda: model(branch=1),
     "model, recurrent": lambda: ModelDrafter(ToyTarget(V, seed=1, noise=0.3, rollback="restore"), V),
@@ -203,7 +200,7 @@ def test_a_proposal_stays_within_its_budget_and_the_vocabulary(
     assert all(tree.source)
     for parent in [ROOT, *range(len(tree))]:
         tokens = [tree.tokens[child] for child in tree.children(parent)]
-        assert len(set(tokens)) == len(tokens) or "independently" in name
+        assert len(set(tokens)) == len(tokens)
 
 
 @given(prompt=prompts, budget=budgets)
@@ -217,7 +214,7 @@ def test_q_is_a_distribution_that_gave_the_token(name: str, prompt: list[int], b
         assert q.sum() == pytest.approx(1.0, abs=1e-12)
         assert q[token] >= score - 1e-12 > 0.0
         before = [c for c in tree.children(tree.parents[node]) if c < node]
-        if not before or "independently" in name:
+        if not before:
             assert q[token] == score
         else:
             assert not q[[tree.tokens[c] for c in before]].any()

@@ -20,7 +20,7 @@ from paceline.core.ports import Budget, Drafter, Grammar
 from paceline.core.request import GenerationRequest
 from paceline.core.sampling import Sampling
 from paceline.core.tree import ROOT, DraftTree
-from paceline.core.verify import INDEPENDENT, verify
+from paceline.core.verify import verify
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -42,9 +42,8 @@ def toy(seed: int = 5, noise: float = 0.0) -> ToyTarget:
     return ToyTarget(V, seed=seed, noise=noise, sharpness=0.7)
 
 
-def model(temperature: float, rule: str = "auto") -> ModelDrafter:
-    independent = rule in INDEPENDENT
-    return ModelDrafter(toy(noise=0.5), V, temperature=temperature, top_k=3, independent=independent)
+def model(temperature: float) -> ModelDrafter:
+    return ModelDrafter(toy(noise=0.5), V, temperature=temperature, top_k=3)
 
 
 CHAIN, TREE = Budget(2, 2), Budget(2, 3, width=2, p_split=0.2)
@@ -56,16 +55,12 @@ DRAFTERS: dict[str, tuple[Drafter, Budget, str]] = {
     "sampled chain, block rule": (model(1.0), CHAIN, "block"),
     "sampled tree, recursive": (model(1.0), TREE, "recursive"),
     "sampled tree, traversal": (model(1.0), TREE, "traversal"),
-    "independent tree, specinfer": (model(1.0, "specinfer"), TREE, "specinfer"),
-    "independent tree, kseq": (model(1.0, "kseq"), TREE, "kseq"),
     "lookup then sampled": (ComposedDrafter([LookupDrafter(3, 3), model(1.0)]), CHAIN, "auto"),
     "blind greedy tree": (Blind(model(0.0)), TREE, "auto"),
     "blind chain, token rule": (Blind(model(3.0)), CHAIN, "token"),
     "blind chain, block rule": (Blind(model(3.0)), CHAIN, "block"),
     "blind tree, recursive": (Blind(model(3.0)), TREE, "recursive"),
     "blind tree, traversal": (Blind(model(3.0)), TREE, "traversal"),
-    "blind tree, specinfer": (Blind(model(3.0, "specinfer")), TREE, "specinfer"),
-    "blind tree, kseq": (Blind(model(3.0, "kseq")), TREE, "kseq"),
 }
 
 

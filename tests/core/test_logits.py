@@ -92,8 +92,7 @@ def test_a_target_whose_logits_are_not_numbers_is_one_error_that_says_where(
 @pytest.mark.parametrize("rule", ["auto", *RULES])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_sampled_drafts_do_not_hide_it(fault: str, rule: str) -> None:
-    independent = rule in ("specinfer", "kseq")
-    drafter = ModelDrafter(ToyTarget(V, noise=0.1), V, temperature=0.8, independent=independent)
+    drafter = ModelDrafter(ToyTarget(V, noise=0.1), V, temperature=0.8)
     sampling = Sampling(temperature=0.9)
     request = start(
         FaultyToy(V, fault=fault, after=2),

@@ -45,11 +45,6 @@ DRAFTS: dict[str, tuple[Draw, Draw, str]] = {
         broken.with_q(SIBLINGS, broken.never_renormalised),
         "recursive",
     ),
-    "kseq over siblings drawn without replacement": (
-        SIBLINGS,
-        broken.with_q(SIBLINGS, broken.never_renormalised),
-        "kseq",
-    ),
 }
 
 
@@ -106,7 +101,7 @@ def test_a_residual_without_mass_falls_back_to_p() -> None:
         def accept(self, probability: float) -> bool:
             return False
 
-    for rule in ("token", "block", "kseq"):
+    for rule in ("token", "block"):
         tree = DraftTree((0, 1), (ROOT, 0), (0.5, 0.5), ("x", "x"), q=(q, world.p((0,))))
         verdict = verify(tree, Answer(world, tree), world.sampling, [], Unlucky([]), rule)
         assert verdict.path == ()

@@ -20,10 +20,10 @@ from paceline.core.cost import SHALLOW, Cost, Costs
 from paceline.core.decode import ActiveRequest, Clock
 from paceline.core.gain import Gain
 from paceline.core.ports import Budget, Drafter, Session
-from paceline.core.rate import Rate, Track
+from paceline.core.rate import Rate
+from paceline.core.rate_budget import Track
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, DraftTree
-from paceline.core.verify import INDEPENDENT
 from paceline.drafters.compose import Portfolio
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -45,9 +45,9 @@ def toy(n_vocab: int = 3, noise: float = 0.0, **more: Any) -> ToyTarget:
     return ToyTarget(n_vocab, seed=3, sharpness=0.6, noise=noise, **more)
 
 
-def model(temperature: float = 0.0, rule: str = "auto", n_vocab: int = 3) -> ModelDrafter:
+def model(temperature: float = 0.0, n_vocab: int = 3) -> ModelDrafter:
     draft = toy(n_vocab, noise=0.5)
-    return ModelDrafter(draft, n_vocab, temperature=temperature, independent=rule in INDEPENDENT)
+    return ModelDrafter(draft, n_vocab, temperature=temperature)
 
 
 class Ranked:
@@ -135,8 +135,6 @@ PORTFOLIOS: dict[str, tuple[Callable[[], Sequence[Drafter]], Most, str]] = {
     "sampled chain, block": (lambda: [model(1.0)], CHAIN, "block"),
     "sampled tree, recursive": (lambda: [model(1.0)], TREE, "recursive"),
     "sampled tree, traversal": (lambda: [model(1.0)], TREE, "traversal"),
-    "sampled tree, specinfer": (lambda: [model(1.0, "specinfer")], TREE, "specinfer"),
-    "sampled tree, kseq": (lambda: [model(1.0, "kseq")], TREE, "kseq"),
     "lookup, then sampled": (lambda: [LookupDrafter(1, 3), model(1.0)], CHAIN, "auto"),
     "sampled, then lookup": (lambda: [model(1.0), LookupDrafter(1, 3)], TREE, "auto"),
     "all, sampled": (lambda: [SuffixDrafter(max_tokens=0), ranked(), model(1.0)], TREE, "auto"),
@@ -185,7 +183,7 @@ def test_it_is_whatever_was_learned_before_and_whatever_asking_takes(
 ) -> None:
     """The clock ticks, so that whom to ask and how deep to draft depends on the time it took."""
     drafters, most, rule = PORTFOLIOS[name]
-    seen, n = Seen(), 3 if rule in INDEPENDENT else 4
+    seen, n = Seen(), 4
     policy = decider(TILE, most, seen, experience)
     decided = decided_distribution(
         toy(), Portfolio(drafters()), [PROMPT], policy, TEMPERATURE, n, rule, tick=0.05

@@ -116,9 +116,3 @@ def test_a_budget_of_fixed_numbers_calls_everybody_and_believes_the_drafter() ->
     assert budget.should_call("model", lambda: EMPTY)
     assert budget.survival("model", 0.5, 2, 0.6) == 0.3
     assert budget.deepens(3, 2, 0.1)
-
-
-def test_some_rules_need_siblings_drawn_from_one_q() -> None:
-    independent = {rule for rule in ("auto", "recursive", "traversal", "specinfer", "kseq")
-                   if Drafting(verify=rule).independent}  # fmt: skip
-    assert independent == {"specinfer", "kseq"}

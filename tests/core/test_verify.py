@@ -21,7 +21,7 @@ from paceline.core.ports import Budget, Drafter, Features, Session, Want
 from paceline.core.record import Step
 from paceline.core.sampling import Sampling
 from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
-from paceline.core.verify import CHAINS, INDEPENDENT, RULES, drawn_from, threshold, verify
+from paceline.core.verify import CHAINS, RULES, drawn_from, verify
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
@@ -56,14 +56,10 @@ SAMPLINGS = {
 }
 
 
-def kind(rule: str) -> str:
-    return DRAWN_INDEPENDENTLY if rule in INDEPENDENT else SAMPLED
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_is_exact_with_every_sampler(rule: str, sampling: Sampling) -> None:
-    shape = plant(1, 1, kind=kind(rule)) if rule in CHAINS else plant(2, 1, kind=kind(rule))
+    shape = plant(1, 1, kind=SAMPLED) if rule in CHAINS else plant(2, 1, kind=SAMPLED)
     result = induced(World(3, seed=7, sampling=sampling), shape, 2, rule)
     assert result.mass == pytest.approx(1.0, abs=EXACT)
     assert result.distance < EXACT
@@ -85,7 +81,7 @@ def test_every_rule_is_exact_at_every_shape(rule: str, shape: tuple[int, tuple[i
     n_vocab, widths = shape
     if rule in CHAINS and max(widths) > 1:
         pytest.skip("a rule for chains")
-    drafted = plant(*widths, kind=kind(rule))
+    drafted = plant(*widths, kind=SAMPLED)
     assert induced(World(n_vocab, seed=3, zeros=0.2), drafted, len(widths), rule).distance < EXACT
 
 
@@ -172,26 +168,13 @@ def test_block_and_traversal_do_accept_more() -> None:
         assert both[1] > both[0] + 0.005
 
 
-@given(world=worlds, widths=st.sampled_from([(2,), (2, 1), (3,)]))
-@settings(max_examples=40, deadline=None)
-def test_kseq_accepts_the_share_its_threshold_promises(world: World, widths: tuple[int, ...]) -> None:
-    """1 - (1 - beta)^K at the root, with beta at the rho of its own equation (SpecTr, Theorem 2)."""
-    shape = plant(*widths, kind=DRAWN_INDEPENDENTLY)
-    p, q, k = world.p(()), world.q(()), widths[0]
-    rho = threshold(p, q, k)
-    beta = float(np.minimum(p / rho, q).sum())
-    assert 1 - (1 - beta) ** k == pytest.approx(rho * beta, abs=1e-9)
-    first = Plant(shape.parents[:k], shape.kinds[:k])
-    assert induced(world, first, 1, "kseq").accepted == pytest.approx(1 - (1 - beta) ** k, abs=1e-9)
-
-
 def target() -> ToyTarget:
     return ToyTarget(V, seed=5)
 
 
-def model(temperature: float, *, independent: bool = False) -> ModelDrafter:
+def model(temperature: float) -> ModelDrafter:
     draft = ToyTarget(V, seed=5, noise=0.5)
-    return ModelDrafter(draft, V, temperature=temperature, top_k=10, independent=independent)
+    return ModelDrafter(draft, V, temperature=temperature, top_k=10)
 
 
 DRAFTERS: dict[str, tuple[Drafter, Budget]] = {
@@ -200,7 +183,6 @@ DRAFTERS: dict[str, tuple[Drafter, Budget]] = {
     "sampled chain": (model(1.0), Budget(2, 2)),
     "sampled chain, p_min": (model(0.8), Budget(2, 2, p_min=0.5)),
     "sampled tree": (model(1.0), Budget(2, 3, width=2, p_split=0.2)),
-    "independent siblings": (model(1.0, independent=True), Budget(1, 2, width=2, p_split=0.1)),
     "tree": (model(0.0), Budget(2, 6, width=3, p_split=0.05)),
     "lookup then sampled": (ComposedDrafter([LookupDrafter(3, 3), model(1.0)]), Budget(2, 2)),
 }
@@ -338,20 +320,6 @@ def test_penalties_see_the_drafted_prefix_of_each_row() -> None:
     assert (verdict.path, verdict.token) == ((0, 1), 1)
 
 
-def test_a_deterministic_sibling_under_kseq_is_one_drawn_from_a_one_hot_q() -> None:
-    tree = plant(1, 1)
-    for kinds in ((FIXED, SAMPLED), (SAMPLED, FIXED)):
-        assert induced(World(3, seed=2), Plant(tree.parents, kinds), 2, "kseq").distance < EXACT
-
-
-def test_kseq_refuses_siblings_that_were_not_drawn_independently() -> None:
-    q = np.array([0.5, 0.5])
-    for other in (np.array([0.0, 1.0]), None):
-        tree = DraftTree((0, 1), (ROOT, ROOT), (0.5, 0.5), ("x", "x"), q=(q, other))
-        with pytest.raises(ContractError, match="drawn independently from one q"):
-            verify(tree, FixedRows([0.0, 0.0]), Sampling(temperature=1.0), [0], Tape([]), "kseq")
-
-
 @pytest.mark.parametrize("q", [[0.0, 1.0], [np.nan, 0.5], [0.5, 0.7], [0.2, 0.2]])
 def test_a_q_the_token_cannot_have_been_drawn_from_is_refused(q: list[float]) -> None:
     tree = chain([0], "x", q=[np.array(q)])
@@ -373,7 +341,7 @@ def test_a_token_that_is_drafted_once_in_a_million_times_is_exact_too(rule: str)
             seldom = (1e-5, 1e-6)[what]
             return np.array([1.0 - 2 * seldom, seldom, seldom])
 
-    shape = plant(1, 1, kind=kind(rule)) if rule in CHAINS else plant(2, 1, kind=kind(rule))
+    shape = plant(1, 1, kind=SAMPLED) if rule in CHAINS else plant(2, 1, kind=SAMPLED)
     assert induced(Sharp(3, seed=2, likeness=0.0), shape, shape.depth, rule).distance < EXACT
 
 
@@ -388,5 +356,5 @@ def test_a_draft_vocabulary_that_is_a_part_of_the_target_s_is_exact() -> None:
             return q
 
     for rule in RULES:
-        shape = plant(1, 1, kind=kind(rule)) if rule in CHAINS else plant(2, kind=kind(rule))
+        shape = plant(1, 1, kind=SAMPLED) if rule in CHAINS else plant(2, kind=SAMPLED)
         assert induced(Narrow(4, seed=2), shape, shape.depth, rule).distance < EXACT

@@ -213,7 +213,7 @@ def drafting(
             DRAFTING,
             "--verify",
             "RULE",
-            "How sampled drafts are verified: token, block, recursive, specinfer, kseq or traversal.",
+            "How sampled drafts are verified: token, block, recursive or traversal.",
         ),
     ] = "auto",
     cross_vocab: Annotated[

@@ -22,17 +22,16 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from time import perf_counter
 from weakref import WeakKeyDictionary
 
 from paceline.core.account import FEW, SHOWN, Account, reason
-from paceline.core.belief import Belief, Recent
+from paceline.core.belief import Belief
 from paceline.core.cost import Costs
 from paceline.core.gain import Gain, certainty
 from paceline.core.policy import fitting, likeliest
 from paceline.core.ports import NO_BUDGET, Budget
-from paceline.core.rate_budget import RateBudget
+from paceline.core.rate_budget import RateBudget, Track
 from paceline.core.record import Step
 from paceline.core.request import ActiveRequest
 from paceline.core.tree import ROOT, DraftTree
@@ -48,21 +47,6 @@ NEGLIGIBLE = 0.002  # of a plain pass: a drafter that takes less is called witho
 # Passes that would pay if they took half of what was measured long ago: rows, and a share of the time.
 RETRIED, RETRYING = 8, 0.01
 SHARED = 8  # requests beyond which a pass that they share is not looked at over more rows
-
-
-@dataclass
-class Track:
-    """One request's record. lost: seconds that its drafts took beyond what they saved. plain: seconds that
-    its prompt took and plain decoding of its text would have taken. missed: seconds that a drafter which has
-    not read the text might have saved since it was last called."""
-
-    recent: Recent = field(default_factory=dict)
-    lost: float = 0.0
-    plain: float = 0.0
-    missed: float = 0.0
-
-    def brakes(self, credit: float) -> bool:
-        return self.lost > BRAKE * self.plain + credit
 
 
 class Rate:
@@ -138,16 +122,16 @@ class Rate:
         self._least = 0.0
         credit = CREDIT * self._alone / n + STAKE * max(0.0, self._saved)
         tracks = [self.track(request) for request in requests]
-        self._braked = {id(track) for track in tracks if track.brakes(credit)}
+        self._braked = {id(track) for track in tracks if track.brakes(BRAKE, credit)}
         return [
             NO_BUDGET
-            if track.brakes(2.0 * credit)
+            if track.brakes(BRAKE, 2.0 * credit)
             else RateBudget(
                 depth,
                 nodes,
                 width,
                 p_split=self._p_split,
-                policy=self,
+                rule=self,
                 track=track,
                 brake=id(track) in self._braked,
             )
@@ -242,7 +226,7 @@ class Rate:
             self._left_out += 1
             self._was_right += proposal.tokens[guess] == step.tokens[0]
         braked, refused = id(track) in self._braked, id(track) in self._refused
-        declined = bool(guesses) or refused or braked or track.brakes(0.0)
+        declined = bool(guesses) or refused or braked or track.brakes(BRAKE, 0.0)
         self._brakings += braked
         self._refusals += refused and not braked
         self._declined += declined
@@ -288,6 +272,11 @@ class Rate:
         self._called[drafter] += 1
         budget.call.begin(drafter, self._clock(), worth, kind, reads)
         return True
+
+    def reach(self, track: Track, drafter: str, likely: float, depth: int, parent: float) -> float:
+        """The chance that a guess is reached and accepted. parent: that of the node above it."""
+        recent = track.recent.get(drafter, 0.0)
+        return parent * self.belief.of(drafter).probability(likely, depth, recent)
 
     def _is_worth_reading(self, track: Track, tokens: float, seconds: float, behind: int) -> bool:
         """Once calls would have saved what reading takes, had the text been read from the start: twice what

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
+from paceline.core.belief import Recent
 from paceline.core.ports import Budget
 from paceline.core.tree import DraftTree
 
@@ -26,24 +27,58 @@ class Call:
         self.nodes: list[float] = []
 
 
-@dataclass(frozen=True, slots=True)
-class RateBudget(Budget):
-    """It belongs to one proposal. track: the request's record. brake: nothing may be lost."""
+@dataclass
+class Track:
+    """The record of one request.
 
-    policy: Any = None  # Rate; slots and defaults
-    track: Any = None
+    recent: how often each drafter was right of late.
+    lost: seconds that the drafts took beyond what they saved.
+    plain: seconds that the prompt took and plain decoding of the text would have taken.
+    missed: seconds that a drafter which has not read the text might have saved since its last call."""
+
+    recent: Recent = field(default_factory=dict)
+    lost: float = 0.0
+    plain: float = 0.0
+    missed: float = 0.0
+
+    def brakes(self, share: float, credit: float) -> bool:
+        """Whether the loss exceeds a share of the plain time, and a credit in seconds."""
+        return self.lost > share * self.plain + credit
+
+
+class BudgetRule(Protocol):
+    """What a RateBudget asks of the rule that gave it."""
+
+    @property
+    def least(self) -> float:
+        """The reach probability below which no guess can pay for a row."""
+
+    def should_call(
+        self, budget: RateBudget, drafter: str, draft: Callable[[], DraftTree], behind: int
+    ) -> bool: ...
+
+    def reach(self, track: Track, drafter: str, likely: float, depth: int, parent: float) -> float: ...
+
+    def deepens(self, budget: RateBudget, depth: int, survival: float) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateBudget(Budget):
+    """The budget of one proposal. brake: nothing may be lost."""
+
+    rule: BudgetRule
+    track: Track
     brake: bool = False
     call: Call = field(default_factory=Call)
 
     def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
-        return bool(self.policy.should_call(self, drafter, draft, behind))
+        return self.rule.should_call(self, drafter, draft, behind)
 
     def survival(self, drafter: str, likely: float, depth: int, parent: float) -> float:
-        recent = self.track.recent.get(drafter, 0.0)
-        return float(parent * self.policy.belief.of(drafter).probability(likely, depth, recent))
+        return self.rule.reach(self.track, drafter, likely, depth, parent)
 
     def goes_on(self, likeliest: float, drafted: int, depth: int, survival: float = 1.0) -> bool:
-        return drafted < self.nodes and depth < self.depth and survival >= self.policy.least
+        return drafted < self.nodes and depth < self.depth and survival >= self.rule.least
 
     def deepens(self, drafted: int, depth: int, survival: float) -> bool:
-        return depth < self.depth and bool(self.policy.deepens(self, depth, survival))
+        return depth < self.depth and self.rule.deepens(self, depth, survival)

@@ -11,7 +11,7 @@ from paceline.core.errors import UsageError
 from paceline.core.ports import Budget
 from paceline.core.sampling import LARGEST
 from paceline.core.typed import refusal, settle
-from paceline.core.verify import CHAINS, INDEPENDENT, RULES
+from paceline.core.verify import CHAINS, RULES
 
 T = TypeVar("T")
 POLICIES = ("fixed", "p_min", "rate")
@@ -146,11 +146,6 @@ class Drafting:
     def plain(self) -> bool:
         """Whether nothing is drafted."""
         return self.drafters == ("none",)
-
-    @property
-    def independent(self) -> bool:
-        """Whether sampled siblings are drawn from one q each time, which the rule needs."""
-        return self.verify in INDEPENDENT
 
     @property
     def budget(self) -> Budget:

@@ -2,15 +2,13 @@
 
 `p` is what plain sampling would draw from at a node with that node's own prefix; `q` what the drafted token
 was really drawn from, given the siblings drawn before it. No knob here trades exactness for speed, and a bad
-draft only costs time. Four walks cover the field's rules, because `q` is recorded per node:
+draft only costs time. Three walks cover the field's rules, because `q` is recorded per node:
 
     match       deterministic drafts: draw t ~ p, descend if t is among the children. Optimal for a fixed set.
     recursive   down from the root, node by node: accept child x with min(1, p(x)/q(x)), otherwise go on to
                 its sibling with p <- norm(relu(p - q)). On a chain this is the token rule (Leviathan et al.,
                 arXiv:2211.17192, Algorithm 1); with siblings drawn without replacement recursive rejection
-                (Chen et al., Sequoia, arXiv:2402.12374); with independent ones SpecInfer (arXiv:2305.09781).
-    kseq        down from the root; independent siblings share one acceptance threshold rho
-                (Sun et al., SpecTr, arXiv:2310.15141, K-SEQ).
+                (Chen et al., Sequoia, arXiv:2402.12374); independent ones too (SpecInfer, arXiv:2305.09781).
     traversal   up from the leaves: whole paths are tried first (Weng et al., arXiv:2505.12398). On a chain
                 this is the block rule (Sun et al., arXiv:2403.10444).
 
@@ -108,7 +106,7 @@ def verify(
 
     rule: a name in RULES, or "auto": traversal, which accepts most, but looks at every row on its way; where
     rows are long (a large vocabulary without top-k) recursive. Raises ContractError for a q that its token
-    cannot have been drawn from, and for siblings that the rule has no proof for.
+    cannot have been drawn from.
     """
     rows = Rows(tree, out, sampling, history, grammar)
     # Against a one-hot p every rule accepts exactly the argmax: q plays no part.
@@ -143,31 +141,6 @@ def recursive(rows: Rows, rng: Rng) -> Verdict:
             p, _ = residual(p, q, tree.tokens[child])
         else:
             return Verdict(tuple(path), p.draw(rng))
-        path.append(child)
-        node = child
-
-
-def kseq(rows: Rows, rng: Rng) -> Verdict:
-    """With beta(rho) = sum min(p/rho, q) and 1 - (1 - beta)^K = rho beta, K independent draws are each
-    accepted with min(1, p/(rho q)); where none is, p - min(p, rho q) is left."""
-    tree, path, node = rows.tree, list[int](), ROOT
-    while True:
-        p = rows.p(node)
-        children = tree.children(node)
-        if not children:
-            return Verdict(tuple(path), p.draw(rng))
-        q = one_q(tree, children, rows.n_vocab)
-        rho = threshold(p.p, q[p.ids], len(children))
-        for child in children:
-            if rng.accept(chance(p, q, tree.tokens[child], 1.0 / rho)):
-                break
-        else:
-            once = np.minimum(p.p / rho, q[p.ids])
-            beta = float(once.sum())
-            # How much of `once` is accepted in all; rho itself but for rounding.
-            share = (1.0 - (1.0 - beta) ** len(children)) / beta if beta > 0.0 else 0.0
-            rest = np.maximum(p.p - share * once, 0.0)
-            return Verdict(tuple(path), normalised(rest, p).draw(rng))
         path.append(child)
         node = child
 
@@ -221,17 +194,13 @@ def _reject_first(stop: _Stop, p: Odds, q: Probabilities | None, x: int) -> None
         stop.acc = mass / (mass + 1.0 - stop.acc)
 
 
-# The field's names. Which draws each is proved for: token and block a chain, recursive and traversal any
-# tree, specinfer and kseq siblings that were drawn independently.
+# The field's names: token and block are proved for chains, recursive and traversal for any tree.
 RULES: dict[str, Callable[[Rows, Rng], Verdict]] = {
     "token": recursive,
     "block": traversal,
     "recursive": recursive,
-    "specinfer": recursive,
-    "kseq": kseq,
     "traversal": traversal,
 }
-INDEPENDENT = frozenset({"specinfer", "kseq"})
 CHAINS = frozenset({"token", "block"})
 
 
@@ -247,19 +216,6 @@ def drawn_from(tree: DraftTree, node: int, size: int) -> Probabilities | None:
     if not (x < len(q) and q[x] > 0.0 and abs(q.sum() - 1.0) < ROUNDING):  # NaN is neither
         raise ContractError(f"node {node}: token {x} cannot have been drawn from its q")
     return q if len(q) == size else np.concatenate([q, np.zeros(size - len(q))])
-
-
-def one_q(tree: DraftTree, children: Sequence[int], size: int) -> Probabilities:
-    """The q that siblings share; ContractError where they do not."""
-    q = drawn_from(tree, children[0], size)
-    for child in children[1:]:
-        other = drawn_from(tree, child, size)
-        if q is None or other is None or not (other is q or np.array_equal(other, q)):
-            raise ContractError(f"node {child}: kseq needs siblings drawn independently from one q")
-    if q is None:
-        q = np.zeros(size)
-        q[tree.tokens[children[0]]] = 1.0
-    return q
 
 
 def chance(p: Odds, q: Probabilities | None, x: int, scale: float = 1.0) -> float:
@@ -281,19 +237,3 @@ def residual(p: Odds, q: Probabilities | None, x: int, scale: float = 1.0) -> tu
 def normalised(rest: Probabilities, otherwise: Odds) -> Odds:
     mass = rest.sum()
     return Odds(otherwise.ids, rest / mass) if mass > 0.0 else otherwise
-
-
-def threshold(p: Probabilities, q: Probabilities, k: int) -> float:
-    """K-SEQ's rho in [1, k], from above, so that no token is accepted more often than p allows."""
-    support = np.flatnonzero(q)
-    p, q = p[support], q[support]
-    low, high = 1.0, float(k)
-    while True:
-        rho = (low + high) / 2
-        if not low < rho < high:
-            return high
-        beta = float(np.minimum(p / rho, q).sum())
-        if 1.0 - (1.0 - beta) ** k > rho * beta:
-            low = rho
-        else:
-            high = rho

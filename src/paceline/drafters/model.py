@@ -6,7 +6,7 @@ draft was accepted, and computes only what is new, together with the next root. 
             least `p_split` likely; deterministic, so q is None. Where the target draws, its noise is known
             (rng.py), and tokens are as likely as they are to win its draw
   sampled   a chain drawn from the top-k of the draft at its own temperature, recorded as q; with width > 1
-            a tree, siblings drawn without replacement (or independently, for the rules that need it)
+            a tree, siblings drawn without replacement
 Under a grammar both keep to what it allows.
 """
 
@@ -127,8 +127,8 @@ class _Growth:
 
 class ModelDrafter:
     """n_vocab: the target's vocabulary size; the draft's padding tokens beyond it are never proposed.
-    temperature 0 drafts greedily; above it tokens are drawn from the draft's top_k, with a q. independent:
-    siblings are drawn from one q, and may be equal. warn: told once of logits that are not numbers, for which
+    temperature 0 drafts greedily; above it tokens are drawn from the draft's top_k, with a q.
+    warn: told once of logits that are not numbers, for which
     nothing is drafted. name: of this one, where there are several."""
 
     wants = NOTHING
@@ -140,7 +140,6 @@ class ModelDrafter:
         *,
         temperature: float = 0.0,
         top_k: int = 10,
-        independent: bool = False,
         warn: Warn = lambda _: None,
         name: str = MODEL,
     ) -> None:
@@ -148,7 +147,6 @@ class ModelDrafter:
         self._draft = draft
         self._warn, self._warned = warn, False
         self._n_vocab = n_vocab
-        self._independent = independent
         self._sampling = Sampling(temperature=temperature, top_k=top_k) if temperature > 0 else None
 
     def open(
@@ -253,8 +251,7 @@ class ModelDrafter:
             token = growth.memory.rng.draw(q)
             likely = float(whole[token])
             growth.add(node, token, likely, growth.reaches(node, likely), q)
-            if not self._independent:
-                q = without(q, token)
+            q = without(q, token)
 
     def _branch(self, growth: _Growth, node: int, logits: Logits, ids: Ids | None) -> None:
         """logits: of which the largest is 0. They are used up."""
@@ -287,16 +284,11 @@ def without(q: Probabilities, token: int) -> Probabilities:
 
 def make(parts: Parts) -> Drafter:
     assert parts.draft is not None  # makers.py has seen to it
-    if parts.translation is not None:
-        from paceline.drafters.slem import SlemDrafter
-
-        return SlemDrafter(parts.draft, parts.translation, parts.warn)
     return ModelDrafter(
         parts.draft,
         parts.target.vocab.size,
         temperature=parts.drafting.temperature,
         top_k=parts.drafting.top_k,
-        independent=parts.drafting.independent,
         warn=parts.warn,
         name=parts.name,
     )

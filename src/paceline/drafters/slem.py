@@ -17,11 +17,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from paceline.core.ports import Budget, Features, Session, Target
+from paceline.core.ports import Budget, Drafter, Features, Session, Target
 from paceline.core.record import Step
 from paceline.core.tree import DraftTree, chain
 from paceline.drafters.model import NOTHING, ModelDrafter, ModelMemory
-from paceline.drafters.parts import MODEL, Warn
+from paceline.drafters.parts import MODEL, Parts, Warn
 from paceline.vocab.translation import Translation, window
 
 # How many tokens before the draft are retokenised with it: a word that it may go on with, and some room.
@@ -153,3 +153,9 @@ def complete(data: bytes) -> int:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)
     return len(data) - len(decoder.getstate()[0])
+
+
+def make(parts: Parts) -> Drafter:
+    assert parts.draft is not None  # makers.py has seen to it
+    assert parts.translation is not None
+    return SlemDrafter(parts.draft, parts.translation, parts.warn)

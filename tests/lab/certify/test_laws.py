@@ -38,7 +38,7 @@ def loop(drafting: Drafting, depth: int) -> Loop:
         HeldTarget(toy, recorded(toy, TEXT, 30), place)
         for toy in (ToyTarget(V, sharpness=1.0), ToyTarget(V, sharpness=1.0, noise=0.4))
     )
-    drafter = ModelDrafter(draft, V, temperature=drafting.temperature, independent=drafting.independent)
+    drafter = ModelDrafter(draft, V, temperature=drafting.temperature)
     budget = Budget(depth, 2 * depth, drafting.width, p_min=0.0, p_split=0.1)
     return Loop(target, drafter, place, budget, SAMPLING, drafting.verify)
 
@@ -96,8 +96,6 @@ EVERY = [
     TREE,
     replace(CHAIN, verify="token"),
     replace(TREE, verify="recursive"),
-    replace(TREE, verify="specinfer"),
-    replace(TREE, verify="kseq"),
 ]
 
 

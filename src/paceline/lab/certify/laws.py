@@ -16,7 +16,6 @@ import numpy as np
 from paceline.core.arrays import Probabilities
 from paceline.core.record import Step
 from paceline.core.tree import ROOT, DraftTree
-from paceline.core.verify import threshold
 from paceline.lab.certify.frequencies import RARE, Table
 from paceline.lab.certify.loop import Context, Loop
 
@@ -79,11 +78,7 @@ class Counted:
         return self._table("first_pair", (first, b"%d" % how), self._loop.p(self._context, [first]), likely)
 
     def _accepted(self, q: Probabilities, siblings: int) -> Probabilities:
-        q, most = padded(q, len(self._p)), self._p
-        if self._loop.rule == "kseq" and siblings > 1:  # which spreads what it accepts over all of them
-            support = np.flatnonzero(self._p)
-            most = self._p / threshold(self._p[support], q[support], siblings)
-        return np.minimum(most, q)
+        return np.minimum(self._p, padded(q, len(self._p)))
 
     def _siblings(self, tree: DraftTree, children: Sequence[int]) -> None:
         """Each one after the first is drawn from its own q, whatever comes of those before it."""
