@@ -8,12 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import broken
 from command_line import Done, command
-from paceline import zoo
 from paceline.cli.options import read_prompts
 from paceline.core.decode import ActiveRequest
 from paceline.core.ports import Forward
@@ -104,15 +102,6 @@ def test_json_has_every_figure_and_where_it_came_from(capsys: Capture, pair: tup
     assert request["sampling"]["typical_p"] == 0.99
 
 
-def test_the_same_seed_makes_the_same_certificate_and_another_seed_another(
-    capsys: Capture, pair: tuple[str, ...]
-) -> None:
-    args = (*pair, "--json", "--policy", "p_min", "--draft-temp", "1", "--n-draft", "2", "--contexts", "1")
-    first, again, other = (timeless(certify(capsys, *args, "--seed", seed).json) for seed in ("3", "3", "4"))
-    assert first == again
-    assert first["sampled"] != other["sampled"]
-
-
 def test_prompts_are_lines_of_text_or_of_json(
     capsys: Capture, pair: tuple[str, ...], text: Path, tmp_path: Path
 ) -> None:
@@ -179,13 +168,6 @@ def test_a_setting_that_cannot_work_is_refused(
     certify(capsys, *pair, *args.split()).refused(2, words)
 
 
-def test_models_that_cannot_be_brought_together_are_refused(
-    capsys: Capture, pair: tuple[str, ...], foreign_draft: Path
-) -> None:
-    done = certify(capsys, "-m", zoo.target_path(), "-md", foreign_draft, *pair[4:])
-    done.refused(2, "the draft has another vocabulary")
-
-
 def test_a_recurrent_model_is_refused(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,28 +200,6 @@ def test_every_rule_for_sampled_drafts_is_certified(
     assert done.json["provenance"]["drafting"]["verify"] == rule
 
 
-@pytest.mark.parametrize("mode", ["tli", "slem"])
-def test_a_draft_of_another_vocabulary_is_certified(
-    capsys: Capture, foreign_draft: Path, mode: str, tmp_path: Path
-) -> None:
-    prompts = tmp_path / "sure.txt"  # what comes next both models know
-    prompts.write_text('if __name__ == "__main\nfor i in range(len(\n')
-    models = ("-m", zoo.target_path(), "-md", foreign_draft, "--cross-vocab", mode, "-c", "64")
-    drafting = ("-n", "6", "--p-min", "0.1", "--n-draft", "3", "--prompts", prompts)
-    done = certify(capsys, *models, *EXACT, *drafting, "--json")
-    assert (done.code, done.err) == (0, "")
-    assert done.json["certified"]
-    assert done.json["draft_state"]["passed"]
-    assert done.json["sampled"]["accepted"] > 0
-
-
-def test_exact_greedy_leaves_greedy_output_no_noise_at_all(capsys: Capture, pair: tuple[str, ...]) -> None:
-    record = certify(capsys, *pair, "--exact-greedy", "--kernels", "off", "--json").json
-    assert {one["verdict"] for one in record["greedy"]} == {"identical"}
-    assert record["logprobs"]["worst"] == 0.0
-    assert (record["certified"], record["defects"]) == (True, [])
-
-
 def test_named_samplers_replace_the_default_ones_and_need_a_temperature(
     capsys: Capture, pair: tuple[str, ...]
 ) -> None:
@@ -249,22 +209,6 @@ def test_named_samplers_replace_the_default_ones_and_need_a_temperature(
     assert sampling["logit_bias"] == {"65": "-inf"}
     record = certify(capsys, *pair, "--temp", "0.5", "--json").json
     assert record["provenance"]["request"]["sampling"]["temperature"] == 0.5
-
-
-@pytest.mark.parametrize("n_ctx", [11, 12, 13, 20])
-def test_text_that_fills_the_context_is_certified_too(
-    capsys: Capture, pair: tuple[str, ...], n_ctx: int
-) -> None:
-    done = certify(capsys, *pair, "-c", str(n_ctx))
-    assert (done.code, done.err) == (0, "")
-
-
-def test_a_model_that_ends_at_once_leaves_enough_to_check(capsys: Capture, pair: tuple[str, ...]) -> None:
-    """The prompt is one token, the output another, the end."""
-    Path(pair[5]).write_text("a")
-    done = certify(capsys, *pair, "--logit-bias", "256=1000", "--json")
-    assert done.code == 0
-    assert [one["n_tokens"] for one in done.json["greedy"]] == [1]
 
 
 @pytest.mark.parametrize("check", ["greedy", "state", "draft state", "sampled", "the verdict"])
@@ -341,16 +285,6 @@ def test_log_probabilities_of_another_row_are_a_defect(
 ) -> None:
     def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(*logprob(out.logits(0), token, 0)) for token in tokens)
-
-    monkeypatch.setattr("paceline.core.decode.token_logprobs", told)
-    assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]
-
-
-def test_log_probabilities_that_are_no_numbers_are_a_defect(
-    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
-        return tuple(Logprob(-1.0 if i == 0 else np.nan, ()) for i, _ in enumerate(tokens))
 
     monkeypatch.setattr("paceline.core.decode.token_logprobs", told)
     assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]

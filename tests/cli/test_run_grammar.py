@@ -108,6 +108,6 @@ def test_a_grammar_that_cannot_be_used_is_refused_before_a_model_is_loaded(capsy
 
 
 def test_a_schema_is_read_from_one_place(tmp_path: Path) -> None:
-    assert options.read_schema(None, None) is None
+    assert texts.read_schema(None, None) is None
     with pytest.raises(UsageError, match="more than one JSON schema"):
-        options.read_schema("{}", tmp_path)
+        texts.read_schema("{}", tmp_path)

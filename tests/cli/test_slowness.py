@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.cli import slowness
-from paceline.cli.slowness import FEW, Slowness
+from paceline.cli.slowness import MIN_PASSES, Slowness
 from paceline.core.cost import Cost, Costs
 from paceline.costing import NOISY
 from paceline.lab.gathering import Meter
@@ -34,11 +34,11 @@ def watched(
     costs = Costs(cost)
     llm: Any = SimpleNamespace(policy=SimpleNamespace(costs=costs), target=target)
     watch = Slowness(llm)
-    for rows in [1, 3] * FEW:
+    for rows in [1, 3] * MIN_PASSES:
         cost.observe(rows, 300, taken * cost.seconds(rows, 300))  # the policy's goes along
         if target.on_pass is not None:
             target.on_pass(rows, 300, taken * known * (1 + rows) / 2)
-    said = watch.said()
+    said = watch.warning()
     assert costs.usual == (said == "")  # what such a run has taught is not kept
     return said, target.on_pass
 
@@ -76,4 +76,4 @@ def test_passes_that_are_short_anyway_are_not_watched(monkeypatch: pytest.Monkey
 
 def test_few_passes_say_nothing_and_unknown_costs_are_no_measure() -> None:
     llm: Any = SimpleNamespace(policy=SimpleNamespace(), target=SimpleNamespace(on_pass=None))
-    assert Slowness(llm).said() == ""
+    assert Slowness(llm).warning() == ""
