@@ -140,8 +140,7 @@ def test_suites_are_listed(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--json", "--md"], "--json, --md: choose one"),
-        (["--size", "huge"], "--size huge: choose tiny or full"),
+        (["--size", "huge"], "'--size'"),
         (["--rounds", "0"], "rounds 0: must be at least 1"),
         (["--methods", "plain,medusa"], "medusa"),
         (["--methods", "lookup"], "no method names 'model'"),

@@ -129,7 +129,7 @@ def test_a_plot_is_written_beside_the_table(capsys: Capture, models: Path, tmp_p
         (("--rows", "0"), ("--rows 0", "at least 1")),
         (("--depths", ","), ("--depths ,", "whole numbers")),
         (("--depths", "256,300"), ("--depths 256,300", "factor of two")),
-        (("--plot", "/nowhere/plot.html"), ("--plot", "folder")),
+        (("--plot", "/nowhere/plot.html"), ("/nowhere", "folder")),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_model_is_loaded(

@@ -60,7 +60,7 @@ def test_help_of_run_groups_its_options(capsys: Capture) -> None:
         "Output:",
         "Options:",
     ]
-    assert "  -n, --n-predict N  Most tokens to generate.  [default: 256]" in lines
+    assert "  -n, --n-predict N  Most tokens to generate.  [default: 256; x>=1]" in lines
     assert "  --top-p X              The likeliest that sum to X; 1: off.  [default: 1]" in lines
 
 

@@ -159,7 +159,7 @@ def test_a_model_without_a_fit_is_told_what_to_download(capsys: Capture, tmp_pat
         (("nowhere.gguf",), ("nowhere.gguf: no such file",)),
         (("--task", "haiku"), ("--task haiku", "prose")),
         (("--measure",), ("--measure needs a TARGET",)),
-        (("x.gguf", "-c", "0"), ("--ctx-size 0",)),
+        (("x.gguf", "-c", "0"), ("'--ctx-size'",)),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(

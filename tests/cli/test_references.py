@@ -13,7 +13,7 @@ import typer
 from command_line import Done, command
 from hub_server import COMMIT, own_cache
 from paceline import zoo
-from paceline.cli.references import file_option, model_option, resolved
+from paceline.cli.references import file_option, resolve_models, resolved
 from paceline.core.errors import UsageError
 from paceline.machine.corpora import find_corpus
 from paceline.machine.identity import fingerprint
@@ -37,8 +37,13 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return snapshot / "m-Q8_0.gguf"
 
 
+def _model(given: str | None) -> str | None:
+    model: str | None = resolve_models({"target": given})["target"]
+    return model
+
+
 def show(
-    model: Annotated[str | None, typer.Option("-m", callback=model_option, envvar="PACELINE_MODEL")] = None,
+    model: Annotated[str | None, typer.Option("-m", callback=_model, envvar="PACELINE_MODEL")] = None,
     file: Annotated[Path | None, typer.Option("-f", callback=file_option)] = None,
 ) -> None:
     typer.echo(f"{model} {file}")
@@ -63,7 +68,6 @@ def asked(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Ask:
 def test_a_path_stays_as_it_is_and_nothing_is_said(capsys: Capture, tmp_path: Path) -> None:
     for text in ("missing.gguf", "./x", str(tmp_path), "../a b.gguf"):
         assert str(resolved(text)) == str(Path(text))
-    assert model_option(None) is None
     assert file_option(None) is None
     assert capsys.readouterr() == ("", "")
 

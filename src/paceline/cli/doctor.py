@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -48,6 +49,8 @@ def doctor(
     Passes are what drafts are verified in: the table tells how often they have to be right to pay. What is
     found is kept, and drafting decides by it.
     """
+    if not 0.0 < seconds < math.inf:
+        raise UsageError(f"--seconds {seconds}: must be above 0")
     models = resolve_models(models)
 
     from paceline.core.measuring import ROWS

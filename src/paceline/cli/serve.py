@@ -105,14 +105,10 @@ def serve(
     ] = 0,
     sampling: Any,
     timeout: Annotated[
-        float, option(LIMITS, "--timeout", "SECONDS", "For one answer, waiting included.", minimum=0.001)
+        float, option(LIMITS, "--timeout", "SECONDS", "For one answer, waiting included.")
     ] = 600.0,
-    body_limit: Annotated[
-        float, option(LIMITS, "--body-limit", "MB", "Largest request.", minimum=0.001)
-    ] = 8.0,
-    grace: Annotated[
-        float, option(LIMITS, "--grace", "SECONDS", "For streams to end at Ctrl-C.", minimum=0.001)
-    ] = 30.0,
+    body_limit: Annotated[float, option(LIMITS, "--body-limit", "MB", "Largest request.")] = 8.0,
+    grace: Annotated[float, option(LIMITS, "--grace", "SECONDS", "For streams to end at Ctrl-C.")] = 30.0,
     chunk: Annotated[
         int,
         option(
@@ -143,6 +139,9 @@ def serve(
     http://127.0.0.1:8080/ shows a page to chat and to watch. Ctrl-C lets streams end.
     """
     given = dict(locals()) | sampling
+    for name, value in (("--timeout", timeout), ("--body-limit", body_limit), ("--grace", grace)):
+        if not 0 < value < 1e6:  # NaN, too
+            raise UsageError(f"{name} {value:g}: must be above 0")
 
     from paceline.naming import default_name
 
