@@ -45,7 +45,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from paceline import zoo
-from paceline.cli.options import FLASH_ATTENTION, flash_attention
+from paceline.cli.options import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
 from paceline.core.ports import Budget
 from paceline.core.sampling import Sampling
@@ -130,7 +130,7 @@ def one_round(
                 p_min=mode.p_min,
                 n_ctx=models.plain.target.caps.n_ctx,
                 threads=choose_threads(arguments.threads),
-                flash_attention=flash_attention(arguments.flash_attn),
+                flash_attention=FLASH_ATTENTION[arguments.flash_attn],
             )
             if isinstance(server, RehearsedServer):
                 server.texts = texts

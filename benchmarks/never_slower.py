@@ -37,7 +37,7 @@ from side_by_side import SideBySide
 
 from paceline import zoo
 from paceline.assemble import load
-from paceline.cli.options import FLASH_ATTENTION, flash_attention
+from paceline.cli.options import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
 from paceline.core.belief import DRAFT
 from paceline.core.calibrate import Calibration
@@ -170,7 +170,7 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Of the engine, for the target."""
-    return {"threads": arguments.threads, "flash_attention": flash_attention(arguments.flash_attn)}
+    return {"threads": arguments.threads, "flash_attention": FLASH_ATTENTION[arguments.flash_attn]}
 
 
 @contextmanager

@@ -92,16 +92,6 @@ def test_clear_forgets_all_but_the_system_prompt(capsys: Capture, model: Path, t
     ]
 
 
-@pytest.mark.parametrize(("typed", "line"), [("a" * 10, 1), ('hi\n"""a\nb\n\ncd', 5)])
-def test_a_message_without_an_end_is_refused_before_it_fills_the_memory(
-    capsys: Capture, model: Path, monkeypatch: pytest.MonkeyPatch, typed: str, line: int
-) -> None:
-    monkeypatch.setattr("paceline.cli.lines.LONGEST", 9)
-    done = chat(capsys, model, typed)
-    assert done.code == 2
-    assert f"stdin, line {line}: the message has more than" in done.err
-
-
 def test_several_lines_in_quotes_are_one_turn(capsys: Capture, model: Path, tmp_path: Path) -> None:
     file = tmp_path / "said.json"
     chat(capsys, model, f'"""\none\n\n  two\n"""\n"""three"""\n /help is text\n/usr/bin too\n/save {file}\n')
@@ -177,7 +167,7 @@ def test_ctrl_c_ends_a_chat_with_nobody_there(
 
 
 def test_a_model_without_a_chat_template_is_refused(capsys: Capture, target: Path) -> None:
-    words = "is a base model, without a chat template: it goes on with texts (paceline run)"
+    words = "is a base model, without a chat template: use paceline run"
     chat(capsys, target, "hi\n").refused(1, str(target), words)
     command(capsys, "chat", "-m", "toy:", stdin=b"hi\n").refused(1, words)
 
@@ -199,12 +189,6 @@ def test_a_file_that_is_no_conversation_is_refused(
     file = tmp_path / "said.json"
     file.write_text(text)
     chat(capsys, model, "hi\n", "--messages", file).refused(2, "said.json", words)
-
-
-def test_two_system_prompts_are_one_too_many(capsys: Capture, model: Path, tmp_path: Path) -> None:
-    file = tmp_path / "said.json"
-    file.write_text('{"messages": [{"role": "system", "content": "a"}]}')
-    chat(capsys, model, "hi\n", "--messages", file, "--system", "b").refused(2, "leave out one of them")
 
 
 def test_a_turn_starts_from_the_cache_of_the_one_before_and_drafts_from_it() -> None:

@@ -6,9 +6,13 @@ import json
 import stat
 from pathlib import Path
 
+import pytest
+
 from command_line import PROGRAM, environment
 from real_model import smollm2
 from terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, Terminal
+
+pytestmark = pytest.mark.slow
 
 READY = r"\n>>> |^>>> "
 

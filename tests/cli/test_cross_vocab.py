@@ -31,16 +31,6 @@ def test_compare_finds_the_output_unchanged(
     assert provenance["draft"]["file"] == foreign_draft.name
 
 
-def test_sampled_drafts_in_another_vocabulary_run_too(capsys: Capture, foreign_draft: Path) -> None:
-    done = command(
-        capsys, "run", "-m", zoo.target_path(), "-md", foreign_draft, "--cross-vocab", "auto", *PROMPT,
-        "--json", "--temp", "0.8", "--draft-temp", "0.8", "--width", "2",
-    )  # fmt: skip
-    assert done.code == 0
-    assert done.json["provenance"]["drafting"]["cross_vocab"] == "tli"
-    assert done.json["stats"]["by_source"]["model"]["drafted"] > 0
-
-
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
@@ -67,11 +57,6 @@ def test_a_mode_that_cannot_work_is_refused(
 ) -> None:
     done = command(capsys, "run", "hi", "-m", zoo.target_path(), "-md", foreign_draft, *args.split())
     done.refused(2, complaint)
-
-
-def test_without_a_draft_model_there_is_nothing_to_translate(capsys: Capture) -> None:
-    done = command(capsys, "run", "hi", "-m", zoo.target_path(), "--cross-vocab", "tli")
-    done.refused(2, "cross_vocab tli translates for a draft model: give one (draft, -md)")
 
 
 def test_another_vocabulary_is_refused_with_the_way_out(capsys: Capture, foreign_draft: Path) -> None:

@@ -52,14 +52,6 @@ def test_a_damaged_target_is_refused_in_one_line_that_names_it(
     assert "the file is damaged (download it again)" in said
 
 
-def test_a_grammar_that_allows_numbers_only_does_not_hide_it(
-    capsys: Capture, damaged: dict[str, Path]
-) -> None:
-    """The token whose logit is NaN is one that the grammar forbids."""
-    done = run(capsys, damaged[ONE], "Ada:", "--regex", "[0-9]{9}", "--draft", "lookup")
-    done.refused(1, "its logits are not numbers (NaN) at position")
-
-
 @pytest.mark.parametrize("damage", ["NaN everywhere", ONE])
 def test_nothing_is_certified_or_measured_of_a_damaged_target(
     capsys: Capture, damaged: dict[str, Path], tmp_path: Path, damage: str

@@ -15,6 +15,6 @@ def test_the_defaults_of_the_command_line_are_those_of_the_library() -> None:
     for left_open in ("draft", "policy", "n_draft", "width", "p_split"):
         assert options[left_open] is None
     assert options["draft_temp"] == drafting.temperature
-    assert options["temp"] == sampling.temperature
+    assert options["temperature"] == sampling.temperature
     for name in set(vars(sampling)) - {"temperature", "logit_bias"}:
         assert options[name] == getattr(sampling, name), name

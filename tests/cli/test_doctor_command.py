@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from command_line import Done, command, program
+from command_line import Done, command
 from paceline.cli.replay_input import costs_of
 from paceline.core.cost import Costs
 from paceline.core.errors import MissingExtraError, ModelError
@@ -67,12 +66,6 @@ def test_which_kernels_are_active_or_why_none_are_is_one_line(
     assert [said for said in done.out.splitlines() if said.startswith("kernels")] == [line]
 
 
-def test_an_engine_that_never_has_kernels_has_no_line(capsys: Capture, tmp_path: Path) -> None:
-    done = command(capsys, "doctor", "-m", "toy:", *QUICK, PACELINE_HOME=str(tmp_path))
-    assert done.code == 0
-    assert not any(said.startswith("kernels") for said in done.out.splitlines())
-
-
 def test_json_is_what_costs_are_read_from_with_where_it_came_from(
     capsys: Capture, models: Path, tmp_path: Path
 ) -> None:
@@ -109,26 +102,6 @@ def test_what_asks_for_more_is_measured(
     assert doctor(capsys, models, tmp_path, *QUICK, *more, "--json").json["kept"] == []
 
 
-def test_a_depth_beyond_the_context_is_measured_when_the_context_is_longer(
-    capsys: Capture, models: Path, tmp_path: Path
-) -> None:
-    def kept(n_ctx: str) -> Any:
-        args = ("--seconds", "0.2", "--depths", "16,500", "--rows", "1,2", "--json", "-c", n_ctx)
-        return doctor(capsys, models, tmp_path, *args).json["kept"]
-
-    assert [kept("128"), kept("128"), kept("512"), kept("512")] == [[], ["target"], [], ["target"]]
-
-
-def test_a_step_that_was_learned_outlives_a_new_measurement(
-    capsys: Capture, models: Path, tmp_path: Path
-) -> None:
-    doctor(capsys, models, tmp_path, *QUICK)
-    for file in (tmp_path / "costs").iterdir():  # of the model, and of it without kernels
-        said = json.loads(file.read_text()) | {"step": 0.125}
-        file.write_text(json.dumps(said))
-    assert doctor(capsys, models, tmp_path, *QUICK, "--again", "--json").json["step"] == 0.125
-
-
 def test_costs_of_a_machine_that_is_too_busy_are_shown_but_not_kept(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,23 +120,6 @@ def test_a_plot_is_written_beside_the_table(capsys: Capture, models: Path, tmp_p
     assert "after 16 tokens" in (tmp_path / "plot.html").read_text(encoding="utf-8")
 
 
-def test_the_embedded_models_are_the_default(capsys: Capture, tmp_path: Path) -> None:
-    record = command(capsys, "doctor", "-t", "1", *QUICK, "--json", PACELINE_HOME=str(tmp_path)).json
-    names = [record["made"][role]["file"] for role in ("target", "draft")]
-    assert names == ["paceline-target.gguf", "paceline-draft.gguf"]
-    measured = 2 + (record["without kernels"] is not None)
-    assert len(list((tmp_path / "costs").iterdir())) == measured
-
-
-def test_a_draft_of_another_vocabulary_has_costs_too(
-    capsys: Capture, tmp_path: Path, foreign_draft: Path
-) -> None:
-    done = command(
-        capsys, "doctor", "-t", "1", "-md", foreign_draft, *QUICK, "--json", PACELINE_HOME=str(tmp_path)
-    )
-    assert done.json["draft"]["rows"] == [1, 2, 4]
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -173,7 +129,7 @@ def test_a_draft_of_another_vocabulary_has_costs_too(
         (("--rows", "0"), ("--rows 0", "at least 1")),
         (("--depths", ","), ("--depths ,", "whole numbers")),
         (("--depths", "256,300"), ("--depths 256,300", "factor of two")),
-        (("--plot", "/nowhere/plot.html"), ("--plot", "folder")),
+        (("--plot", "/nowhere/plot.html"), ("/nowhere", "folder")),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_model_is_loaded(
@@ -205,12 +161,6 @@ def test_json_has_the_machine_and_the_diagnosis_and_no_trials(
     assert record["trials"] is None
     assert record["diagnosis"]["run"]["run"]["stats"]["steps"] > 0
     assert record["diagnosis"]["unread"] == []
-
-
-def test_without_a_draft_nothing_is_run(capsys: Capture, models: Path, tmp_path: Path) -> None:
-    record = doctor(capsys, models, tmp_path, *QUICK, "--json").json
-    assert record["diagnosis"]["run"] is None
-    assert record["diagnosis"]["evidence"]["drafted_for"] is False
 
 
 def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
@@ -283,15 +233,6 @@ def test_flash_attention_is_tried_and_the_faster_is_named(
     assert "paceline: flash attention is not tried: no room" in crowded.err
 
 
-def test_memory_is_measured_again_when_asked(
-    capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    doctor(capsys, models, tmp_path, *QUICK)
-    monkeypatch.setattr("paceline.machine.hardware.bandwidth.measure", lambda threads, size: 9e9)
-    assert doctor(capsys, models, tmp_path, *QUICK, "--json").json["hardware"]["bandwidth"] == 12.5e9
-    assert doctor(capsys, models, tmp_path, *QUICK, "--json", "--again").json["hardware"]["bandwidth"] == 9e9
-
-
 def test_little_memory_and_no_engine_are_told_in_what_there_is(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,13 +260,3 @@ def test_a_curve_that_replay_reads_is_what_json_prints(capsys: Capture, models: 
     read = costs_of(file, None, None, None)
     assert read is not None
     assert read.as_dict() == Costs.read(done.json).as_dict()
-
-
-def test_a_model_that_is_not_there_is_one_line(capsys: Capture, tmp_path: Path) -> None:
-    command(capsys, "doctor", "-m", tmp_path / "none.gguf").refused(2, "none.gguf")
-
-
-def test_as_a_program_without_a_terminal_it_draws_no_progress(models: Path, tmp_path: Path) -> None:
-    done = program("doctor", "-m", models / "target.gguf", *QUICK, PACELINE_HOME=str(tmp_path))
-    assert (done.code, done.err) == (0, "")
-    assert "\x1b" not in done.out

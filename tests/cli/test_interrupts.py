@@ -71,19 +71,6 @@ def test_a_comparison_ends_with_what_it_has(
     assert (done.code, done.err) == (130, "--- plain ---\n")
 
 
-def test_a_key_pressed_too_late_changes_nothing_but_the_exit_code(
-    capsys: Capture, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def pressing(stream: Stream) -> StepOutput:
-        piece = next_piece(stream)
-        signal.raise_signal(signal.SIGINT)
-        return piece
-
-    monkeypatch.setattr(Stream, "__next__", pressing)
-    done = run(capsys, target, "hello", "-n", "1", "--json")
-    assert (done.code, done.json["stop_reason"]) == (130, "length")
-
-
 def test_signal_handling_is_as_before_when_the_command_is_done(capsys: Capture, target: Path) -> None:
     assert run(capsys, target, "hello", "-n", "1").code == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -188,22 +175,6 @@ def test_an_interrupt_that_arrives_in_a_callback_from_c_is_not_lost() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
-def test_a_second_interrupt_ends_the_program_at_once() -> None:
-    script = """
-        import signal, time
-        from paceline.cli.interrupts import Interrupts
-
-        with Interrupts() as interrupts:
-            interrupts.hold()
-            signal.raise_signal(signal.SIGINT)
-            print(interrupts.pressed, flush=True)
-            signal.raise_signal(signal.SIGINT)
-            time.sleep(60)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"True\n", b"")
-
-
 def test_an_interrupted_inflation_leaves_no_file(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,22 +208,6 @@ AT_AN_IMPORT = """
 
     main()
 """
-
-
-@pytest.mark.parametrize(
-    "module", ["paceline.cli.app", "typer", "numpy", "rich.console", "paceline.cli.run", "exit"]
-)
-def test_an_interrupt_while_the_program_imports_or_exits_shows_no_traceback(module: str) -> None:
-    script = textwrap.dedent(AT_AN_IMPORT.format(action="signal.raise_signal(signal.SIGINT)"))
-    args = ("pull", "zoo:target") if module == "numpy" else ("zoo", "list")
-    done = subprocess.run(
-        [sys.executable, "-c", script, module, *args],
-        capture_output=True,
-        env=environment(),
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (130, b"")
 
 
 @pytest.mark.parametrize("delay", [n / 10 for n in range(10)])
@@ -306,23 +261,6 @@ def test_the_cursor_is_shown_again_when_a_command_is_terminated(tmp_path: Path) 
     args = [*PROGRAM, "zoo", "inflate", str(tmp_path / "out.gguf"), "--params", "1B", "--type", "F32"]
     done, seen = on_a_terminal(args, signal.SIGTERM)
     assert done == 143
-    assert seen.rindex(SHOWN) > seen.rindex(HIDDEN)
-
-
-def test_the_cursor_is_shown_again_when_llama_cpp_gives_up() -> None:
-    script = """
-        from paceline.cli.interrupts import Interrupts
-        from paceline.cli.progress import progress
-        from paceline.engines.llama import binding
-
-        with Interrupts() as interrupts, progress({"work": 2}, interrupts) as tick:
-            tick("work")
-            binding.llama_cpp()
-            binding._callbacks[1](b"ggml.c:1: GGML_ASSERT(false) failed")
-    """
-    done, seen = on_a_terminal([sys.executable, "-c", textwrap.dedent(script)])
-    assert done == 1
-    assert b"llama.cpp gave up" in seen
     assert seen.rindex(SHOWN) > seen.rindex(HIDDEN)
 
 

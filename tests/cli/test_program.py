@@ -81,13 +81,6 @@ def test_a_stream_that_was_closed_before_is_no_error_of_ours(target: Path, close
     assert bool(done.stdout) == (code == 0)
 
 
-def test_a_terminal_without_unicode_gets_question_marks(target: Path) -> None:
-    done = program("run", *PLAIN, "-m", target, "hello", "-n", "40", "--ignore-eos", PYTHONIOENCODING="ascii")
-    assert done.code == 0
-    assert "?" in done.out
-    assert done.out.isascii()
-
-
 @pytest.mark.parametrize(
     ("env", "found", "missing"),
     [
@@ -103,14 +96,6 @@ def test_sources_are_coloured_on_a_terminal_unless_it_asks_for_none(
     out = on_a_terminal(*map(str, args), "--show-sources", **env)
     assert found in out
     assert missing not in out
-
-
-def test_the_table_on_a_terminal_is_the_piped_one_with_bold_headings(target: Path) -> None:
-    out = on_a_terminal("run", "-m", str(target), "hello", "-n", "4", "--ignore-eos", "--compare")
-    assert "\x1b[1m--- plain ---\x1b[0m" in out
-    assert "\x1b[1macceptance length\x1b[0m\nplain         4 " in out
-    # Where colorama is installed, tqdm, which gguf imports, has it reset the terminal at the end.
-    assert out.removesuffix("\x1b[0m").endswith("output identical: yes\n")
 
 
 def on_a_terminal(*args: str, **env: str) -> str:

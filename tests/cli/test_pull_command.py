@@ -89,12 +89,6 @@ def test_json_has_every_figure(capsys: Capture, hub: Hub, tmp_path: Path) -> Non
     }
 
 
-def test_a_small_file_is_not_said_to_be_checked(capsys: Capture, hub: Hub, tmp_path: Path) -> None:
-    done = command(capsys, "pull", "user/repo:F16")
-    assert facts(done)["fingerprint"] == fingerprint(at(tmp_path, "m-F16.gguf"))
-    assert done.err.splitlines()[-1].startswith("downloaded; not checked")
-
-
 def test_a_terminal_gets_a_bar_and_stdout_stays_clean(capsys: Capture, hub: Hub) -> None:
     done = command(capsys, "pull", "user/repo", "--json", TTY_COMPATIBLE="1", COLUMNS="100", TERM="xterm")
     assert done.json["files"][0]["size"] == len(DATA)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-import time
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from paceline.cli import reading
+from paceline.cli.interrupts import Interrupts
 from paceline.cli.reading import Reading
-
-CALM: Any = SimpleNamespace(pressed=False)
 
 
 class Screen(io.StringIO):
@@ -28,17 +23,10 @@ def shown_on(monkeypatch: pytest.MonkeyPatch) -> Screen:
     return screen
 
 
-def test_a_terminal_shows_a_line_after_a_moment_and_takes_it_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_shows_a_line_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = shown_on(monkeypatch)
-    monkeypatch.setattr(reading, "SOON", 0.05)
-    tell = Reading(CALM)
+    tell = Reading(Interrupts())
     tell(0, 2776)
-    assert screen.getvalue() == ""
-    until = time.monotonic() + 20
-    while not screen.getvalue() and time.monotonic() < until:
-        time.sleep(0.01)
     assert screen.getvalue() == "\rreading the prompt: 0 of 2,776 tokens"
     tell(512, 2776)
     last = screen.getvalue().rpartition("\r")[2]
@@ -48,18 +36,15 @@ def test_a_terminal_shows_a_line_after_a_moment_and_takes_it_away(
     assert screen.getvalue().endswith(f"\r{' ' * len(last)}\r")
 
 
-def test_what_is_read_in_a_moment_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_prompt_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = shown_on(monkeypatch)
-    tell = Reading(CALM)
-    for read in (0, 512, 600):
-        tell(read, 600)
-    tell.close()
+    Reading(Interrupts())(0, 100)
     assert screen.getvalue() == ""
 
 
 def test_elsewhere_there_is_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    tell = Reading(CALM, clock=lambda: now)
+    tell = Reading(Interrupts(), clock=lambda: now)
     for number in range(8):
         now = 2.0 * number
         tell(512 * number, 4096)
@@ -70,6 +55,7 @@ def test_elsewhere_there_is_a_line_every_few_seconds(capsys: pytest.CaptureFixtu
 
 
 def test_ctrl_c_stops_the_reading() -> None:
-    pressed: Any = SimpleNamespace(pressed=True)
+    pressed = Interrupts()
+    pressed.pressed = True
     with pytest.raises(KeyboardInterrupt):
         Reading(pressed)(512, 4096)

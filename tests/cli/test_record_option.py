@@ -106,7 +106,7 @@ def test_what_was_interrupted_is_recorded_as_far_as_it_came(
     ("args", "words"),
     [
         (["--record", "none/t.jsonl"], ["--record none/t.jsonl", "cannot be made"]),
-        (["--record-top-k", "3"], ["--record-top-k 3", "name it with --record"]),
+        (["--record-top-k", "3"], ["--record-top-k 3", "name a file with --record"]),
     ],
 )
 @pytest.mark.parametrize("name", ["run", "bench"])

@@ -13,13 +13,11 @@ import typer
 from command_line import Done, command
 from hub_server import COMMIT, own_cache
 from paceline import zoo
-from paceline.cli.references import file_option, model_option, resolved
+from paceline.cli.references import file_option, resolve_models, resolved
 from paceline.core.errors import UsageError
 from paceline.machine.corpora import find_corpus
-from paceline.machine.home import home
 from paceline.machine.identity import fingerprint
 from paceline.machine.stores.hub_layout import repo_folder
-from paceline.naming import file_of
 
 Capture = pytest.CaptureFixture[str]
 DATA = b"GGUF weights"
@@ -39,8 +37,13 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return snapshot / "m-Q8_0.gguf"
 
 
+def _model(given: str | None) -> str | None:
+    model: str | None = resolve_models({"target": given})["target"]
+    return model
+
+
 def show(
-    model: Annotated[str | None, typer.Option("-m", callback=model_option, envvar="PACELINE_MODEL")] = None,
+    model: Annotated[str | None, typer.Option("-m", callback=_model, envvar="PACELINE_MODEL")] = None,
     file: Annotated[Path | None, typer.Option("-f", callback=file_option)] = None,
 ) -> None:
     typer.echo(f"{model} {file}")
@@ -65,18 +68,8 @@ def asked(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Ask:
 def test_a_path_stays_as_it_is_and_nothing_is_said(capsys: Capture, tmp_path: Path) -> None:
     for text in ("missing.gguf", "./x", str(tmp_path), "../a b.gguf"):
         assert str(resolved(text)) == str(Path(text))
-    assert model_option(None) is None
     assert file_option(None) is None
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_home_that_the_shell_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert resolved("~/m.gguf") == tmp_path / "m.gguf"
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "~").mkdir()
-    (tmp_path / "~/m.gguf").touch()
-    assert resolved("~/m.gguf") == Path("~/m.gguf")
 
 
 def test_a_name_is_echoed_with_its_file_and_hash(asked: Ask, cached: Path) -> None:
@@ -89,42 +82,12 @@ def test_a_name_is_echoed_with_its_file_and_hash(asked: Ask, cached: Path) -> No
     ]
 
 
-def test_a_path_is_still_one_when_it_is_asked_about_again(
-    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert model_option("./user/repo") == "./user/repo"
-    assert file_of(model_option("./user/repo") or "") == Path("user/repo")
-    assert model_option("user/repo") == str(cached)
-    assert model_option("~/m.gguf") == str(tmp_path / "m.gguf")
-
-
 def test_of_a_split_model_all_parts_are_told_of(asked: Ask, cached: Path) -> None:
     for i in (1, 2):
         (cached.parent / f"n-Q6_K-0000{i}-of-00002.gguf").write_bytes(DATA)
     done = asked("-m", "user/repo:Q6_K")
     assert done.out.startswith(str(cached.parent / "n-Q6_K-00001-of-00002.gguf"))
     assert done.err.endswith(", the first of 2 parts)\n")
-
-
-def test_a_home_that_nobody_has_is_no_home(
-    asked: Ask, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert asked("-m", "~nobody-here/m.gguf").out == "~nobody-here/m.gguf None\n"
-    assert find_no_corpus("~nobody-here/x") == "~nobody-here/x: no such folder"
-    monkeypatch.setenv("PACELINE_HOME", "~nobody-here/x")
-    with pytest.raises(UsageError, match="PACELINE_HOME=~nobody-here/x: there is no such home directory"):
-        home()
-
-    def lost() -> None:
-        raise RuntimeError("Could not determine home directory.")
-
-    app = typer.Typer()
-    app.command("lost")(lost)
-    app.command("other")(lambda: None)
-    monkeypatch.setattr("paceline.cli.app.app", app)
-    command(capsys, "lost").refused(2, "set HOME, or write paths out")
 
 
 def find_no_corpus(name: str) -> str:

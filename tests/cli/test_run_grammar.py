@@ -10,7 +10,7 @@ import pytest
 
 from command_line import command, run
 from gguf_files import write_llama
-from paceline.cli import options
+from paceline.cli import texts
 from paceline.core.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
@@ -108,6 +108,6 @@ def test_a_grammar_that_cannot_be_used_is_refused_before_a_model_is_loaded(capsy
 
 
 def test_a_schema_is_read_from_one_place(tmp_path: Path) -> None:
-    assert options.read_schema(None, None) is None
+    assert texts.read_schema(None, None) is None
     with pytest.raises(UsageError, match="more than one JSON schema"):
-        options.read_schema("{}", tmp_path)
+        texts.read_schema("{}", tmp_path)

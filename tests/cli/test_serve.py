@@ -83,12 +83,12 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> Done:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--port", "65536"), "--port 65536: must be at most 65535"),
-        (("--port", "-1"), "--port -1: must be at least 0"),
+        (("--port", "65536"), "cannot listen on"),
+        (("--port", "-1"), "'--port'"),
         (("--port", "http"), "--port"),
-        (("--sessions", "0"), "--sessions 0: must be at least 1"),
-        (("--queue", "-1"), "--queue -1"),
-        (("--chunk", "0"), "--chunk 0"),
+        (("--sessions", "0"), "'--sessions'"),
+        (("--queue", "-1"), "'--queue'"),
+        (("--chunk", "0"), "'--chunk'"),
         (("--timeout", "0"), "--timeout 0: must be above 0"),
         (("--timeout", "nan"), "--timeout nan"),
         (("--body-limit", "inf"), "--body-limit inf"),

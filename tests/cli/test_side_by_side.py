@@ -20,6 +20,8 @@ from paceline.lab.transplant import Transplant
 from paceline.system.scratch import NAME
 from paceline.zoo.inflate import inflate
 
+pytestmark = pytest.mark.slow
+
 INFLATE = ("--type", "F16", "--params")
 
 

@@ -151,11 +151,6 @@ def test_what_lies_beside_is_no_cause(case: str) -> None:
     assert diagnose(replace(WELL, **BESIDE[case])) == []
 
 
-def test_the_gravest_come_first() -> None:
-    found = diagnose(replace(WELL, threads=6, available=10**8, throttled=1.0))
-    assert [cause.severity for cause in found] == [HIGH, MEDIUM, MEDIUM]
-
-
 def test_another_length_is_advised_where_one_pays() -> None:
     (cause,) = diagnose(replace(WELL, curve={1: 0.1, 2: 0.11, 4: 0.5, 8: 0.6}))
     assert "--n-draft 1" in cause.remedy

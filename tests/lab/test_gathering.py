@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-import pytest
-
 from paceline.assemble import load
 from paceline.core.cost import Cost, Costs
 from paceline.lab import gathering
@@ -85,32 +82,12 @@ def test_a_run_of_a_model_that_drafts_for_itself_keeps_every_token(models: Path)
     assert (run.speedup is None) == (run.said != "yes")
 
 
-def test_a_run_ends_where_its_tick_says_so(models: Path) -> None:
-    def tick(_kind: str) -> None:
-        raise KeyboardInterrupt
-
-    with load(models / "target.gguf", models / "draft.gguf", "model", threads=1) as llm:
-        with pytest.raises(KeyboardInterrupt):
-            of_a_run(Evidence(), llm, HARDWARE, tick)
-        assert llm.generate("a", max_tokens=1).n_tokens == 1  # its session was given back
-
-
 def test_what_others_took_is_what_we_did_not() -> None:
     before = Meter(clock=10.0, busy=100.0, own=7.0, swapped=5, faults=1, throttled=1.0)
     after = Meter(clock=12.0, busy=105.0, own=8.0, swapped=9, faults=3, throttled=1.5)
     assert after.since(before) == {"seconds": 2.0, "others": 2.0, "throttled": 0.5, "swapped": 4, "faults": 2}
     nothing = replace(before, busy=None, throttled=None)
     assert (after.since(nothing)["others"], after.since(nothing)["throttled"]) == (None, None)
-
-
-def test_a_system_that_does_not_tell_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(**_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(psutil, "cpu_times", refused)
-    monkeypatch.setattr(psutil, "swap_memory", refused)
-    meter = Meter.read(frozenset({0}), Limits())
-    assert (meter.busy, meter.swapped, meter.throttled) == (None, 0, None)
 
 
 def test_a_header_that_cannot_be_read_is_told(tmp_path: Path, models: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import machine_trees as trees
 from paceline.lab import thread_trials
-from paceline.lab.thread_trials import MOST, PROMPT, ROUNDS, Trial, best, counts_for, tried
+from paceline.lab.thread_trials import MOST, ROUNDS, Trial, best, counts_for, tried
 from paceline.machine.hardware import containers, cores
 from paceline.machine.hardware.files import Files
 from timed import TimedTarget
@@ -48,26 +48,6 @@ def test_they_are_tried_in_rounds_and_what_is_far_behind_only_once() -> None:
     assert [trial.prompt_ratio for trial in found] == pytest.approx([0.25, 0.5, 1.0])
     assert [trial.decode for trial in found] == pytest.approx([1.0, 2.0, 4.0])
     assert [trial.prompt for trial in found] == pytest.approx([16.0, 32.0, 64.0])
-
-
-@pytest.mark.usefixtures("briefly")
-def test_progress_that_raises_ends_it_and_gives_the_session_back() -> None:
-    def stop(_share: float) -> None:
-        raise KeyboardInterrupt
-
-    target = TimedTarget(lambda n, _: 1.0)
-    with pytest.raises(KeyboardInterrupt):
-        tried(target, lambda _: None, [1], progress=stop)
-    assert target.forgot == 1
-
-
-@pytest.mark.parametrize("n_ctx", [2, 12, 4096])
-@pytest.mark.parametrize("rollback", ["free", "none"])
-def test_passes_stay_within_the_context_and_below_the_most(n_ctx: int, rollback: str) -> None:
-    target = TimedTarget(lambda n, _: 1e-9, n_ctx=n_ctx, rollback=rollback)
-    (trial,) = tried(target, lambda _: None, [1], clock=target.clock)
-    assert target.longest <= n_ctx
-    assert trial.prompt == pytest.approx(1e9 * min(PROMPT[1], n_ctx // 2), rel=1e-6)
 
 
 def test_of_numbers_that_are_alike_the_fewest_threads_are_named() -> None:

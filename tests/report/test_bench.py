@@ -62,13 +62,6 @@ def test_several_categories_are_a_matrix_with_a_row_a_system() -> None:
     )
 
 
-def test_a_suite_of_one_category_needs_no_matrix() -> None:
-    only = record([plain(category="code"), drafted("lookup", (2.0, 1.9, 2.1), "code")])
-    (table,) = blocks(only)
-    assert [row[0] for row in table.rows] == ["plain", "lookup"]
-    assert conclusion(only) == "fastest: lookup, 2.00x [1.90, 2.10] plain decoding"
-
-
 @pytest.mark.parametrize(
     ("gains", "said"),
     [
@@ -114,32 +107,6 @@ def test_a_bench_that_was_cut_short_says_so() -> None:
     out = io.StringIO()
     write(record([], status="failed"), out)
     assert out.getvalue().splitlines()[-1] == "no conclusion: no system beside plain decoding has a speed"
-
-
-@pytest.mark.parametrize(
-    ("kernels", "engine"),
-    [
-        ("avx2", "paceline 0.4.0, llama-cpp-python 0.3.36, kernels avx2"),
-        ("off", "paceline 0.4.0, llama-cpp-python 0.3.36"),
-    ],
-)
-def test_kernels_of_our_own_are_named_with_the_engine(kernels: str, engine: str) -> None:
-    known = record([plain()])
-    known["provenance"] |= {"kernels": kernels}
-    assert ("engine", engine) in header(known)
-
-
-def test_what_is_not_known_is_left_out_of_the_header() -> None:
-    known = record([plain()])
-    target = known["provenance"]["target"]
-    known["provenance"] = {"target": target | {"params": 1.1e9}, "draft": target, "paceline": "0.4.0"}
-    assert header(known) == [
-        ("target", "Tiny (llama 1B Q4_0), 1.00 GiB, 1,100 M parameters, fingerprint 0123456789abcdef"),
-        ("draft", "Tiny (llama 1B Q4_0), 1.00 GiB, fingerprint 0123456789abcdef"),
-        ("engine", "paceline 0.4.0"),
-        ("suite", "8 items, 5 rounds"),
-    ]
-    assert header(record([], provenance={})) == []
 
 
 def test_names_from_files_cannot_draw_on_the_terminal() -> None:

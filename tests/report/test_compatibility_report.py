@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from paceline.machine.fit.reason import FATAL, MAPPING, NOTE, WARNING, Reason
-from paceline.report.compatibility import WORDS, cell, clipped, write
+from paceline.report.compatibility import WORDS, cell, write
 
 FIRST = [{"id": 5, "text": "a"}, {"id": 7, "text": "Ġb"}]
 OTHER = [{"id": 5, "text": "x"}, {"id": 7, "text": "\x1b[31m\n"}]
@@ -89,11 +89,6 @@ def test_a_terminal_gets_lines_that_fit_it(width: int, monkeypatch: pytest.Monke
     assert any("…" in line for line in lines)
 
 
-def test_what_is_piped_is_never_cropped() -> None:
-    long = "x" * 300
-    assert any(long in line for line in shown(record(more=(Reason("family", long, None, NOTE),))))
-
-
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -113,8 +108,3 @@ def test_what_is_piped_is_never_cropped() -> None:
 )
 def test_a_value_in_a_cell(value: Any, said: str) -> None:
     assert cell(value) == said
-
-
-def test_wide_characters_are_clipped_by_the_room_they_take() -> None:
-    assert cell_len(clipped("語" * 40, 80)) <= 18
-    assert clipped("語" * 5, 80) == "語" * 5

@@ -13,7 +13,7 @@ import pytest
 from paceline.core.cost import Cost, Costs
 from paceline.core.errors import MissingExtraError
 from paceline.core.theory import expected_tokens
-from paceline.report.costs import blocks, break_even, curves, html, marks, notes, write
+from paceline.report.costs import blocks, break_even, html, marks, notes, write
 
 # Two AVX-512 cores, Q4_0: three rows cost more than four.
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.43, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.05, 32: 8.0}
@@ -64,14 +64,6 @@ def test_edges_are_marked() -> None:
     }
 
 
-def test_a_single_row_has_no_marks() -> None:
-    assert marks([(1, 1.0)]) == [""]
-
-
-def test_what_was_not_measured_at_a_depth_is_left_out() -> None:
-    assert {depth: len(curve) for depth, curve in curves(a_record()["target"]).items()} == {256: 10, 1024: 2}
-
-
 def test_the_table_has_a_line_a_pass_and_a_table_a_depth() -> None:
     first, second = blocks(a_record())
     assert (first.title, second.title) == ("target, after 256 tokens", "target, after 1,024 tokens")
@@ -95,11 +87,6 @@ def test_with_a_draft_model_its_own_time_counts() -> None:
     assert "a token takes 4.00 ms, 20% of a row of the target" in text(record)
 
 
-def test_never_is_said_where_certainty_would_not_suffice() -> None:
-    record = a_record(Cost.flat(0.015))
-    assert {row[0].strip(): row[-1] for row in blocks(record)[0].rows}["2"] == "never"
-
-
 def test_an_unsteady_machine_is_said() -> None:
     assert not any("busy" in line for line in notes(a_record()))
     (line,) = [line for line in notes(a_record(noise={"draft": 1.81})) if "busy" in line]
@@ -117,14 +104,6 @@ def test_from_times_that_tell_nothing_nothing_is_concluded() -> None:
     assert first.columns == ("rows", "", "", "ms")
     assert [row[2:] for row in first.rows[:2]] == [("", "20.0"), ("", "35.8")]
     assert "never" not in text(record)
-
-
-def test_a_terminal_of_80_columns_holds_it_all() -> None:
-    said = text(a_record(Cost.flat(0.004)))
-    tables = said[said.index("target, after") : said.index("break-even:")]
-    assert max(map(len, tables.splitlines())) <= 80
-    assert said.startswith("target    A model (Q4_0), 1.00 GiB, fingerprint ffffffffffffffff\n")
-    assert "threads 2" in said
 
 
 def test_the_plot_is_one_file_drawn_in_steps(tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import machine_trees as trees
 from paceline.machine.hardware.files import Files
@@ -53,14 +51,6 @@ def test_a_server_in_words(tmp_path: Path) -> None:
     assert lines["threads"].startswith("16 advised (-t 16): one thread a physical core (16); ")
 
 
-def test_without_an_engine_no_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(report, "version", missing)
-    assert report.rebuild(tiles=False).endswith("--no-binary llama-cpp-python llama-cpp-python")
-
-
 def test_a_build_for_amx_is_given_the_header_that_compilers_need() -> None:
     it = {"there": [], "used": ["AVX512"], "unused": ["AMX_INT8"]}
     unused = dict(report.features(it))["unused"]
@@ -85,33 +75,11 @@ def test_a_container_in_words(tmp_path: Path) -> None:
     assert lines["cores"] == "2 physical, 2 of the machine's 4 processors may be used"
 
 
-def test_a_laptop_in_words(tmp_path: Path) -> None:
-    lines = told(probe(Files(trees.laptop(tmp_path))).as_dict())
-    assert lines["cores"] == "12 physical, 16 processors (SMT), 4 for performance and 8 for efficiency"
-    assert lines["features"] == "AVX AVX2 F16C FMA BMI2 AVX_VNNI"
-    assert lines["threads"].startswith("4 advised (-t 4): ")
-
-
 def test_what_could_not_be_read_is_listed_under_one_name(tmp_path: Path) -> None:
     record = probe(Files(trees.broken(tmp_path))).as_dict()
     names = [name for name, _ in report.lines(record)]
     assert names.count("not read") == 1
     assert names[names.index("not read") :] == ["not read"] + [""] * (len(record["unread"]) - 1)
-
-
-@pytest.mark.parametrize("columns", ["60", "80", "120"])
-def test_a_terminal_is_never_too_narrow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    file, pipe = Terminal(), io.StringIO()
-    record = server(tmp_path)
-    report.write(record, file)
-    report.write(record, pipe)
-    lines = file.getvalue().splitlines()
-    assert max(map(len, lines)) <= int(columns)
-    assert len(pipe.getvalue().splitlines()) == len(report.lines(record))
-    assert file.getvalue().split() == pipe.getvalue().split()
 
 
 def trial(threads: int, ratio: float) -> dict[str, Any]:
@@ -152,7 +120,3 @@ def test_a_speedup_is_told_only_where_it_is_known() -> None:
 def test_a_cause_has_its_evidence_and_its_remedy_below() -> None:
     said = written(causes=[CAUSE], unread=["header: \x1b[2J"])
     assert said == ("high       too many: 9 \\x1bthreads\n           -> -t 4\nnot read   header: \\x1b[2J\n")
-
-
-def test_no_cause_is_said_so() -> None:
-    assert written() == "no cause of a loss was found\n"

@@ -64,30 +64,6 @@ def test_parameters_are_said_as_makers_do(n: int | None, text: str) -> None:
     assert report.parameters(n) == text
 
 
-@pytest.mark.parametrize(
-    ("n", "text"),
-    [
-        (0, "0.0 MB"),
-        (3_100_000, "3.1 MB"),
-        (531_000_000, "531 MB"),
-        (999_900_000, "1.0 GB"),
-        (2 * 10**11, "200 GB"),
-    ],
-)
-def test_sizes_have_three_figures(n: int, text: str) -> None:
-    assert report.size(n) == text
-
-
-def test_contexts_are_said_in_k_where_they_are() -> None:
-    assert [report.context(n) for n in (0, 512, 1000, 40_960, 131_072)] == [
-        "-",
-        "512",
-        "1,000",
-        "40K",
-        "128K",
-    ]
-
-
 def test_what_is_piped_is_whole() -> None:
     lines = shown([PLAIN, MIXED], io.StringIO())
     assert lines[0].split() == ["model", "family", "params", "quant", "size", "context", "notes"]
@@ -137,21 +113,3 @@ def test_no_name_reaches_the_terminal_as_it_is() -> None:
     assert line.isprintable()
     assert "/m\\x1b[31m\\n\\udcff.gguf" in line
     assert "[red]Q8" in line
-
-
-def test_folders_for_transformers_are_marked() -> None:
-    assert report.peculiarities(PLAIN | {"format": "hf"}) == ["safetensors"]
-    assert report.peculiarities(PLAIN | {"experts": 8}) == ["MoE 8"]
-    assert report.peculiarities(PLAIN | {"memory": "recurrent"}) == ["recurrent"]
-
-
-def test_where_was_looked_is_told_once() -> None:
-    place = {"store": "Ollama", "path": "/o", "models": 0}
-    assert report.nothing([place, place]) == ["no models found; looked in", "  /o (Ollama)"]
-
-
-def test_many_remarks_are_counted() -> None:
-    assert report.remarks(["a\x1b"]) == ["a\\x1b"]
-    said = report.remarks([str(i) for i in range(30)])
-    assert len(said) == report.MOST_NOTES + 1
-    assert said[-1] == f"and {30 - report.MOST_NOTES} more: --json lists all"

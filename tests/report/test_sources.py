@@ -40,16 +40,5 @@ def test_the_legend_shows_how_each_source_is_marked() -> None:
     assert marks().legend(["none"]) == "sources: target"
 
 
-def test_what_drafts_together_is_told_apart_by_hue() -> None:
-    hues = [row.colour.removeprefix("bright_") for row in DRAFTERS.values() if row.in_auto]
-    assert len(set(hues)) == len(hues)
-
-
-def test_a_source_without_a_colour_of_its_own_is_bold() -> None:
-    """A second draft model has another name."""
-    assert marks().marked([("cat", "model-b")]) == "\x1b[1mcat\x1b[0m"
-    assert marks().legend(["model-b"]) == "sources: target, \x1b[1mmodel-b\x1b[0m"
-
-
 def test_every_drafter_that_drafts_has_a_style() -> None:
     assert set(STYLES) == (set(DRAFTERS) | {"later"}) - {"none", "auto", "cascade"}

@@ -3,21 +3,21 @@ before."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from paceline.cli import options, recording
-from paceline.cli.exits import INTERRUPTED
-from paceline.cli.groups import drafting, models, sampling, takes
+from paceline.cli import options
+from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, RECORD_OPTIONS, SAMPLING_OPTIONS, takes
 from paceline.cli.help import GroupedCommand, GroupedGroup
-from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, flag, option
+from paceline.cli.interrupts import INTERRUPTED, Interrupts
+from paceline.cli.options import OUTPUT, argument, flag, option
+from paceline.cli.output import note, print_json
+from paceline.cli.references import resolve_models
 from paceline.core.errors import LosslessError, PeerError, UsageError
 
 if TYPE_CHECKING:
@@ -27,117 +27,88 @@ if TYPE_CHECKING:
 
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
-MINUTES = 5.0
-FORMATS = ("json", "jsonl", "md", "csv")
 
-HistoryFile = Annotated[
-    Path | None,
-    option(
-        "--history",
-        panel=OUTPUT,
-        metavar="FILE",
-        help="Where measurements are kept. Default: your data folder.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+AsMarkdown = Annotated[bool, flag(OUTPUT, "--md", "The tables as Markdown.")]
+RunNumber = Annotated[str, argument("RUN", "Its number in `bench list`, or last.")]
 
 
 @app.callback(invoke_without_command=True, epilog=options.EPILOG)
-@takes(models, drafting, sampling)
+@takes(models=MODEL_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SAMPLING_OPTIONS, recorder=RECORD_OPTIONS)
 def bench(
     *,
     context: typer.Context,
     methods: Annotated[
         str | None,
         option(
+            WHAT,
             "--methods",
-            panel=WHAT,
-            metavar="NAMES",
-            help="plain,lookup,suffix,lookup+model; settings follow a colon: model:n_draft=12:p_min=0. "
+            "NAMES",
+            "plain,lookup,suffix,lookup+model; settings follow a colon: model:n_draft=12:p_min=0. "
             "Default: plain,auto,lookup and, with a draft model, model; with --full all of them.",
         ),
     ] = None,
     suite: Annotated[
         str,
         option(
+            WHAT,
             "--suite",
-            panel=WHAT,
-            metavar="NAME",
-            help="One or more of `bench suites`, or a file: FILE.jsonl, specbench:FILE, sessions:FILE. "
+            "NAME",
+            "One or more of `bench suites`, or a file: FILE.jsonl, specbench:FILE, sessions:FILE. "
             "Default: real for a model with a chat template, else toy.",
         ),
     ] = "",
     size: Annotated[
-        str, option("--size", panel=WHAT, metavar="SIZE", help="tiny or full. Default: what fits the model.")
-    ] = "",
+        Literal["tiny", "full"] | None,
+        option(WHAT, "--size", "SIZE", "tiny or full. Default: what fits the model."),
+    ] = None,
     minutes: Annotated[
-        float,
-        option(
-            "--minutes",
-            panel=WHAT,
-            metavar="N",
-            help="Take as many items as fit into about N minutes; 0: all.",
-        ),
-    ] = MINUTES,
+        float, option(WHAT, "--minutes", "N", "Take as many items as fit into about N minutes; 0: all.")
+    ] = 5.0,
     full: Annotated[
-        bool, flag("--full", panel=WHAT, help="All items and methods, 5 rounds, each prompt read each time.")
+        bool, flag(WHAT, "--full", "All items and methods, 5 rounds, each prompt read each time.")
     ] = False,
     items: Annotated[
-        int,
-        option("--items", panel=WHAT, metavar="N", help="So many items, however long it takes; 0: by time."),
+        int, option(WHAT, "--items", "N", "So many items, however long it takes; 0: by time.")
     ] = 0,
     rounds: Annotated[
         int | None,
-        option(
-            "-r",
-            "--rounds",
-            panel=WHAT,
-            metavar="N",
-            help="Times that each item is measured. Default: 1; with --full 5.",
-        ),
+        option(WHAT, "-r --rounds", "N", "Times that each item is measured. Default: 1; with --full 5."),
     ] = None,
     n_predict: Annotated[
-        int,
-        option("-n", "--n-predict", panel=WHAT, metavar="N", help="Tokens of each answer; 0: the suite's."),
+        int, option(WHAT, "-n --n-predict", "N", "Tokens of each answer; 0: the suite's.")
     ] = 0,
-    stop_at_eos: Annotated[
-        bool, flag("--stop-at-eos", panel=WHAT, help="End an answer where the model does.")
-    ] = False,
+    stop_at_eos: Annotated[bool, flag(WHAT, "--stop-at-eos", "End an answer where the model does.")] = False,
     keep_prompts: Annotated[
         bool | None,
         flag(
+            WHAT,
             "--keep-prompts",
-            panel=WHAT,
-            help="Read a prompt once for all methods: quicker, and without a time to the first token. "
+            "Read a prompt once for all methods: quicker, and without a time to the first token. "
             "Default: yes, but with --full, --rounds or --peer.",
         ),
     ] = None,
-    seed: Annotated[
-        int, option("--seed", panel=WHAT, metavar="N", help="The same seed draws the same texts.")
-    ] = 0,
+    seed: Annotated[int, option(WHAT, "--seed", "N", "The same seed draws the same texts.")] = 0,
     peer: Annotated[
         list[str] | None,
         option(
+            WHAT,
             "--peer",
-            panel=WHAT,
-            metavar="KIND",
-            from_environment=False,
-            help="Another system beside it: llama-server (or =PATH), transformers, openai=URL; "
-            "may be repeated.",
+            "KIND",
+            "Another system beside it: llama-server (or =PATH), transformers, openai=URL; may be repeated.",
+            env=False,
         ),
     ] = None,
     models: Any,
     drafting: Any,
-    corpus: options.Corpora = None,
+    corpora: options.Corpora = None,
     sampling: Any,
-    history: HistoryFile = None,
+    history: options.HistoryFile = None,
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Keep nothing.", rich_help_panel=OUTPUT)
     ] = False,
-    record: recording.Record = None,
-    record_top_k: recording.RecordTopK = 0,
-    as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="Everything as one JSON object.")] = False,
-    as_md: Annotated[bool, flag("--md", panel=OUTPUT, help="The tables as Markdown.")] = False,
+    recorder: Any,
+    as_json: options.AsJson = False,
+    as_md: AsMarkdown = False,
 ) -> int:
     """Measure ways to decode, in turns, on the same requests: plain decoding, drafters, other systems.
 
@@ -147,26 +118,22 @@ def bench(
     everything else to stderr. Exit code 3: a method was not lossless.
     """
     if context.invoked_subcommand is not None:
-        if any(typed(context, name) for name in context.params):
+        if any(_on_command_line(context, name) for name in context.params):
             raise UsageError(f"give options after `{context.invoked_subcommand}`, not before it")
         return 0
-    form = chosen_format({"json": as_json, "md": as_md})
-    if size not in ("", "tiny", "full"):
-        raise UsageError(f"--size {size}: choose tiny or full")
-    recorder = recording.recorder(record, record_top_k)
 
     from paceline.lab.bench.plan import FULL_ROUNDS, Plan
 
     exact = drafting.pop("exact_greedy")
-    given = {name: value for name, value in models.items() if value is not None}
+    given = {name: value for name, value in resolve_models(models).items() if value is not None}
     plan = Plan(
-        models=given | {"exact_greedy": exact} | ({"corpora": list(corpus)} if corpus else {}),
+        models=given | {"exact_greedy": exact} | ({"corpora": list(corpora)} if corpora else {}),
         drafting=drafting,
         sampling=sampling,
         methods=methods or default_methods(models, full=full),
         peers=tuple(peer or ()),
         suite=suite,
-        size=size,
+        size=size or "",
         items=items,
         rounds=rounds if rounds is not None else FULL_ROUNDS if full else 1,
         minutes=0 if full or items else minutes,
@@ -175,13 +142,12 @@ def bench(
         ignore_eos=not stop_at_eos,
         keep_prompts=not (full or peer or rounds is not None) if keep_prompts is None else keep_prompts,
     )
-    with ExitStack() as stack:
-        kept = None if no_history else stack.enter_context(opened(history))
-        return run(plan, kept, None, form, recorder)
+    with nullcontext() if no_history else _opened(history) as kept:
+        return _run(plan, kept, None, as_json, as_md, recorder)
 
 
-def typed(context: typer.Context, name: str) -> bool:
-    """Whether an option was on the command line, and not only in the environment."""
+def _on_command_line(context: typer.Context, name: str) -> bool:
+    """Return whether an option was given there, and not only in the environment."""
     return str(context.get_parameter_source(name)).endswith("COMMANDLINE")
 
 
@@ -192,25 +158,21 @@ def default_methods(models: Mapping[str, Any], *, full: bool) -> str:
     return "plain,auto,lookup,suffix,ngram" + ",model,lookup+model" * drafted
 
 
-def chosen_format(asked: Mapping[str, bool]) -> str:
-    names = [name for name, is_on in asked.items() if is_on]
-    if len(names) > 1:
-        raise UsageError(f"{', '.join(f'--{name}' for name in names)}: choose one")
-    return names[0] if names else ""
-
-
-@contextmanager
-def opened(file: Path | None) -> Iterator[History]:
+def _opened(file: Path | None) -> History:
     from paceline.lab.bench.history import History, default_path
 
-    with History(file or default_path()) as history:
-        yield history
+    return History(file or default_path())
 
 
-def run(
-    plan: Any, history: History | None, number: int | None, form: str, recorder: Recorder | None = None
+def _run(
+    plan: Any,
+    history: History | None,
+    number: int | None,
+    as_json: bool,
+    as_md: bool,
+    recorder: Recorder | None = None,
 ) -> int:
-    """Measure, print, and say with the exit code how it went."""
+    """Measure, print, and return the exit code."""
     from paceline.cli.progress import progress
     from paceline.lab.bench.bench import Bench
 
@@ -220,49 +182,109 @@ def run(
             return progress(work, interrupts)
 
         record = Bench(plan, history=history, run=number, watch=watch, recorder=recorder).measure()
-    return told(record, form)
+    _write(record.as_dict(), as_json, as_md)
+    return outcome(record)
 
 
-def told(record: Record, form: str) -> int:
-    write(record.as_dict(), form)
+def outcome(record: Record) -> int:
+    """Return the exit code of what was measured. Raises LosslessError and PeerError."""
     for line in record.skipped:
-        print(f"skipped: {line}", file=sys.stderr)
+        note(f"skipped: {line}")
     if record.lost:
-        print(f"not kept to its end: {record.lost}", file=sys.stderr)
+        note(f"not kept to its end: {record.lost}")
     if record.status == "interrupted":
         if record.run is not None and not record.lost:
-            print(f"interrupted; `paceline bench resume {record.run}` goes on", file=sys.stderr)
+            note(f"interrupted; `paceline bench resume {record.run}` goes on")
         return INTERRUPTED
     no_speed = [r for r in record.results if not r.lossless]
     failed = {f"{r.system}: {r.verdict}" for r in no_speed if r.verdict.startswith("failed")}
     wrong = {r.system for r in no_speed if not r.verdict.startswith("failed")}
-    said_of = [f"not lossless: {', '.join(sorted(wrong))}; shown without a speed"] if wrong else []
+    what = [f"not lossless: {', '.join(sorted(wrong))}; shown without a speed"] if wrong else []
     if wrong or failed:
-        raise (LosslessError if wrong else PeerError)("; ".join([*said_of, *sorted(failed)]))
+        raise (LosslessError if wrong else PeerError)("; ".join([*what, *sorted(failed)]))
     return 0
 
 
-def write(record: Mapping[str, Any], form: str) -> None:
-    from paceline.cli.completion import strict
+def _write(record: Mapping[str, Any], as_json: bool, as_md: bool) -> None:
     from paceline.report import bench as tables
 
-    if form == "json":
-        sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
-    elif form == "md":
+    if as_json:
+        print_json(record)
+    elif as_md:
         sys.stdout.write(tables.markdown(record))
     else:
         tables.write(record, sys.stdout)
 
 
 @app.command(cls=GroupedCommand)
-def suites(as_json: AsJson = False) -> None:
+def suites(as_json: options.AsJson = False) -> None:
     """List the suites that come with the package."""
     from paceline.lab import workload
     from paceline.report.table import listing
 
     found = workload.suites()
     if as_json:
-        typer.echo(json.dumps([vars(one) for one in found]))
+        print_json([vars(one) for one in found])
         return
     rows = [(one.name, str(one.tiny), str(one.full), one.licence, one.description) for one in found]
     listing(("suite", "tiny", "full", "licence", "what"), rows, sys.stdout)
+
+
+@app.command("list", cls=GroupedCommand)
+def list_runs(
+    history: options.HistoryFile = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Most runs, the newest first.")] = 20,
+    as_json: options.AsJson = False,
+) -> None:
+    """List what was measured before."""
+    from paceline.report.bench import write_runs
+
+    with _opened(history) as kept:
+        runs = [_as_record(one) for one in kept.runs(limit)]
+    if as_json:
+        print_json(runs)
+    else:
+        write_runs(runs, sys.stdout)
+
+
+def _as_record(run: Any) -> dict[str, Any]:
+    return {**vars(run), "run": run.id, "results": list(run.results)}
+
+
+def _stored(history: History, text: str) -> Any:
+    """Return a run by its number, or the last."""
+    if text != "last" and not text.isdecimal():
+        raise UsageError(f"run {text!r}: give its number (`paceline bench list`), or last")
+    return history.run("last" if text == "last" else int(text))
+
+
+@app.command(cls=GroupedCommand)
+def show(
+    which: RunNumber = "last",
+    history: options.HistoryFile = None,
+    as_json: options.AsJson = False,
+    as_md: AsMarkdown = False,
+) -> None:
+    """Print a run again."""
+    with _opened(history) as kept:
+        _write(_as_record(_stored(kept, which)), as_json, as_md)
+
+
+@app.command(cls=GroupedCommand)
+def resume(
+    which: RunNumber = "last",
+    history: options.HistoryFile = None,
+    as_json: options.AsJson = False,
+    as_md: AsMarkdown = False,
+) -> int:
+    """Go on with a run that was cut short.
+
+    What it had measured is kept.
+    """
+    from paceline.lab.bench.plan import Plan
+
+    with _opened(history) as kept:
+        stored = _stored(kept, which)
+        if stored.status == "done":
+            raise UsageError(f"run {stored.id} is complete: `paceline bench show {stored.id}` prints it")
+        return _run(Plan.read(stored.plan), kept, stored.id, as_json, as_md)

@@ -2,60 +2,51 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.cli import options
-from paceline.cli.groups import drafting, models, sampling, takes
+from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, SAMPLING_OPTIONS, takes
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, flag, option
+from paceline.cli.options import option
+from paceline.cli.output import print_json
+from paceline.cli.references import resolve_models
+from paceline.cli.texts import read_prompts
 from paceline.core.errors import LosslessError, UsageError
 
 CHECKS = "Checks"
 
 
-@takes(models, drafting, sampling)
+@takes(models=MODEL_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SAMPLING_OPTIONS)
 def certify(
     *,
     models: Any,
     prompts: Annotated[
         Path | None,
-        option(
-            "--prompts",
-            panel=CHECKS,
-            metavar="FILE",
-            from_environment=False,
-            help="A prompt a line; or .jsonl, with a text in each line's prompt.",
-        ),
+        option(CHECKS, "--prompts", "FILE", "A prompt a line; or .jsonl, each line's prompt.", env=False),
     ] = None,
     n_predict: Annotated[
-        int, option("-n", "--n-predict", panel=CHECKS, metavar="N", help="Tokens decoded of each prompt.")
+        int, option(CHECKS, "-n --n-predict", "N", "Tokens decoded of each prompt.", minimum=2)
     ] = 64,
     contexts: Annotated[
-        int, option("--contexts", panel=CHECKS, metavar="N", help="Places in the texts that are sampled at.")
+        int, option(CHECKS, "--contexts", "N", "Places in the texts that are sampled at.", minimum=1)
     ] = 8,
     samples: Annotated[
         int,
-        option(
-            "--samples",
-            panel=CHECKS,
-            metavar="N",
-            help="Times that each of them is; fewer where a bias is seen sooner.",
-        ),
+        option(CHECKS, "--samples", "N", "Times that each is; fewer where a bias shows sooner.", minimum=100),
     ] = 2000,
     sequences: Annotated[
-        int, option("--sequences", panel=CHECKS, metavar="N", help="Walks of the state check.")
+        int, option(CHECKS, "--sequences", "N", "Walks of the state check.", minimum=1)
     ] = 16,
     seed: Annotated[
-        int, option("--seed", panel=CHECKS, metavar="N", help="The same seed makes the same certificate.")
+        int, option(CHECKS, "--seed", "N", "The same seed makes the same certificate.", minimum=0)
     ] = 0,
     draft: options.Drafters = None,
     drafting: Any,
-    corpus: options.Corpora = None,
+    corpora: options.Corpora = None,
     sampling: Any,
-    as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="Every figure as one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Check that drafted output is plain output, and print a certificate that can be pasted into an issue.
 
@@ -64,21 +55,11 @@ def certify(
     as `paceline run` drafts with the same options; the certificate says so.
     Exit code 0 is certified, 3 is not.
     """
-    for name, value, low in (
-        ("-n", n_predict, 2),
-        ("--contexts", contexts, 1),
-        ("--samples", samples, 100),
-        ("--sequences", sequences, 1),
-        ("--seed", seed, 0),
-    ):
-        if value < low:
-            raise UsageError(f"{name} {value}: must be at least {low}")
     if draft is not None and draft.strip() == "none":
         raise UsageError("--draft none: nothing to certify about plain decoding; name a drafter")
-    named: dict[str, Any] = {} if prompts is None else {"prompts": options.read_prompts(prompts)}
+    named: dict[str, Any] = {} if prompts is None else {"prompts": read_prompts(prompts)}
 
     from paceline.assemble import load
-    from paceline.cli.completion import strict
     from paceline.cli.progress import progress
     from paceline.core.sampling import Sampling
     from paceline.lab.certify.certificate import Plan, work
@@ -91,10 +72,8 @@ def certify(
     # One is walked beside another. Passes of one shape are those of one.
     sessions = 1 if drafting["exact_greedy"] else 2
     plan = Plan(n=n_predict, contexts=contexts, runs=samples, sequences=sequences, seed=seed, **named)
-    with (
-        Interrupts() as interrupts,
-        load(**models, drafters=draft, corpora=tuple(corpus or ()), sessions=sessions, **drafting) as llm,
-    ):
+    loading = resolve_models(models) | drafting | {"drafters": draft, "corpora": tuple(corpora or ())}
+    with Interrupts() as interrupts, load(**loading, sessions=sessions) as llm:
         if llm.drafting.plain:
             raise UsageError(
                 "a recurrent model's state cannot be rolled back yet, so there is nothing to certify"
@@ -102,8 +81,10 @@ def certify(
         with progress(work(llm, plan), interrupts) as tick:
             certificate = run_checks(llm, plan, tick)
         record = certificate.as_dict() | {"provenance": provenance(llm, plan.as_dict())}
-    text = json.dumps(strict(record), allow_nan=False) if as_json else "\n".join(lines(record))
-    sys.stdout.write(text + "\n")
+    if as_json:
+        print_json(record)
+    else:
+        sys.stdout.write("\n".join(lines(record)) + "\n")
     if certificate.defects:
         raise LosslessError(f"not certified: {', '.join(certificate.defects)}; --json has every figure")
     return 0

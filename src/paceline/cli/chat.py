@@ -8,17 +8,28 @@ from typing import Annotated, Any
 
 from paceline.cli import messages as conversations
 from paceline.cli import options
-from paceline.cli.groups import drafting, memory, models, sampling, takes, unless_given
+from paceline.cli.groups import (
+    CHAT_SAMPLING_OPTIONS,
+    DRAFTING_OPTIONS,
+    MEMORY_OPTIONS,
+    MODEL_OPTIONS,
+    takes,
+)
 from paceline.cli.interrupts import Early, Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, flag, option
-from paceline.cli.references import is_base, model_option
-from paceline.core.errors import ModelError, UsageError
+from paceline.cli.references import is_base, resolve_models
+from paceline.core.errors import ModelError
 
 MODEL = "zoo:smollm2"  # whom one talks with who names nobody
 HISTORY = "chat_history"
 
 
-@takes(models, unless_given(sampling, temp=1.0, top_k=0, top_p=1.0, min_p=0.0), drafting, memory)
+@takes(
+    models=MODEL_OPTIONS,
+    sampling=CHAT_SAMPLING_OPTIONS,
+    drafting=DRAFTING_OPTIONS,
+    memory=MEMORY_OPTIONS,
+)
 def chat(
     *,
     system: conversations.System = None,
@@ -27,11 +38,11 @@ def chat(
     n_predict: Annotated[
         int | None,
         option(
-            "-n",
-            "--n-predict",
-            panel=GENERATION,
-            metavar="N",
-            help="Most tokens of an answer. Default: what the context has room for.",
+            GENERATION,
+            "-n --n-predict",
+            "N",
+            "Most tokens of an answer. Default: what the context has room for.",
+            minimum=1,
         ),
     ] = None,
     sampling: Any,
@@ -39,7 +50,7 @@ def chat(
     draft: options.Drafters = None,
     drafting: Any,
     memory: Any,
-    stats: Annotated[bool, flag("--stats", panel=OUTPUT, help="Figures after each answer.")] = False,
+    stats: Annotated[bool, flag(OUTPUT, "--stats", "Figures after each answer.")] = False,
 ) -> int:
     """Talk with a model: each turn drafted for and verified, from the cache of the one before.
 
@@ -47,14 +58,9 @@ def chat(
     gets the answers alone. Temperature, top-k, top-p and min-p are what the model's file suggests, else 0.8,
     40, 0.95 and 0.05; --temp 0 is greedy.
     """
-    if n_predict is not None and n_predict < 1:
-        raise UsageError(f"-n {n_predict}: generate at least 1 token")
     begun = conversations.begun(system, messages)
-    options.require_seed(seed)
     sampling, given = sampling
-    if "temp" in given:
-        given["temperature"] = given.pop("temp")
-    models["target"] = models["target"] or model_option(MODEL)
+    models = resolve_models(models | {"target": models["target"] or MODEL})
 
     from paceline.assemble import load
     from paceline.cli.chatting import Chat, say, shown
@@ -89,6 +95,5 @@ def chat(
 
 def base_model(name: str) -> ModelError:
     return ModelError(
-        f"{name}: is a base model, without a chat template: it goes on with texts (paceline run), and "
-        "a chat needs an instruct model"
+        f"{name}: is a base model, without a chat template: use paceline run, or an instruct model"
     )

@@ -15,8 +15,7 @@ from rich.console import Console
 from paceline.cli import messages
 from paceline.cli.completion import as_record
 from paceline.cli.conversation import Conversation
-from paceline.cli.exits import INTERRUPTED
-from paceline.cli.interrupts import Early, Interrupts
+from paceline.cli.interrupts import INTERRUPTED, Early, Interrupts
 from paceline.cli.lines import unquoted
 from paceline.cli.reading import Reading, until_stopped
 from paceline.cli.slowness import Slowness
@@ -171,7 +170,7 @@ class Chat:
             )
         elif said.stop_reason == "length":
             say(f"(cut after {said.n_tokens:,} tokens: -n)")
-        if not self._said_slow and (slow := self._slowness.said()):
+        if not self._said_slow and (slow := self._slowness.warning()):
             self._said_slow = True  # once is enough
             say(f"paceline: {slow}")
         if self._show_stats and self._last is not None:

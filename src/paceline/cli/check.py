@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
-import typer
-
-from paceline.cli.options import OUTPUT, flag
+from paceline.cli import options
+from paceline.cli.options import argument
+from paceline.cli.output import print_json
 from paceline.cli.references import resolved
 
 UNFIT = 3
 
 
 def check(
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="The model to make faster.", show_default=False)
-    ],
-    draft: Annotated[
-        str, typer.Argument(metavar="DRAFT", help="The smaller one that would draft.", show_default=False)
-    ],
-    as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="One JSON object on stdout.")] = False,
+    target: Annotated[str, argument("TARGET", "The model to make faster.")],
+    draft: Annotated[str, argument("DRAFT", "The smaller one that would draft.")],
+    as_json: options.AsJson = False,
 ) -> int:
     """Tell whether a draft model fits a target, why, and what to do if not.
 
@@ -34,7 +29,7 @@ def check(
 
     found = compare(read(place_of(resolved(target))), read(place_of(resolved(draft))))
     if as_json:
-        print(json.dumps(found.as_dict()))
+        print_json(found.as_dict())
     else:
         from paceline.report.compatibility import write
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,8 +11,8 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from paceline.cli.exits import INTERRUPTED
-from paceline.cli.interrupts import Interrupts
+from paceline.cli.interrupts import INTERRUPTED, Interrupts
+from paceline.cli.output import print_json
 from paceline.cli.reading import Reading, until_stopped
 from paceline.cli.slowness import Slowness
 from paceline.core.errors import ModelError
@@ -63,13 +61,13 @@ class Completion:
         self._marks = Marks(Console(file=sys.stdout))
         self._err = Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
 
-    def prompt(self, text: str, messages: Sequence[Mapping[str, str]], *, said: bool) -> list[int]:
-        """The tokens of the conversation, or of the text alone; stderr is told what could surprise. said:
-        that it is a chat was asked for. Raises ModelError for a template that cannot be used."""
+    def prompt(self, text: str, messages: Sequence[Mapping[str, str]], *, wants_chat: bool) -> list[int]:
+        """Return the tokens of the conversation, or of the text alone; warn of what could surprise.
+        wants_chat: the user asked for a chat. Raises ModelError for a template that cannot be used."""
         llm = self._llm
-        if self._chat and not said:
+        if self._chat and not wants_chat:
             self._note("an instruct model: the prompt goes through its chat template (--no-chat: without)")
-        elif said and not llm.chats:
+        elif wants_chat and not llm.chats:
             raise no_template(llm.target.origin)
         try:
             tokens = llm.chat_tokens(messages) if self._chat else llm.tokens(text)
@@ -187,8 +185,8 @@ class Completion:
         sys.stderr.write(captured.get())
 
     def _busy(self) -> None:
-        if said := self._slowness.said():
-            self._note(f"paceline: {said}")
+        if warning := self._slowness.warning():
+            self._note(f"paceline: {warning}")
 
     def _stats(self, run: dict[str, Any], file: IO[str]) -> None:
         if self._show_stats:
@@ -214,8 +212,7 @@ class Completion:
         return {"id": token, "text": text.decode(errors="replace"), "logprob": logprob}
 
     def _print_json(self, record: dict[str, Any]) -> None:
-        record["provenance"] = provenance(self._llm, self._request | {"chat": self._chat})
-        sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
+        print_json(record | {"provenance": provenance(self._llm, self._request | {"chat": self._chat})})
 
 
 def no_template(name: str) -> ModelError:
@@ -246,12 +243,3 @@ def as_record(generation: Generation) -> dict[str, Any]:
     if generation.complete is not None:
         record["complete"] = generation.complete
     return record
-
-
-def strict(value: Any) -> Any:
-    """JSON has no infinity: a logit bias of -inf is spelled as a string, which float() reads back."""
-    if isinstance(value, dict):
-        return {key: strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [strict(item) for item in value]
-    return value if not isinstance(value, float) or math.isfinite(value) else str(value)

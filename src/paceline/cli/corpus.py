@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import closing
 from functools import partial
@@ -13,17 +12,19 @@ import typer
 
 from paceline.cli import options
 from paceline.cli.help import GroupedCommand
+from paceline.cli.interrupts import Interrupts
+from paceline.cli.options import OUTPUT, argument, flag, option
+from paceline.cli.output import note, print_json
 from paceline.cli.references import file_option
 from paceline.core.errors import PacelineError, UsageError
-from paceline.core.printable import printable
 
 if TYPE_CHECKING:
-    from paceline.lab.corpus.collect import Skipped
     from paceline.machine.corpora import Corpus
 
 app = typer.Typer(rich_markup_mode=None, short_help="Build and list corpora to draft from.")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The corpus's name.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+Name = Annotated[str, argument("NAME", "The corpus's name.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+SOURCES = "Sources"
 
 
 @app.callback(invoke_without_command=True)
@@ -35,47 +36,39 @@ def _options(context: typer.Context) -> None:
 @app.command(cls=GroupedCommand, short_help="Build a corpus from files, directories or logs.")
 def build(
     name: Name,
-    more: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="PATH", help="More files and directories, as --from.", show_default=False),
-    ] = None,
+    more: Annotated[list[Path] | None, argument("PATH", "More files and directories, as --from.")] = None,
     paths: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--from", metavar="PATH", help="Text, code, JSON: a file or a directory.", show_default=False
-        ),
+        option(SOURCES, "--from", "PATH", "Text, code, JSON: a file or a directory.", env=False),
     ] = None,
     logs: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--from-log", metavar="FILE", help="A log of answers, as JSON lines.", show_default=False
-        ),
+        option(SOURCES, "--from-log", "FILE", "A log of answers, as JSON lines.", env=False),
     ] = None,
     globs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--glob", metavar="GLOB", help="Of directories these files: '*.py'.", show_default=False
-        ),
+        list[str] | None, option(SOURCES, "--glob", "GLOB", "Of directories these files: '*.py'.", env=False)
     ] = None,
     answers_only: Annotated[
-        bool, typer.Option("--answers-only", help="Of logs leave out what was asked.")
+        bool, flag(SOURCES, "--answers-only", "Of logs leave out what was asked.")
     ] = False,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            OUTPUT,
             "--tokenizer",
-            metavar="FILE",
+            "FILE",
+            "The target, a GGUF file. Default: the embedded one.",
+            env=False,
             callback=file_option,
-            help="The target, a GGUF file. Default: the embedded one.",
         ),
     ] = None,
     kinds: Annotated[
-        str, typer.Option("--kinds", metavar="KINDS", help="What to make for drafters to look up in.")
+        str, option(OUTPUT, "--kinds", "KINDS", "What to make for drafters to look up in.", env=False)
     ] = "ngram,datastore",
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a corpus that was built with another tokenizer.")
+        bool, flag(OUTPUT, "--force", "Replace a corpus that was built with another tokenizer.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Build a corpus from files, directories and logs, in place of one of that name and tokenizer.
 
@@ -86,7 +79,6 @@ def build(
         raise UsageError("nothing to build from: name files or directories (--from) or logs (--from-log)")
 
     from paceline import zoo
-    from paceline.cli.interrupts import Interrupts
     from paceline.cli.progress import progress
     from paceline.engines.openers import open_tokenizer
     from paceline.lab.corpus.build import Sources, check_kinds
@@ -97,28 +89,20 @@ def build(
     wanted = check_kinds([kind.strip() for kind in kinds.split(",")])
     sources = Sources([*(paths or []), *(more or [])], logs or [], globs or [], not answers_only)
     with Interrupts() as interrupts, closing(open_tokenizer(tokenizer or zoo.target_path())) as model:
-
-        def check() -> None:
-            if interrupts.pressed:
-                raise KeyboardInterrupt
-
         phase = partial(progress, interrupts=interrupts)
-        corpus, skipped = build_corpus(name, sources, model, wanted, force=force, phase=phase, check=check)
-    _tell(skipped)
+        corpus, skipped = build_corpus(
+            name, sources, model, wanted, force=force, phase=phase, check=interrupts.check
+        )
+    for reason, n in skipped.counts.items():
+        note(f"skipped, {reason}: {n:,} ({skipped.examples[reason]}{', ...' if n > 1 else ''})")
     _print(corpus, as_json)
 
 
-def _tell(skipped: Skipped) -> None:
-    for reason, n in skipped.counts.items():
-        where = skipped.examples[reason]
-        line = f"skipped, {reason}: {n:,} ({where}{', ...' if n > 1 else ''})"
-        print(printable(line), file=sys.stderr)
-
-
 @app.command("list", cls=GroupedCommand)
-def list_corpora(as_json: AsJson = False) -> None:
+def list_corpora(as_json: options.AsJson = False) -> None:
     """List the corpora there are."""
     from paceline.machine.corpora import find_corpus, names
+    from paceline.report.table import listing
 
     records: list[dict[str, Any]] = []
     for name in names():
@@ -127,10 +111,8 @@ def list_corpora(as_json: AsJson = False) -> None:
         except PacelineError as error:  # one that is damaged does not hide the others
             records.append({"name": name, "error": str(error)})
     if as_json:
-        typer.echo(json.dumps(records))
+        print_json(records)
         return
-    from paceline.report.table import listing
-
     rows = [
         (one["name"], "", "", "", one["error"])
         if "error" in one
@@ -146,11 +128,11 @@ def list_corpora(as_json: AsJson = False) -> None:
     if rows:
         listing(("name", "length", "size", "kinds", "tokenizer and date"), rows, sys.stdout)
     else:
-        print("there are no corpora yet: paceline corpus build NAME --from PATH", file=sys.stderr)
+        note("there are no corpora yet: paceline corpus build NAME --from PATH")
 
 
 @app.command(cls=GroupedCommand)
-def show(name: Name, as_json: AsJson = False) -> None:
+def show(name: Name, as_json: options.AsJson = False) -> None:
     """Print what a corpus holds, and what it was built from."""
     from paceline.machine.corpora import find_corpus
 
@@ -171,24 +153,24 @@ def _record(corpus: Corpus) -> dict[str, Any]:
 
 
 def _print(corpus: Corpus, as_json: bool) -> None:
-    record = _record(corpus)
-    if as_json:
-        typer.echo(json.dumps(record))
-        return
     from paceline.report.table import listing
 
-    facts = (
-        ("name", record["name"]),
-        ("path", record["path"]),
-        ("size", f"{record['size'] / 1e6:,.1f} MB"),
-        ("tokens", f"{record['tokens']:,} in {record['documents']:,} documents"),
-        ("kinds", ",".join(record["kinds"])),
-        ("tokenizer", f"{record['model']}, {record['n_vocab']:,} tokens"),
-        ("built", f"{record['created']} by paceline {record['paceline']}"),
-        *((f"skipped, {reason}", f"{n:,}") for reason, n in record["skipped"].items()),
-    )
-    width = max(len(name) for name, _ in facts)
-    for name, value in facts:
+    record = _record(corpus)
+    if as_json:
+        print_json(record)
+        return
+    facts = {
+        "name": record["name"],
+        "path": record["path"],
+        "size": f"{record['size'] / 1e6:,.1f} MB",
+        "tokens": f"{record['tokens']:,} in {record['documents']:,} documents",
+        "kinds": ",".join(record["kinds"]),
+        "tokenizer": f"{record['model']}, {record['n_vocab']:,} tokens",
+        "built": f"{record['created']} by paceline {record['paceline']}",
+        **{f"skipped, {reason}": f"{n:,}" for reason, n in record["skipped"].items()},
+    }
+    width = max(map(len, facts))
+    for name, value in facts.items():
         typer.echo(f"{name:{width}}  {value}")
     typer.echo("")
     rows = [
@@ -201,58 +183,44 @@ def _print(corpus: Corpus, as_json: bool) -> None:
 @app.command(cls=GroupedCommand, short_help="Forget the answers that --remember kept.")
 def forget(
     everything: Annotated[bool, typer.Option("--all", help="Of every project, not only this one.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: AsJson = False,
+    yes: Yes = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Remove the answers that `run --remember` kept, of the project we are in."""
     from paceline.machine import remembered
-    from paceline.report.table import listing
 
     project = None if everything else remembered.project_of(Path.cwd())
-    kept = remembered.describe(project)
-    if kept and not as_json:
-        rows = [
-            (str(one.project or one.path), f"{one.outputs:,}", f"{one.tokens:,}", f"{one.bytes:,}")
-            for one in kept
-        ]
-        listing(("project", "answers", "tokens", "bytes"), rows, sys.stdout, 1)
-    if kept:
-        n = sum(one.outputs for one in kept)
-        of = f" of {len(kept)} project{'s' * (len(kept) != 1)}" if everything else ""
-        _ask(f"Forget {n:,} answer{'s' * (n != 1)}{of}", yes)
+    if kept := remembered.describe(project):
+        for one in kept:
+            note(f"{one.project or one.path}: {one.outputs:,} answers, {one.bytes:,} bytes")
+        _confirm("Forget them", yes)
     gone = remembered.forget(project)
     if as_json:
-        typer.echo(json.dumps([{"project": str(one.project), "path": str(one.path), "answers": one.outputs,
-                                "tokens": one.tokens, "bytes": one.bytes} for one in gone]))  # fmt: skip
+        print_json([{"project": str(one.project), "path": str(one.path), "answers": one.outputs,
+                     "tokens": one.tokens, "bytes": one.bytes} for one in gone])  # fmt: skip
     elif not gone:
-        print("nothing was remembered", file=sys.stderr)
+        note("nothing was remembered")
 
 
-def _ask(what: str, yes: bool) -> None:
+def _confirm(what: str, yes: bool) -> None:
     """Go on only where it is wanted."""
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(f"{what}: not without --yes where nobody can be asked")
-    # typer.confirm would write to stdout too.
-    print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not typer.confirm(f"{what}?", err=True):
         raise typer.Exit(1)
 
 
 @app.command("rm", cls=GroupedCommand)
-def remove(
-    name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    as_json: AsJson = False,
-) -> None:
+def remove(name: Name, yes: Yes = False, as_json: options.AsJson = False) -> None:
     """Remove a corpus from the disk."""
     from paceline.machine import corpora
 
     if corpora.check_name(name) not in corpora.names():
         raise UsageError(f"no corpus {name!r}: `paceline corpus list` prints those there are")
     folder = corpora.corpora_folder() / name
-    _ask(f"Remove {folder}", yes)
+    _confirm(f"Remove {folder}", yes)
     corpora.remove(folder)
     if as_json:
-        typer.echo(json.dumps({"name": name, "removed": str(folder)}))
+        print_json({"name": name, "removed": str(folder)})

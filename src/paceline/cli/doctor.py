@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -12,10 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from paceline.cli import doctor_machine
-from paceline.cli.groups import models, takes
+from paceline.cli import doctor_machine, options
+from paceline.cli.groups import MODEL_OPTIONS, takes
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, flag, option
+from paceline.cli.output import note, print_json
+from paceline.cli.references import resolve_models
 from paceline.core.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -25,43 +25,23 @@ MEASURING = "Measuring"
 STEPS = 100  # of a progress bar
 
 
-@takes(models)
+@takes(models=MODEL_OPTIONS)
 def doctor(
     *,
     models: Any,
     depths: Annotated[
-        str,
-        option(
-            "--depths", panel=MEASURING, metavar="N,...", help="Tokens of context that passes come after."
-        ),
+        str, option(MEASURING, "--depths", "N,...", "Tokens of context that passes come after.")
     ] = "256,1024",
-    rows: Annotated[
-        str,
-        option("--rows", panel=MEASURING, metavar="N,...", help="Tokens of a pass. Default: 1 to 64."),
-    ] = "",
-    seconds: Annotated[
-        float, option("--seconds", panel=MEASURING, metavar="X", help="Time for the target, about.")
-    ] = 10.0,
-    again: Annotated[
-        bool, flag("--again", panel=MEASURING, help="Measure what was measured before.")
-    ] = False,
+    rows: Annotated[str, option(MEASURING, "--rows", "N,...", "Tokens of a pass. Default: 1 to 64.")] = "",
+    seconds: Annotated[float, option(MEASURING, "--seconds", "X", "Time for the target, about.")] = 10.0,
+    again: Annotated[bool, flag(MEASURING, "--again", "Measure what was measured before.")] = False,
     measure: Annotated[
-        bool,
-        flag(
-            "--measure",
-            panel=MEASURING,
-            help="Try numbers of threads, and flash attention.",
-        ),
+        bool, flag(MEASURING, "--measure", "Try numbers of threads, and flash attention.")
     ] = False,
     plot: Annotated[
-        Path | None,
-        option(
-            "--plot", panel=OUTPUT, metavar="FILE", help="A plot as one HTML file.", from_environment=False
-        ),
+        Path | None, option(OUTPUT, "--plot", "FILE", "A plot as one HTML file.", env=False)
     ] = None,
-    as_json: Annotated[
-        bool, flag("--json", panel=OUTPUT, help="One JSON object, which `replay --cost-curve` reads.")
-    ] = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Tell what this machine has for decoding, what a pass of a model costs on it by the number of tokens in
     it, and why drafts would lose.
@@ -71,6 +51,7 @@ def doctor(
     """
     if not 0.0 < seconds < math.inf:
         raise UsageError(f"--seconds {seconds}: must be above 0")
+    models = resolve_models(models)
 
     from paceline.core.measuring import ROWS
     from paceline.machine.costs import Effort
@@ -83,12 +64,12 @@ def doctor(
         record |= _examined(models, hardware, effort, again, measure, as_json)
     except MissingExtraError:  # without an engine the machine can be told of, and nothing else
         if as_json:
-            _print_json(record)
+            print_json(record)
         else:
             doctor_machine.show(hardware)
         raise
     if as_json:
-        _print_json(record)
+        print_json(record)
     else:
         from paceline.report.costs import write
 
@@ -96,7 +77,7 @@ def doctor(
         doctor_machine.write(record)
     if record["kept"]:
         said = " and ".join(record["kept"])
-        print(f"{said}: as measured before and updated by use; --again measures anew", file=sys.stderr)
+        note(f"{said}: as measured before and updated by use; --again measures anew")
     if plot is not None:
         from paceline.report.costs import html
 
@@ -105,16 +86,14 @@ def doctor(
 
 
 def check_plot(plot: Path | None) -> None:
-    """Before hours of measuring, not after."""
+    """Before minutes of measuring, not after."""
     if plot is None:
         return
-    if not plot.parent.is_dir() or (plot.exists() and not plot.is_file()):
-        raise UsageError(f"--plot {plot}: name a file in a folder that is there")
-    if not os.access(Path(os.path.realpath(plot)).parent, os.W_OK | os.X_OK):
-        raise UsageError(f"--plot {plot}: its folder cannot be written to; name another")
     from paceline.report.costs import require_plotly
+    from paceline.system.whole import check_output
 
     require_plotly()
+    check_output(plot, force=True)
 
 
 def _examined(
@@ -154,12 +133,6 @@ def _examined(
                 "attention": doctor_machine.try_attention(llm.target, tell) if attends else None,
             }
             return record | {"diagnosis": doctor_machine.diagnose(llm, hardware, record, tick)}
-
-
-def _print_json(record: dict[str, Any]) -> None:
-    from paceline.cli.completion import strict
-
-    sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
 
 
 def in_steps(tick: Callable[[str], None]) -> Callable[[str, float], None]:

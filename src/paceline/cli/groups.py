@@ -1,34 +1,45 @@
-"""Options that several commands share, in groups: each is a function of its options, and a command that
-`takes` a group is given what that function makes of them."""
+"""Options that several commands share, in groups: a table of options, and what is made of their values."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from copy import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from typing import Annotated, Any, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from paceline.cli import options
-from paceline.cli.options import DRAFTING, SAMPLING, flag, option
-from paceline.cli.references import model_option
+from paceline.cli.options import DRAFTING, FLASH_ATTENTION, OUTPUT, SAMPLING, flag, option
+from paceline.cli.output import note
 from paceline.core.errors import UsageError
 
+if TYPE_CHECKING:
+    from paceline.lab.replay.recording import Recorder
 
-def takes(*groups: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Where the command has a parameter with a group's name, typer sees the group's options."""
+
+@dataclass(frozen=True)
+class Group:
+    """parameters: as typer reads them of a command. make: called with their values, by name."""
+
+    parameters: Sequence[inspect.Parameter]
+    make: Callable[..., Any] = dict
+
+
+def takes(**groups: Group) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a command: a parameter with a group's name stands for all of the group's options, and gets
+    what the group makes of them."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        parts = {group.__name__: (group, inspect.signature(group, eval_str=True)) for group in groups}
         shown: list[inspect.Parameter] = []
         for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-            shown += parts[name][1].parameters.values() if name in parts else [parameter]
+            shown += groups[name].parameters if name in groups else [parameter]
 
         @wraps(command)
         def wrapper(**given: Any) -> Any:
             made = {
-                name: group(**{option: given.pop(option) for option in signature.parameters})
-                for name, (group, signature) in parts.items()
+                name: group.make(**{one.name: given.pop(one.name) for one in group.parameters})
+                for name, group in groups.items()
             }
             return command(**given, **made)
 
@@ -40,219 +51,176 @@ def takes(*groups: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callabl
     return decorate
 
 
-def setting(panel: str, name: str, metavar: str, help: str) -> Any:  # noqa: A002
-    """An option of one name."""
-    return option(name, panel=panel, metavar=metavar, help=help)
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def models(
-    model: options.Model = None,
-    model_draft: options.DraftModel = None,
-    ctx_size: options.Context = None,
-    threads: options.Threads = None,
-    gpu_layers: options.GpuLayers = 0,
-    flash_attn: options.FlashAttention = "auto",
-    cache_type: options.CacheType = "f16",
-    kernels: options.Kernels = "auto",
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    attention: options.Attention = "auto",
-) -> dict[str, Any]:
-    """What `load` takes to find and run the models."""
-    return {
-        "target": model,
-        "draft": model_draft,
-        "n_ctx": ctx_size or 0,
-        "threads": threads,
-        "gpu_layers": gpu_layers,
-        "flash_attention": options.flash_attention(flash_attn),
-        "cache_type": cache_type,
-        "kernels": options.kernels(kernels),
-        "device": device,
-        "dtype": dtype,
-        "attention": attention,
-    }
+def _table(panel: str, *rows: tuple[str, Any, Any, str, str, str]) -> list[inspect.Parameter]:
+    """rows: the setting's name, its type, its default, the option, its value's name, its help."""
+    return [
+        _parameter(
+            name,
+            Annotated[
+                kind, flag(panel, names, text) if kind is bool else option(panel, names, metavar, text)
+            ],
+            default,
+        )
+        for name, kind, default, names, metavar, text in rows
+    ]
 
 
-def with_parameters(
-    function: Callable[..., Any],
-    group: Callable[..., Any],
-    change: Callable[[inspect.Parameter], inspect.Parameter],
-) -> Callable[..., Any]:
-    """The function, with the group's options, each as `change` makes it."""
-    parameters = inspect.signature(group, eval_str=True).parameters.values()
-    function.__signature__ = inspect.Signature(list(map(change, parameters)))  # type: ignore[attr-defined]
-    return function
+def _models(*, model: str | None, **given: Any) -> dict[str, Any]:
+    """Return what `load` takes to find and run the models, which are named as they were given."""
+    if "model_draft" in given:
+        given["draft"] = given.pop("model_draft")
+        given["n_ctx"] = given.pop("ctx_size") or 0
+        given["flash_attention"] = FLASH_ATTENTION[given.pop("flash_attn")]
+    return {"target": model, **given}
 
 
-def by_name(group: Callable[..., Any]) -> Callable[..., Any]:
-    """The same group, which leaves names of models as they were given: for somebody else, or for later."""
-
-    @wraps(group)
-    def named(**given: Any) -> Any:
-        return group(**given)
-
-    def change(parameter: inspect.Parameter) -> inspect.Parameter:
-        kind, info = get_args(parameter.annotation)
-        if info.callback is model_option:
-            info = copy(info)
-            info.callback = None
-        return parameter.replace(annotation=Annotated[kind, info])
-
-    return with_parameters(named, group, change)
-
-
-def sampling(
-    temp: Annotated[float, setting(SAMPLING, "--temp", "X", "Temperature; 0: the likeliest token.")] = 0.0,
-    top_k: Annotated[int, setting(SAMPLING, "--top-k", "N", "Only the N likeliest; 0: off.")] = 0,
-    typical_p: Annotated[
-        float, setting(SAMPLING, "--typical", "X", "As surprising as the average, to X; 1: off.")
-    ] = 1.0,
-    top_p: Annotated[float, setting(SAMPLING, "--top-p", "X", "The likeliest that sum to X; 1: off.")] = 1.0,
-    min_p: Annotated[float, setting(SAMPLING, "--min-p", "X", "Above X times the likeliest; 0: off.")] = 0.0,
-    xtc_probability: Annotated[
-        float, setting(SAMPLING, "--xtc-probability", "X", "How often XTC drops the likeliest; 0: off.")
-    ] = 0.0,
-    xtc_threshold: Annotated[
-        float, setting(SAMPLING, "--xtc-threshold", "X", "It keeps one of those at least this likely.")
-    ] = 0.1,
-    repeat_penalty: Annotated[
-        float, setting(SAMPLING, "--repeat-penalty", "X", "Divide recent logits by X; 1: off.")
-    ] = 1.0,
-    repeat_last_n: Annotated[
-        int, setting(SAMPLING, "--repeat-last-n", "N", "Tokens the penalties look at; 0: none.")
-    ] = 64,
-    presence_penalty: Annotated[
-        float, setting(SAMPLING, "--presence-penalty", "X", "Subtract X from recent tokens; 0: off.")
-    ] = 0.0,
-    frequency_penalty: Annotated[
-        float, setting(SAMPLING, "--frequency-penalty", "X", "Subtract X for each occurrence; 0: off.")
-    ] = 0.0,
-    logit_bias: Annotated[
-        list[str] | None,
-        setting(
-            SAMPLING, "--logit-bias", "ID=X", "Add X to a token's logit (13=-2.5, 13=-inf); may be repeated."
-        ),
-    ] = None,
-) -> Any:
-    """The request's `Sampling`."""
-    from paceline.core.sampling import Sampling
-
-    return Sampling(
-        temperature=temp,
-        top_k=top_k,
-        typical_p=typical_p,
-        top_p=top_p,
-        min_p=min_p,
-        xtc_probability=xtc_probability,
-        xtc_threshold=xtc_threshold,
-        repeat_penalty=repeat_penalty,
-        repeat_last_n=repeat_last_n,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=parse_bias(logit_bias or []),
-    )
+MODEL_OPTIONS = Group(
+    [
+        _parameter("model", options.Model, None),
+        _parameter("model_draft", options.DraftModel, None),
+        _parameter("ctx_size", options.Context, None),
+        _parameter("threads", options.Threads, None),
+        _parameter("gpu_layers", options.GpuLayers, 0),
+        _parameter("flash_attn", options.FlashAttention, "auto"),
+        _parameter("cache_type", options.CacheType, "f16"),
+        _parameter("kernels", options.Kernels, "auto"),
+        _parameter("device", options.Device, "auto"),
+        _parameter("dtype", options.Dtype, "auto"),
+        _parameter("attention", options.Attention, "auto"),
+    ],
+    _models,
+)
+# Of a model of transformers alone.
+DEVICE_OPTIONS = Group(
+    [
+        one
+        for one in MODEL_OPTIONS.parameters
+        if one.name in ("model", "threads", "device", "dtype", "attention")
+    ],
+    _models,
+)
 
 
-def unless_given(group: Callable[..., Any], **fallback: Any) -> Callable[..., Any]:
-    """The same group, but the options named in `fallback` have no default: the model knows a better one.
-    It makes two things: what the group makes with `fallback`, and the options that were given."""
-
-    @wraps(group)
-    def pending(**given: Any) -> tuple[Any, dict[str, Any]]:
-        named = {name: given.pop(name) for name in fallback}
-        named = {name: value for name, value in named.items() if value is not None}
-        return group(**given, **{**fallback, **named}), named
-
-    def change(parameter: inspect.Parameter) -> inspect.Parameter:
-        if parameter.name not in fallback:
-            return parameter
-        kind, info = get_args(parameter.annotation)
-        return parameter.replace(annotation=Annotated[kind | None, info], default=None)
-
-    return with_parameters(pending, group, change)
-
-
-def drafting(
-    policy: Annotated[
-        str | None,
-        setting(
-            DRAFTING,
-            "--policy",
-            "RULE",
-            "How much is drafted: rate (what pays, as measured), p_min or fixed.",
-        ),
-    ] = None,
-    n_draft: Annotated[
-        int | None, setting(DRAFTING, "--n-draft", "N", "Most tokens to draft ahead; 7, by rate 31.")
-    ] = None,
-    width: Annotated[
-        int | None, setting(DRAFTING, "--width", "N", "Most branches of a draft; 1, by rate 4.")
-    ] = None,
-    p_min: Annotated[
-        float, setting(DRAFTING, "--p-min", "X", "Draft on while the draft model is this sure.")
-    ] = 0.5,
-    p_split: Annotated[
-        float | None,
-        setting(DRAFTING, "--p-split", "X", "Branch where an alternative is this likely; 0.1, by rate 0.3."),
-    ] = None,
-    draft_temp: Annotated[
-        float, setting(DRAFTING, "--draft-temp", "X", "Sample the draft model's tokens; 0: greedy.")
-    ] = 0.0,
-    exact_greedy: Annotated[
-        bool,
-        flag(
-            "--exact-greedy",
-            panel=DRAFTING,
-            help="Greedy output is plain output to the last bit, at a price where there are no kernels.",
-        ),
-    ] = False,
-    verify: Annotated[
-        str,
-        setting(
-            DRAFTING,
-            "--verify",
-            "RULE",
-            "How sampled drafts are verified: token, block, recursive or traversal.",
-        ),
-    ] = "auto",
-    cross_vocab: Annotated[
-        str,
-        setting(
-            DRAFTING,
-            "--cross-vocab",
-            "MODE",
-            "A draft model of another vocabulary: off, tli (shared tokens), slem (text) or auto.",
-        ),
-    ] = "off",
-    ngram_min: Annotated[
-        int, setting(DRAFTING, "--ngram-min", "N", "Shortest text lookup matches, in tokens.")
-    ] = 3,
-    ngram_max: Annotated[
-        int, setting(DRAFTING, "--ngram-max", "N", "Longest text lookup matches, in tokens.")
-    ] = 5,
-    least: Annotated[
-        int, setting(DRAFTING, "--least", "N", "Call the next drafter only where there are fewer tokens.")
-    ] = 1,
-    window: Annotated[int, setting(DRAFTING, "--window", "N", "Columns of lookahead's window.")] = 7,
-    level: Annotated[int, setting(DRAFTING, "--level", "N", "Length of lookahead's n-grams.")] = 5,
-    guesses: Annotated[int, setting(DRAFTING, "--guesses", "N", "How many of them it tries.")] = 7,
-) -> dict[str, Any]:
-    """What `load` takes to draft, whoever drafts."""
-    given = dict(locals())  # the options are named as the settings, but for one
-    given["temperature"] = given.pop("draft_temp")
+def _given(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def memory(
-    corpus: options.Corpora = None,
-    remember: Annotated[
-        bool,
-        flag("--remember", panel=DRAFTING, help="Keep answers on disk, and draft from those kept before."),
-    ] = False,
-) -> dict[str, Any]:
-    """What `load` takes to draft from texts that were there before."""
-    return {"corpora": tuple(corpus or ()), "remember": remember}
+def _optional(one: inspect.Parameter) -> inspect.Parameter:
+    kind, info = get_args(one.annotation)
+    return one.replace(default=None, annotation=Annotated[kind | None, info])
+
+
+def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Any:
+    from paceline.core.sampling import Sampling
+
+    return Sampling(logit_bias=parse_bias(logit_bias or []), **given)
+
+
+SAMPLING_OPTIONS = Group(
+    _table(
+        SAMPLING,
+        ("temperature", float, 0.0, "--temp", "X", "Temperature; 0: the likeliest token."),
+        ("top_k", int, 0, "--top-k", "N", "Only the N likeliest; 0: off."),
+        ("top_p", float, 1.0, "--top-p", "X", "The likeliest that sum to X; 1: off."),
+        ("min_p", float, 0.0, "--min-p", "X", "Above X times the likeliest; 0: off."),
+        ("typical_p", float, 1.0, "--typical", "X", "As surprising as the average, to X; 1: off."),
+        ("xtc_probability", float, 0.0, "--xtc-probability", "X", "How often XTC drops the likeliest."),
+        ("xtc_threshold", float, 0.1, "--xtc-threshold", "X", "It keeps one of those at least this likely."),
+        ("repeat_penalty", float, 1.0, "--repeat-penalty", "X", "Divide recent logits by X; 1: off."),
+        ("repeat_last_n", int, 64, "--repeat-last-n", "N", "Tokens the penalties look at; 0: none."),
+        ("presence_penalty", float, 0.0, "--presence-penalty", "X", "Subtract X from recent tokens; 0: off."),
+        ("frequency_penalty", float, 0.0, "--frequency-penalty", "X", "Subtract X an occurrence; 0: off."),
+        ("logit_bias", list[str] | None, None, "--logit-bias", "ID=X",
+         "Add X to a token's logit (13=-2.5, 13=-inf); may be repeated."),
+    ),
+    _sampling,
+)  # fmt: skip
+# Of a server and a chat: what is not given is OpenAI's, or what the model's file suggests.
+SERVER_SAMPLING_OPTIONS = Group([_optional(one) for one in SAMPLING_OPTIONS.parameters[:4]], _given)
+
+
+def _chat_sampling(**given: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a `Sampling`, and those of its fields that were given and that a file may suggest."""
+    chosen = _given(**given)
+    suggested = [one.name for one in SERVER_SAMPLING_OPTIONS.parameters]
+    return _sampling(**{"temperature": 1.0} | chosen), {n: chosen[n] for n in suggested if n in chosen}
+
+
+CHAT_SAMPLING_OPTIONS = Group(
+    [*SERVER_SAMPLING_OPTIONS.parameters, *SAMPLING_OPTIONS.parameters[4:]], _chat_sampling
+)
+
+
+def _drafting(*, draft_temp: float, **given: Any) -> dict[str, Any]:
+    """Return what `load` takes to draft, whoever drafts."""
+    return _given(temperature=draft_temp, **given)
+
+
+DRAFTING_OPTIONS = Group(
+    _table(
+        DRAFTING,
+        ("policy", str | None, None, "--policy", "RULE",
+         "How much is drafted: rate (what pays, as measured), p_min or fixed."),
+        ("n_draft", int | None, None, "--n-draft", "N", "Most tokens to draft ahead; 7, by rate 31."),
+        ("width", int | None, None, "--width", "N", "Most branches of a draft; 1, by rate 4."),
+        ("p_min", float, 0.5, "--p-min", "X", "Draft on while the draft model is this sure."),
+        ("p_split", float | None, None, "--p-split", "X",
+         "Branch where an alternative is this likely; 0.1, by rate 0.3."),
+        ("draft_temp", float, 0.0, "--draft-temp", "X", "Sample the draft model's tokens; 0: greedy."),
+        ("exact_greedy", bool, False, "--exact-greedy", "",
+         "Greedy output is plain output to the last bit, at a price where there are no kernels."),
+        ("verify", str, "auto", "--verify", "RULE",
+         "How sampled drafts are verified: token, block, recursive or traversal."),
+        ("cross_vocab", str, "off", "--cross-vocab", "MODE",
+         "A draft model of another vocabulary: off, tli (shared tokens), slem (text) or auto."),
+        ("ngram_min", int, 3, "--ngram-min", "N", "Shortest text lookup matches, in tokens."),
+        ("ngram_max", int, 5, "--ngram-max", "N", "Longest text lookup matches, in tokens."),
+        ("least", int, 1, "--least", "N", "Call the next drafter only where there are fewer tokens."),
+        ("window", int, 7, "--window", "N", "Columns of lookahead's window."),
+        ("level", int, 5, "--level", "N", "Length of lookahead's n-grams."),
+        ("guesses", int, 7, "--guesses", "N", "How many of them it tries."),
+    ),
+    _drafting,
+)  # fmt: skip
+
+
+def _memory(*, corpora: list[str] | None, remember: bool) -> dict[str, Any]:
+    """Return what `load` takes to draft from texts that were there before."""
+    return {"corpora": tuple(corpora or ()), "remember": remember}
+
+
+MEMORY_OPTIONS = Group(
+    [
+        _parameter("corpora", options.Corpora, None),
+        *_table(DRAFTING, ("remember", bool, False, "--remember", "", "Keep answers, and draft from them.")),
+    ],
+    _memory,
+)  # fmt: skip
+
+
+def _recorder(*, record: Path | None, record_top_k: int) -> Recorder | None:
+    """Raises UsageError for a file that cannot be recorded to, before a model is loaded."""
+    if record is None:
+        if record_top_k:
+            raise UsageError(f"--record-top-k {record_top_k}: name a file with --record, too")
+        return None
+    from paceline.lab.replay.recording import Recorder
+
+    return Recorder(record, lambda said: note(f"paceline: {said}"), top_k=record_top_k)
+
+
+RECORD_OPTIONS = Group(
+    _table(
+        OUTPUT,
+        ("record", Path | None, None, "--record", "FILE", "Append what was asked and answered."),
+        ("record_top_k", int, 0, "--record-top-k", "K", "With --record: the K likeliest, too."),
+    ),
+    _recorder,
+)  # fmt: skip
 
 
 def parse_bias(entries: list[str]) -> dict[int, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -10,37 +9,35 @@ from typer.core import TyperCommand, TyperGroup
 LAST = "Options"
 
 
-class GroupedCommand(TyperCommand):
+class _Panels:
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]  # of typer's class
+        return [piece.replace("{", "").replace("}", "") for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        write_panels(self.get_params(ctx), ctx, formatter)
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in sorted(self.get_params(ctx), key=lambda p: _panel(p) == LAST):  # type: ignore[attr-defined]
+            if (shown := param.get_help_record(ctx)) is None:  # hidden
+                continue
+            names, text = shown
+            # How to undo a flag is said once, below the options.
+            short = (names.partition(" <")[0].partition(" / ")[0], text.replace(".0]", "]"))
+            panels.setdefault(_panel(param), []).append(short)
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
-class GroupedGroup(TyperGroup):
-    """For commands that do something by themselves and have subcommands too."""
+class GroupedCommand(_Panels, TyperCommand):
+    pass
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+class GroupedGroup(_Panels, TyperGroup):
+    """A command that does something by itself and has subcommands, too."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        write_panels(self.get_params(ctx), ctx, formatter)
+        super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
-
-
-def write_panels(params: Sequence[Any], ctx: Any, formatter: Any) -> None:
-    panels: dict[str, list[tuple[str, str]]] = {}
-    for param in sorted(params, key=lambda p: _panel(p) == LAST):
-        # How to undo a flag is said once, below the options.
-        if (shown := param.get_help_record(ctx)) is None:  # hidden: what an option was called before
-            continue
-        names, text = shown
-        short = (names.partition(" <")[0].partition(" / ")[0], text.replace(".0]", "]"))
-        panels.setdefault(_panel(param), []).append(short)
-    for title, rows in panels.items():
-        with formatter.section(title):
-            formatter.write_dl(rows)
 
 
 def _panel(param: Any) -> str:

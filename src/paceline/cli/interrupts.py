@@ -12,10 +12,10 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from paceline.system.leaving import leave
 
+INTERRUPTED, CLOSED_PIPE = 130, 141  # exit codes that belong to no exception of ours
 _DONE = b"\0"  # no signal has this number
 # What else ends a process; a terminal that is closed sends the second one, which Windows does not have.
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -51,6 +51,11 @@ class Interrupts:
     def hold(self) -> None:
         self._held = True
 
+    def check(self) -> None:
+        """Raise KeyboardInterrupt once Ctrl-C was pressed."""
+        if self.pressed:
+            raise KeyboardInterrupt
+
     def __enter__(self) -> Interrupts:
         found = {number: signal.getsignal(number) for number in (signal.SIGINT, *_ENDING)}
         ignored = {number for number in _ENDING if found[number] == signal.SIG_IGN}
@@ -65,9 +70,7 @@ class Interrupts:
             signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
@@ -108,7 +111,5 @@ class Early:
         self._before = signal.signal(signal.SIGINT, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, self._before)

@@ -16,16 +16,15 @@ Message = dict[str, str]
 Messages = Annotated[
     Path | None,
     option(
+        PROMPT,
         "--messages",
-        panel=PROMPT,
-        metavar="FILE",
-        from_environment=False,
-        help="Begin with a conversation: a JSON list of messages with role and content.",
+        "FILE",
+        "Begin with a conversation: a JSON list of messages with role and content.",
+        env=False,
     ),
 ]
 System = Annotated[
-    str | None,
-    option("--system", panel=PROMPT, metavar="TEXT", help="A system prompt: how the model is to answer."),
+    str | None, option(PROMPT, "--system", "TEXT", "A system prompt: how the model is to answer.")
 ]
 ROLE = re.compile(r"[A-Za-z_]{1,64}")
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from paceline.cli.references import model_option
-from paceline.cli.texts import read_stdin, read_text
-from paceline.core import typed
 from paceline.core.drafters import DRAFTERS
-from paceline.core.errors import UsageError
 
 EPILOG = (
     "Every option can also be set in the environment, as PACELINE_ and its long name in capitals "
@@ -41,28 +35,32 @@ OUTPUT = "Output"
 
 
 def option(
-    *flags: str,
     panel: str,
-    help: str,  # noqa: A002  # typer's word
+    names: str,
     metavar: str,
-    from_environment: bool = True,
+    help: str,  # noqa: A002  # typer's word
+    *,
+    env: bool = True,
+    minimum: float | None = None,
     callback: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """A typer option that its long name's environment variable can set too."""
+    """Return a typer option. names: "-n --n-predict". env: its long name's environment variable sets it,
+    too. minimum: a smaller number is refused."""
     return typer.Option(
-        *flags,
-        envvar=variable(flags[-1]) if from_environment else None,
+        *names.split(),
+        envvar=variable(names.split()[-1]) if env else None,
         show_envvar=False,
         show_default=True,
         help=help,
         metavar=metavar,
+        min=minimum,
         rich_help_panel=panel,
         callback=callback,
     )
 
 
-def flag(name: str, *, panel: str, help: str) -> Any:  # noqa: A002
-    """A switch, with its --no- form so that the command line can overrule the environment."""
+def flag(panel: str, name: str, help: str) -> Any:  # noqa: A002
+    """Return a switch, with its --no- form so that the command line can overrule the environment."""
     return typer.Option(
         f"{name}/{name.replace('--', '--no-')}",
         envvar=variable(name),
@@ -73,134 +71,96 @@ def flag(name: str, *, panel: str, help: str) -> Any:  # noqa: A002
     )
 
 
+def argument(metavar: str, help: str, panel: str | None = None, **more: Any) -> Any:  # noqa: A002
+    return typer.Argument(metavar=metavar, help=help, show_default=False, rich_help_panel=panel, **more)
+
+
 def variable(name: str) -> str:
     return "PACELINE_" + name.lstrip("-").replace("-", "_").upper()
-
-
-def stop_texts(given: list[str] | None) -> list[str]:
-    """--stop, or PACELINE_STOP as one text: typer would split it at its spaces."""
-    if given is None:
-        given = [os.environ[variable("--stop")]] if variable("--stop") in os.environ else []
-    if "" in given:
-        raise UsageError("--stop '': an empty stop string would stop at once; leave it out")
-    return [typed.text("the stop string", text) for text in given]
 
 
 Model = Annotated[
     str | None,
     option(
-        "-m",
-        "--model",
-        panel=MODELS,
-        metavar="MODEL",
-        callback=model_option,
-        help="The target: a GGUF file, a folder of a transformers model, or a name such as "
+        MODELS,
+        "-m --model",
+        "MODEL",
+        "The target: a GGUF file, a folder of a transformers model, or a name such as "
         "ollama:llama3.2:3b or hf:USER/REPO. Default: the embedded one; in a chat zoo:smollm2.",
     ),
 ]
 DraftModel = Annotated[
     str | None,
     option(
-        "-md",
-        "--model-draft",
-        panel=MODELS,
-        metavar="MODEL",
-        callback=model_option,
-        help="A draft model: smaller, with the same vocabulary (or see --cross-vocab).",
+        MODELS,
+        "-md --model-draft",
+        "MODEL",
+        "A draft model: smaller, with the same vocabulary (or see --cross-vocab).",
     ),
 ]
 Context = Annotated[
     int | None,
-    option(
-        "-c",
-        "--ctx-size",
-        panel=MODELS,
-        metavar="N",
-        help="Tokens of context. Default: the model's, up to 4,096.",
-    ),
+    option(MODELS, "-c --ctx-size", "N", "Tokens of context. Default: the model's, up to 4,096.", minimum=1),
 ]
 Threads = Annotated[
     int | None,
-    option(
-        "-t",
-        "--threads",
-        panel=MODELS,
-        metavar="N",
-        help="Default: one thread a physical core, within a container's quota.",
-    ),
+    option(MODELS, "-t --threads", "N", "Default: one thread a physical core, within a container's quota."),
 ]
-GpuLayers = Annotated[
-    int, option("-ngl", "--gpu-layers", panel=MODELS, metavar="N", help="Layers to keep on a GPU.")
-]
+GpuLayers = Annotated[int, option(MODELS, "-ngl --gpu-layers", "N", "Layers to keep on a GPU.")]
 FlashAttention = Annotated[
-    str,
+    Literal["on", "off", "auto"],
     option(
-        "-fa",
-        "--flash-attn",
-        panel=MODELS,
-        metavar="MODE",
-        help="Flash attention: on, off or auto (llama.cpp's choice; on a processor tried once).",
+        MODELS,
+        "-fa --flash-attn",
+        "MODE",
+        "Flash attention: on, off or auto (llama.cpp's choice; on a processor tried once).",
     ),
 ]
-CacheType = Annotated[
-    str,
-    option("--cache-type", panel=MODELS, metavar="TYPE", help="KV cache: f32, f16, bf16 or q8_0."),
-]
+CacheType = Annotated[str, option(MODELS, "--cache-type", "TYPE", "KV cache: f32, f16, bf16 or q8_0.")]
 Kernels = Annotated[
-    str,
+    Literal["auto", "off"],
     option(
+        MODELS,
         "--kernels",
-        panel=MODELS,
-        metavar="MODE",
-        help="Kernels of our own for GGUF models: auto, compiled once where they can be, or off.",
+        "MODE",
+        "Kernels of our own for GGUF models: auto, compiled once where they can be, or off.",
     ),
 ]
 Device = Annotated[
-    str,
-    option(
-        "--device",
-        panel=MODELS,
-        metavar="NAME",
-        help="Of a transformers model: cpu, cuda, cuda:1, mps or auto.",
-    ),
+    str, option(MODELS, "--device", "NAME", "Of a transformers model: cpu, cuda, cuda:1, mps or auto.")
 ]
 Dtype = Annotated[
     str,
     option(
+        MODELS,
         "--dtype",
-        panel=MODELS,
-        metavar="TYPE",
-        help="Of its weights: auto, as they are stored; float32, bfloat16 or float16.",
+        "TYPE",
+        "Of its weights: auto, as they are stored; float32, bfloat16 or float16.",
     ),
 ]
 Attention = Annotated[
     str,
     option(
+        MODELS,
         "--attention",
-        panel=MODELS,
-        metavar="NAME",
-        help="Its implementation in transformers: sdpa, eager, ...; auto: as it chooses.",
+        "NAME",
+        "Its implementation in transformers: sdpa, eager, ...; auto: as it chooses.",
     ),
 ]
 JsonSchema = Annotated[
-    str | None,
-    option("-j", "--json-schema", panel=GRAMMAR, metavar="SCHEMA", help="JSON that this schema allows."),
+    str | None, option(GRAMMAR, "-j --json-schema", "SCHEMA", "JSON that this schema allows.")
 ]
 JsonSchemaFile = Annotated[
-    Path | None,
-    option("-jf", "--json-schema-file", panel=GRAMMAR, metavar="FILE", help="The same, from a file."),
+    Path | None, option(GRAMMAR, "-jf --json-schema-file", "FILE", "The same, from a file.")
 ]
-Regex = Annotated[
-    str | None,
-    option("--regex", panel=GRAMMAR, metavar="PATTERN", help="Text that matches this as a whole."),
-]
+Regex = Annotated[str | None, option(GRAMMAR, "--regex", "PATTERN", "Text that matches this as a whole.")]
 Drafters = Annotated[
     str | None,
     option(
+        DRAFTING,
         "--draft",
-        panel=DRAFTING,
-        metavar="NAMES",
-        help=f"auto (the default): {DRAFTERS['auto'].about}. Or names, in the order they are called: "
+        "NAMES",
+        f"auto (the default): {DRAFTERS['auto'].about}. Or names, in the order they are called: "
         + ", ".join(f"{row.name} ({row.about})" for row in DRAFTERS.values() if row.name != "auto")
         + ".",
     ),
@@ -208,49 +168,36 @@ Drafters = Annotated[
 Seed = Annotated[
     int | None,
     option(
+        SAMPLING,
         "--seed",
-        panel=SAMPLING,
-        metavar="N",
-        help="The same seed draws the same text. Default: one by chance, which is printed.",
+        "N",
+        "The same seed draws the same text. Default: one by chance, which is printed.",
+        minimum=0,
     ),
 ]
 Corpora = Annotated[
     list[str] | None,
     option(
+        DRAFTING,
         "--corpus",
-        panel=DRAFTING,
-        metavar="NAME",
-        from_environment=False,
-        help="Draft from a corpus too (`paceline corpus`); may be repeated.",
+        "NAME",
+        "Draft from a corpus too (`paceline corpus`); may be repeated.",
+        env=False,
     ),
+]
+AsJson = Annotated[bool, flag(OUTPUT, "--json", "One JSON object on stdout.")]
+Force = Annotated[bool, flag(OUTPUT, "--force", "Overwrite the file if it exists.")]
+HistoryFile = Annotated[
+    Path | None,
+    option(OUTPUT, "--history", "FILE", "Where measurements are kept. Default: your data folder."),
 ]
 
 
-def flash_attention(mode: str) -> bool | None:
-    if mode not in FLASH_ATTENTION:
-        raise UsageError(f"--flash-attn {mode}: choose from {', '.join(FLASH_ATTENTION)}")
-    return FLASH_ATTENTION[mode]
-
-
-def kernels(mode: str) -> str:
-    from paceline.engines.openers import KERNELS
-
-    if mode not in KERNELS:
-        raise UsageError(f"--kernels {mode}: choose from {', '.join(KERNELS)}")
-    return mode
-
-
 def seed_for(given: int | None, sampling: Sampling) -> tuple[int, bool]:
-    """The request's seed, and whether chance chose it: only where tokens are drawn."""
-    require_seed(given)
+    """Return the request's seed, and whether it was drawn at random: only where tokens are sampled."""
     if given is not None or sampling.greedy:
         return given or 0, False
     return secrets.randbelow(1 << 32), True
-
-
-def require_seed(given: int | None) -> None:
-    if given is not None and given < 0:
-        raise UsageError(f"--seed {given}: must be at least 0")
 
 
 def by_chance(seed: int) -> str:
@@ -258,59 +205,7 @@ def by_chance(seed: int) -> str:
 
 
 def require_command(context: typer.Context) -> None:
-    """Without a command: what there is, and exit code 2."""
+    """Print the help and exit with 2 where no subcommand is given."""
     if context.invoked_subcommand is None:
         print(context.get_help(), file=sys.stderr)
         raise typer.Exit(2)
-
-
-def read_prompt(argument: str | None, option_: str | None, file: Path | None) -> str:
-    """The prompt from exactly one place: the argument, -p, -f, the environment, or stdin ("-", or none)."""
-    if argument is None and option_ is None and file is None:
-        option_ = os.environ.get(variable("--prompt"))
-        file = Path(os.environ[variable("--file")]) if variable("--file") in os.environ else None
-    if sum(x is not None for x in (argument, option_, file)) > 1:
-        raise UsageError("more than one prompt: give it as an argument, with -p, with -f or on stdin")
-    text = argument if argument is not None else option_
-    if file is not None and str(file) != "-":
-        text, where = read_text(file), f"{file}: the file"
-    elif text is None or text == "-":
-        text, where = _read_stdin(asked=text == "-" or file is not None), "stdin: the prompt"
-    else:
-        text, where = typed.text("the prompt", text), "the prompt"
-    if not text:
-        raise UsageError(f"{where} is empty: give some text to complete")
-    return text
-
-
-def read_schema(schema: str | None, file: Path | None) -> str | None:
-    if schema is not None and file is not None:
-        raise UsageError("more than one JSON schema: give it as text (-j) or as a file (-jf)")
-    if file is not None:
-        return read_text(file)
-    return schema if schema is None else typed.text("the JSON schema", schema)
-
-
-def read_prompts(file: Path) -> list[str]:
-    """A prompt a line, as text or (.jsonl) as an object with a "prompt"."""
-    prompts = []
-    # Not splitlines(), which also splits at form feeds and other characters that a prompt may hold.
-    for number, line in enumerate(read_text(file).removesuffix("\n").split("\n"), 1):
-        where, text = f"{file}, line {number}", line.removesuffix("\r")
-        if file.suffix == ".jsonl" and text.strip():
-            try:
-                text = json.loads(text)["prompt"]
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                raise UsageError(f'{where}: is no JSON object with a "prompt"') from error
-            if not isinstance(text, str):
-                raise UsageError(f'{where}: its "prompt" is no text')
-        if not text.strip():
-            raise UsageError(f"{where}: is empty; give a prompt in every line")
-        prompts.append(typed.text(where, text))
-    return prompts
-
-
-def _read_stdin(*, asked: bool) -> str:
-    if sys.stdin is None or (not asked and sys.stdin.isatty()):
-        raise UsageError("no prompt: give it as an argument, with -p, with -f FILE or on stdin")
-    return read_stdin()

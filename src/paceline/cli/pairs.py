@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from paceline.cli import options
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, flag, option
+from paceline.cli.options import argument, flag, option
+from paceline.cli.output import note, print_json
 from paceline.core.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -32,56 +30,32 @@ Note = Callable[[str], object]
 def pairs(
     *,
     target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TARGET",
-            help="The model to be made faster, as for -m. Without it: the models there are.",
-            show_default=False,
-        ),
+        str | None, argument("TARGET", "The model to be made faster, as for -m. Without it: all models here.")
     ] = None,
     task: Annotated[
         str,
         option(
+            ADVICE,
             "--task",
-            panel=ADVICE,
-            metavar="TASK",
-            help="What for: code, edit, json, agent, math, summary, chat, quote, prose or any.",
+            "TASK",
+            "What for: code, edit, json, agent, math, summary, chat, quote, prose or any.",
         ),
     ] = "any",
     folders: Annotated[
         list[Path] | None,
-        option(
-            "--folder",
-            panel=ADVICE,
-            metavar="DIR",
-            from_environment=False,
-            help="Look for models here too; may be repeated.",
-        ),
+        option(ADVICE, "--folder", "DIR", "Look for models here too; may be repeated.", env=False),
     ] = None,
     measure: Annotated[
-        bool,
-        flag(
-            "--measure",
-            panel=ADVICE,
-            help="Measure drafts on short answers, some seconds each.",
-        ),
+        bool, flag(ADVICE, "--measure", "Measure drafts on short answers, some seconds each.")
     ] = False,
-    history: Annotated[
-        Path | None,
-        option(
-            "--history",
-            panel=ADVICE,
-            metavar="FILE",
-            help="Where benches are kept. Default: your data folder.",
-        ),
-    ] = None,
+    history: options.HistoryFile = None,
     ctx_size: options.Context = None,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
     flash_attn: options.FlashAttention = "auto",
     cache_type: options.CacheType = "f16",
     kernels: options.Kernels = "auto",
-    as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="One JSON object on stdout.")] = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """List the models that are here; or, for TARGET, every draft that fits, the best first.
 
@@ -94,12 +68,10 @@ def pairs(
     way = {
         "threads": choose_threads(threads),
         "gpu_layers": gpu_layers,
-        "flash_attention": options.flash_attention(flash_attn),
+        "flash_attention": options.FLASH_ATTENTION[flash_attn],
         "cache_type": cache_type,
-        "kernels": options.kernels(kernels) == "auto",
+        "kernels": kernels == "auto",
     }
-    if ctx_size is not None and ctx_size < 1:
-        raise UsageError(f"--ctx-size {ctx_size}: must be at least 1")
     if measure and target is None:
         raise UsageError("--measure needs a TARGET: `paceline pairs TARGET --measure`")
     notes: dict[str, None] = {}  # each once, in order
@@ -141,13 +113,9 @@ def _models(folders: Sequence[Path], interrupts: Interrupts) -> Found:
     from paceline.cli.progress import progress
     from paceline.machine.stores.inventory import find
 
-    def look(_what: str) -> None:
-        if interrupts.pressed:
-            raise KeyboardInterrupt
-
     # How much there is to look at is known afterwards.
     with progress({"looking for models": 1}, interrupts) as tick:
-        found = find(folders, own=zoo.real(), tick=look)
+        found = find(folders, own=zoo.real(), tick=lambda _: interrupts.check())
         tick("looking for models")
     return found
 
@@ -156,14 +124,14 @@ def _list(found: Found, as_json: bool) -> None:
     from paceline.report import models
 
     if as_json:
-        sys.stdout.write(json.dumps(found.as_dict()) + "\n")
+        print_json(found.as_dict())
         return
     if found.models:
         models.write([one.as_dict() for one in found.models], sys.stdout)
     else:
         print("\n".join(models.nothing(found.as_dict()["places"])), file=sys.stderr)
     for line in models.remarks(found.notes):
-        print(line, file=sys.stderr)
+        note(line)
 
 
 def _candidates(target: Facts, found: Found, note: Note, interrupts: Interrupts) -> list[Candidate]:
@@ -259,13 +227,10 @@ def _print(advice: Advice, target: str, notes: Sequence[str], as_json: bool) -> 
     record["target"]["reference"] = target
 
     if as_json:
-        from paceline.cli.completion import strict
-
-        said = record | {"advice": report.advice(record), "notes": list(notes)}
-        sys.stdout.write(json.dumps(strict(said), allow_nan=False) + "\n")
+        print_json(record | {"advice": report.advice(record), "notes": list(notes)})
         return
     from paceline.report.models import remarks
 
     report.write(record, sys.stdout)
     for line in remarks(notes):
-        print(line, file=sys.stderr)
+        note(line)

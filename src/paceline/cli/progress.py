@@ -36,10 +36,14 @@ def bars(*columns: ProgressColumn, drawn: bool = True) -> Iterator[Progress]:
 
 
 @contextmanager
-def progress(work: Mapping[str, int], interrupts: Interrupts) -> Iterator[Callable[[str], None]]:
-    """work: how many steps of each kind there are; UNKNOWN where that is seen at the end only. Yields what
-    is to be called after each, with its kind, and raises KeyboardInterrupt from there once Ctrl-C was
-    pressed."""
+def progress(
+    work: Mapping[str, int], interrupts: Interrupts, *, at_end: bool = True
+) -> Iterator[Callable[[str], None]]:
+    """Yield what is to be called after each step, with its kind.
+
+    work: how many steps of each kind there are; UNKNOWN where that is seen at the end only. A step raises
+    KeyboardInterrupt once Ctrl-C was pressed; so does the end, but where at_end is False.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with bars(*columns) as drawing:
         tasks = {
@@ -50,11 +54,10 @@ def progress(work: Mapping[str, int], interrupts: Interrupts) -> Iterator[Callab
         interrupts.hold()
 
         def tick(kind: str) -> None:
-            if interrupts.pressed:
-                raise KeyboardInterrupt
+            interrupts.check()
             drawing.start_task(tasks[kind])
             drawing.advance(tasks[kind])
 
         yield tick
-    if interrupts.pressed:  # after the last tick
-        raise KeyboardInterrupt
+    if at_end:  # after the last tick
+        interrupts.check()

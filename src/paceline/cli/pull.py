@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.cli.options import OUTPUT, flag
+from paceline.cli import options
+from paceline.cli.options import argument, flag
+from paceline.cli.output import note, print_json
 from paceline.cli.references import hash_of
-from paceline.core.errors import UsageError
 from paceline.core.printable import amount, printable
 
 if TYPE_CHECKING:
@@ -21,18 +20,11 @@ if TYPE_CHECKING:
 
 def pull(
     *,
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="hf.co/USER/REPO[:QUANT] or USER/REPO[:QUANT].",
-            show_default=False,
-        ),
-    ],
+    model: Annotated[str, argument("MODEL", "hf.co/USER/REPO[:QUANT] or USER/REPO[:QUANT].")],
     offline: Annotated[
-        bool, flag("--offline", panel="Downloading", help="Only look at what is on this machine.")
+        bool, flag("Downloading", "--offline", "Only look at what is on this machine.")
     ] = False,
-    as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="One JSON object on stdout.")] = False,
+    as_json: options.AsJson = False,
 ) -> int:
     """Download a model from the Hugging Face hub into its cache, where other programs find it too.
 
@@ -43,19 +35,30 @@ def pull(
     Prints the files, their sizes and hashes. Whatever -m takes can be given: what ollama:NAME, zoo:target or
     a path stands for is printed, too.
     """
-    from paceline.machine.stores.reference import HUB, OLLAMA, parse
+    from paceline.machine.identity import fingerprint
+    from paceline.machine.stores.reference import HUB, parse
     from paceline.naming import held
 
     reference = parse(model)
-    if reference.kind == HUB:
-        files = _downloaded(reference, offline)
-    else:
-        try:
-            files = held(model, reference)
-        except UsageError as error:
-            ollama = reference.kind == OLLAMA and "ollama pull" in str(error)
-            raise UsageError(f"{error} (Ollama keeps its own store)" if ollama else str(error)) from error
-    _print(reference, files, as_json)
+    files = _downloaded(reference, offline) if reference.kind == HUB else held(model, reference)
+    if as_json:
+        records = [
+            {
+                "path": str(one.path),
+                "size": one.size,
+                "sha256": one.sha256 or None,
+                "fingerprint": fingerprint(one.path),
+                "downloaded": one.got,
+                "checked": one.checked,
+            }
+            for one in files
+        ]
+        print_json({"model": str(reference), "files": records})
+        return 0
+    for one in files:
+        what, value = hash_of(one)
+        for name, fact in (("file", printable(str(one.path))), ("size", amount(one.size)), (what, value)):
+            typer.echo(f"{name:11}  {fact}")
     return 0
 
 
@@ -68,16 +71,15 @@ def _downloaded(reference: Reference, offline: bool) -> list[Held]:
         try:
             files = download(reference, watch, offline=offline)
         except KeyboardInterrupt:
-            print(f"interrupted; `paceline pull {reference}` goes on from there", file=sys.stderr)
+            note(f"interrupted; `paceline pull {reference}` goes on from there")
             raise
     new = [one for one in files if one.got]
     if not new:
-        said = "it is on this machine already; its hash was not computed again"
-    elif not all(one.checked for one in new):
-        said = f"downloaded; not checked against a SHA-256 of {host()}'s"
+        note("it is on this machine already; its hash was not computed again")
+    elif all(one.checked for one in new):
+        note(f"downloaded; the SHA-256 is as {host()} states it")
     else:
-        said = f"downloaded; the SHA-256{'' if new == files else ' of what came'} is as {host()} states it"
-    print(said, file=sys.stderr)
+        note(f"downloaded; not checked against a SHA-256 of {host()}'s")
     return files
 
 
@@ -95,13 +97,8 @@ def watching() -> Iterator[Callable[[str, int, int], None]]:
     from paceline.cli.progress import bars
     from paceline.machine.stores.hub_layout import is_set
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
+    name_column = TextColumn("{task.description}", markup=False)
+    columns = (name_column, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     tasks = {}
     with bars(*columns, drawn=not is_set("HF_HUB_DISABLE_PROGRESS_BARS")) as progress:
 
@@ -109,32 +106,7 @@ def watching() -> Iterator[Callable[[str, int, int], None]]:
             if name not in tasks:
                 tasks[name] = progress.add_task(printable(name), total=total)
                 if progress.disable:
-                    print(f"downloading {printable(name)}, {amount(total)}", file=sys.stderr)
+                    note(f"downloading {name}, {amount(total)}")
             progress.update(tasks[name], completed=done)
 
         yield watch
-
-
-def _print(reference: Reference, files: list[Held], as_json: bool) -> None:
-    if as_json:
-        from paceline.machine.identity import fingerprint
-
-        records = [
-            {
-                "path": str(one.path),
-                "size": one.size,
-                "sha256": one.sha256 or None,
-                "fingerprint": fingerprint(one.path),
-                "downloaded": one.got,
-                "checked": one.checked,
-            }
-            for one in files
-        ]
-        typer.echo(json.dumps({"model": str(reference), "files": records}))
-        return
-
-    for one in files:
-        what, value = hash_of(one)
-        facts = {"file": printable(str(one.path)), "size": amount(one.size), what: value}
-        for name, fact in facts.items():
-            typer.echo(f"{name:11}  {fact}")

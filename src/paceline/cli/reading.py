@@ -4,66 +4,46 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from threading import Timer
 from time import monotonic
 
 from paceline.cli.interrupts import Interrupts
 from paceline.engine import Stream
 from paceline.handle import StepOutput
 
-SOON = 0.5  # seconds without a word on a terminal
-OFTEN = 5.0  # seconds between lines elsewhere
+LONG = 256  # tokens of a prompt whose progress is shown
+SECONDS = 5.0  # between two lines where there is no terminal
 
 
 class Reading:
-    """What `LLM.stream` takes as `on_read`: a line on a terminal, which is gone afterwards; elsewhere one
-    every few seconds. Raises KeyboardInterrupt once Ctrl-C was pressed. Close it.
+    """What `LLM.stream` takes as `on_read`: a line on a terminal, which is gone afterwards; elsewhere a line
+    every few seconds. Raises KeyboardInterrupt once Ctrl-C was pressed. Close it."""
 
-    quiet: say nothing."""
-
-    def __init__(
-        self, interrupts: Interrupts, *, quiet: bool = False, clock: Callable[[], float] = monotonic
-    ) -> None:
-        self._interrupts, self._quiet, self._clock = interrupts, quiet, clock
+    def __init__(self, interrupts: Interrupts, *, clock: Callable[[], float] = monotonic) -> None:
+        self._interrupts, self._clock = interrupts, clock
         self._terminal = sys.stderr.isatty()
-        self._began = self._said = clock()
-        self._timer: Timer | None = None
+        self._began = self._shown = clock()
         self._width = 0
 
     def __call__(self, read: int, total: int) -> None:
-        if self._interrupts.pressed:
-            raise KeyboardInterrupt
+        self._interrupts.check()
         if read == 0:
-            self._began = self._said = self._clock()
-        if self._quiet:
-            return
-        self._stop()
-        if read == total:
+            self._began = self._shown = self._clock()
+        if read == total or total < LONG:
             self.close()
-        elif self._terminal and self._clock() - self._began < SOON:
-            self._timer = Timer(SOON, self._show, (line(read, total, 0.0),))
-            self._timer.daemon = True
-            self._timer.start()
-        elif self._terminal:
-            self._show(line(read, total, self._clock() - self._began))
-        elif self._clock() - self._said >= OFTEN:
-            self._said = self._clock()
-            sys.stderr.write(f"paceline: {line(read, total, self._clock() - self._began)}\n")
-
-    def _show(self, text: str) -> None:
-        self._width = max(self._width, len(text))
-        sys.stderr.write(f"\r{text:{self._width}}")
-        sys.stderr.flush()
-
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
-            self._timer = None
+            return
+        seconds = self._clock() - self._began
+        speed = f", {read / seconds:.0f} tokens/s" if read and seconds > 0 else ""
+        line = f"reading the prompt: {read:,} of {total:,} tokens{speed}"
+        if self._terminal:
+            self._width = max(self._width, len(line))
+            sys.stderr.write(f"\r{line:{self._width}}")
+            sys.stderr.flush()
+        elif self._clock() - self._shown >= SECONDS:
+            self._shown = self._clock()
+            sys.stderr.write(f"paceline: {line}\n")
 
     def close(self) -> None:
-        """Takes the line away."""
-        self._stop()
+        """Take the line away."""
         if self._width:
             sys.stderr.write(f"\r{'':{self._width}}\r")
             sys.stderr.flush()
@@ -71,7 +51,7 @@ class Reading:
 
 
 def until_stopped(stream: Stream, interrupts: Interrupts) -> Iterator[StepOutput]:
-    """The pieces of an answer up to Ctrl-C, which may come while the prompt is read (see Reading)."""
+    """Yield an answer's pieces up to Ctrl-C, which may come while the prompt is read (see Reading)."""
     try:
         for piece in stream:
             yield piece
@@ -79,8 +59,3 @@ def until_stopped(stream: Stream, interrupts: Interrupts) -> Iterator[StepOutput
                 return
     except KeyboardInterrupt:
         pass
-
-
-def line(read: int, total: int, seconds: float) -> str:
-    speed = f", {read / seconds:.0f} tokens/s" if read and seconds > 0 else ""
-    return f"reading the prompt: {read:,} of {total:,} tokens{speed}"

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from paceline.core.printable import printable
+from paceline.cli.output import note
 
 if TYPE_CHECKING:
     from paceline.machine.stores.reference import Held
 
 
-def model_option(given: str | None) -> str | None:
-    """For typer to call with an option's value: the file that a name stands for; a path as it was given."""
-    if given is None:
-        return None
-    path = resolved(given)
+def resolve_models(models: dict[str, Any]) -> dict[str, Any]:
+    """Return the models' settings with files in place of names; a path stays as it was given."""
+    named = {role: models[role] for role in ("target", "draft") if models.get(role) is not None}
+    paths = {role: resolved(name) for role, name in named.items()}
     # A Path has no ./ before it, and user/repo without one is a name.
-    return given if path == Path(given) else str(path)
+    return models | {
+        role: named[role] if path == Path(named[role]) else str(path) for role, path in paths.items()
+    }
 
 
 def file_option(given: Path | None) -> Path | None:
-    """The same for options that are paths."""
+    """Return the file that an option's name stands for: for typer to call."""
     return None if given is None else resolved(given.as_posix())
 
 
 def resolved(text: str) -> Path:
-    """The file to load, of several the first. Where a name was given instead of a path, stderr is told what
-    it stands for. Raises UsageError where that is not on this machine."""
+    """Return the file to load, of several the first. stderr is told what a name stands for. Raises UsageError
+    where that is not on this machine."""
     from paceline.engines.openers import HF, is_toy
     from paceline.engines.views import is_view
     from paceline.machine.stores.reference import PATH, parse
@@ -39,7 +39,7 @@ def resolved(text: str) -> Path:
     if text.startswith(HF):
         place = file_of(text)
         if str(place) != text:
-            print(printable(f"{text} is {place}"), file=sys.stderr)
+            note(f"{text} is {place}")
         return place
     reference = parse(text)
     if reference.kind == PATH:
@@ -48,21 +48,20 @@ def resolved(text: str) -> Path:
     first = found[0]
     what, value = hash_of(first)
     parts = f", the first of {len(found)} parts" if len(found) > 1 else ""
-    print(printable(f"{text} is {first.path} ({what} {value[:16]}{parts})"), file=sys.stderr)
+    note(f"{text} is {first.path} ({what} {value[:16]}{parts})")
     return first.path
 
 
 def hash_of(one: Held) -> tuple[str, str]:
-    """What tells this file from others: the SHA-256 of all of it where its store states it, else the
-    fingerprint that is recorded with every measurement."""
+    """Return the SHA-256 where its store states it, else the fingerprint that measurements record."""
     from paceline.machine.identity import fingerprint
 
     return ("sha256", one.sha256) if one.sha256 else ("fingerprint", fingerprint(one.path))
 
 
 def is_base(target: str) -> bool:
-    """Whether a file's header tells that the model has no chat template, before it is loaded and measured. Of
-    what is no file, and of a header that cannot be read, whoever loads it tells."""
+    """Return whether a file's header says that the model has no chat template, before it is loaded and
+    measured. False for what is no file and for a header that cannot be read: loading tells."""
     from paceline.engines.openers import place_of
     from paceline.lab.gathering import header
 

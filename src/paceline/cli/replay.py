@@ -3,86 +3,72 @@ been, without the model."""
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from paceline.cli import options, replay_input
-from paceline.cli.exits import INTERRUPTED
-from paceline.cli.groups import drafting, takes
-from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import MODELS, OUTPUT, flag, option
-from paceline.cli.references import file_option
+from paceline.cli.groups import DRAFTING_OPTIONS, takes
+from paceline.cli.interrupts import INTERRUPTED, Interrupts
+from paceline.cli.options import MODELS, argument, flag, option
+from paceline.cli.output import print_json
+from paceline.cli.references import file_option, resolve_models
 from paceline.core.errors import UsageError
 
 WHAT = "What is replayed"
 SPEED = "Speed"
 
 
-@takes(drafting)
+@takes(drafting=DRAFTING_OPTIONS)
 def replay(
     *,
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FILE",
-            help="JSON lines of tokens, of prompts and completions, or of messages.",
-            show_default=False,
-            rich_help_panel=WHAT,
-        ),
+        argument("FILE", "JSON lines of tokens, of prompts and completions, or of messages.", WHAT),
     ],
     tokenizer: Annotated[
         Path | None,
         option(
-            "-m",
-            "--tokenizer",
-            panel=WHAT,
-            metavar="FILE",
+            WHAT,
+            "-m --tokenizer",
+            "FILE",
+            "The GGUF file of the model that was recorded; its vocabulary is enough.",
             callback=file_option,
-            help="The GGUF file of the model that was recorded; its vocabulary is enough.",
         ),
     ] = None,
     chat_template: Annotated[
-        bool,
-        flag("--chat-template", panel=WHAT, help="Messages go through the model's own chat template."),
+        bool, flag(WHAT, "--chat-template", "Messages go through the model's own chat template.")
     ] = False,
     methods: Annotated[
         str,
         option(
-            "--methods",
-            panel=WHAT,
-            metavar="NAMES",
-            help="lookup,lookup+suffix; settings follow a colon: lookup:n_draft=12.",
+            WHAT, "--methods", "NAMES", "lookup,lookup+suffix; settings follow a colon: lookup:n_draft=12."
         ),
     ] = "lookup",
     limit: Annotated[
-        int, option("--limit", panel=WHAT, metavar="N", help="Replay the first N requests only; 0: all.")
+        int, option(WHAT, "--limit", "N", "Replay the first N requests only; 0: all.", minimum=0)
     ] = 0,
     fresh: Annotated[
-        bool,
-        flag("--fresh", panel=WHAT, help="Nothing is remembered from one request to the next."),
+        bool, flag(WHAT, "--fresh", "Nothing is remembered from one request to the next.")
     ] = False,
     cost_curve: Annotated[
         Path | None,
         option(
+            SPEED,
             "--cost-curve",
-            panel=SPEED,
-            metavar="FILE",
-            help="Predict speeds by what `paceline doctor --json` has measured. Default: what is known here.",
+            "FILE",
+            "Predict speeds by what `paceline doctor --json` has measured. Default: what is known here.",
         ),
     ] = None,
     model_draft: options.DraftModel = None,
     ctx_size: Annotated[
-        int, option("-c", "--ctx-size", panel=MODELS, metavar="N", help="Tokens of the draft's context.")
+        int, option(MODELS, "-c --ctx-size", "N", "Tokens of the draft's context.", minimum=0)
     ] = 0,
     threads: options.Threads = None,
     drafting: Any,
-    corpus: options.Corpora = None,
-    as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="Every figure as one JSON object.")] = False,
+    corpora: options.Corpora = None,
+    as_json: options.AsJson = False,
 ) -> int:
     """Decode recorded requests again, by any method and without the model: how much would be accepted, and
     how fast it would be.
@@ -91,17 +77,14 @@ def replay(
     learn from those before in the same file, as on a server. Where it is not known what the model's passes
     cost, this tells acceptance, not speed.
     """
-    if limit < 0:
-        raise UsageError(f"--limit {limit}: must be at least 0")
-    if ctx_size < 0:
-        raise UsageError(f"--ctx-size {ctx_size}: must be at least 0")
-    if corpus and tokenizer is None:
+    if corpora and tokenizer is None:
         raise UsageError("--corpus: holds tokens of a model; name it with --tokenizer FILE.gguf")
+    model_draft = resolve_models({"draft": model_draft})["draft"]
     drafting.pop("exact_greedy")  # nothing is computed that could differ
 
     from paceline.cli.progress import progress
+    from paceline.lab.replay import tables
     from paceline.lab.replay.replay import Means, Replay, methods_of
-    from paceline.lab.replay.tables import KEPT
     from paceline.makers import Corpora
 
     costs = replay_input.costs_of(cost_curve, tokenizer, model_draft, threads)
@@ -115,11 +98,7 @@ def replay(
             stack.callback(draft.close)
         vocab = replay_input.vocabulary(text, traces, draft)
         means = Means(
-            vocab,
-            None if text is None else text.text,
-            Corpora.find(corpus or (), vocab),
-            draft,
-            costs,
+            vocab, None if text is None else text.text, Corpora.find(corpora or (), vocab), draft, costs
         )
         replaying = Replay(traces, chosen, means, fresh=fresh)
         stack.callback(replaying.close)
@@ -131,12 +110,16 @@ def replay(
                 raise
         known = {
             "tokenizer": None if text is None else text.path.name,
-            "cost_curve": None if costs is None else KEPT if cost_curve is None else cost_curve.name,
+            "cost_curve": None if costs is None else tables.KEPT if cost_curve is None else cost_curve.name,
             "draft_model": None if model_draft is None else Path(model_draft).name,
             "n_vocab": vocab.size,
             "limit": limit,
         }
-        write(provenance() | known | replaying.as_dict(), as_json)
+        record = provenance() | known | replaying.as_dict()
+    if as_json:
+        print_json(record)
+    else:
+        tables.write(record, sys.stdout)
     return INTERRUPTED if interrupts.pressed else 0
 
 
@@ -145,19 +128,4 @@ def provenance() -> dict[str, Any]:
     from paceline.lab.replay.record import FORMAT
     from paceline.machine.identity import cpu_name
 
-    return {
-        "format": FORMAT,
-        "paceline": paceline.__version__,
-        "processor": cpu_name(),
-    }
-
-
-def write(record: dict[str, Any], as_json: bool) -> None:
-    from paceline.lab.replay import tables
-
-    if as_json:
-        from paceline.cli.completion import strict
-
-        sys.stdout.write(json.dumps(strict(record), allow_nan=False) + "\n")
-    else:
-        tables.write(record, sys.stdout)
+    return {"format": FORMAT, "paceline": paceline.__version__, "processor": cpu_name()}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.interrupts import Interrupts
+from paceline.cli.output import note
 from paceline.cli.texts import read_text
 from paceline.core.errors import UsageError
-from paceline.core.printable import printable
 
 if TYPE_CHECKING:
     from paceline.core.cost import Costs
@@ -28,28 +27,18 @@ def costs_of(curve: Path | None, model: Path | None, draft: str | None, threads:
         return None if model is None else kept_costs(model, None if draft is None else Path(draft), threads)
 
     try:
-        said = json.loads(read_text(curve))
-    except UsageError as error:
-        raise UsageError(f"--cost-curve {error}; `paceline doctor --json` prints one") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"--cost-curve {curve}: is no JSON ({error}); `paceline doctor --json` prints one"
-        ) from error
-    try:
-        return Costs.read(said)
-    except UsageError as error:
-        raise UsageError(f"--cost-curve {curve}: {error}") from error
+        return Costs.read(json.loads(read_text(curve)))
+    except (UsageError, ValueError, RecursionError) as error:
+        raise UsageError(f"--cost-curve {curve}: {error}; `paceline doctor --json` prints one") from error
 
 
 def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | None:
-    """Of both, or none."""
-    from paceline.attention import settled
-    from paceline.costing import as_costs, beside, key_of, to_stderr
+    """Return the costs of both, or None: as if the models had been loaded with the usual settings."""
+    from paceline.costing import as_costs
     from paceline.engines.openers import Way
-    from paceline.machine.costs import recall
+    from paceline.lab.costs import known_costs
     from paceline.machine.hardware.threads import choose_threads
 
-    # What costs are kept by, as if the models had been loaded with the usual settings.
     usual: dict[str, Any] = {
         "threads": choose_threads(threads),
         "gpu_layers": 0,
@@ -57,20 +46,10 @@ def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | 
         "cache_type": "f16",
         "exact_rows": 0,
     }
-    ways = {"target": Way(model, usual)} | (
-        {} if draft is None else {"draft": Way(draft, beside(usual, draft))}
-    )
-    found = {}
-    for role, way in ways.items():
-        try:
-            key = key_of(way.but(flash_attention=settled(way)), role)
-        except OSError:
-            return None  # whoever opens it says so
-        kept = recall(key, to_stderr)
-        if kept is None:
-            return None
-        found[role] = kept
-    return as_costs(found)
+    paths = {"target": model} if draft is None else {"target": model, "draft": draft}
+    found = {role: known_costs(Way(path, usual), role) for role, path in paths.items()}
+    known = {role: kept for role, kept in found.items() if kept is not None}
+    return as_costs(known) if len(known) == len(paths) else None
 
 
 def opened(path: Path) -> Tokenizer:
@@ -122,7 +101,7 @@ def read(
             left = None if left is None else left - len(trace.requests)
     for trace in out:
         for warning in traces.warnings(trace):
-            print(f"paceline: {printable(warning)}", file=sys.stderr)
+            note(f"paceline: {warning}")
     return out
 
 

@@ -2,83 +2,65 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from paceline.cli import messages as conversations
 from paceline.cli import options
-from paceline.cli.groups import drafting, memory, models, sampling, takes
+from paceline.cli.groups import (
+    DRAFTING_OPTIONS,
+    MEMORY_OPTIONS,
+    MODEL_OPTIONS,
+    RECORD_OPTIONS,
+    SAMPLING_OPTIONS,
+    takes,
+)
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import GENERATION, OUTPUT, PROMPT, flag, option
-from paceline.cli.recording import Record, RecordTopK, recorder
-from paceline.cli.references import is_base
+from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag, option
+from paceline.cli.output import note
+from paceline.cli.references import is_base, resolve_models
+from paceline.cli.texts import read_prompt, read_schema
 from paceline.core.errors import UsageError
 
 
-@takes(models, sampling, drafting, memory)
+@takes(
+    models=MODEL_OPTIONS,
+    sampling=SAMPLING_OPTIONS,
+    drafting=DRAFTING_OPTIONS,
+    memory=MEMORY_OPTIONS,
+    recorder=RECORD_OPTIONS,
+)
 def run(
     *,
     prompt: Annotated[
-        str | None,
-        typer.Argument(
-            help="The text to complete; '-' or nothing reads stdin.",
-            metavar="PROMPT",
-            show_default=False,
-            rich_help_panel=PROMPT,
-        ),
+        str | None, argument("PROMPT", "The text to complete; '-' or nothing reads stdin.", PROMPT)
     ] = None,
     prompt_option: Annotated[
-        str | None,
-        option(
-            "-p",
-            "--prompt",
-            panel=PROMPT,
-            metavar="TEXT",
-            from_environment=False,
-            help="The same, as an option.",
-        ),
+        str | None, option(PROMPT, "-p --prompt", "TEXT", "The same, as an option.", env=False)
     ] = None,
     file: Annotated[
-        Path | None,
-        option(
-            "-f",
-            "--file",
-            panel=PROMPT,
-            metavar="FILE",
-            from_environment=False,
-            help="Read the prompt from a text file.",
-        ),
+        Path | None, option(PROMPT, "-f --file", "FILE", "Read the prompt from a text file.", env=False)
     ] = None,
     system: conversations.System = None,
     messages: conversations.Messages = None,
     chat: Annotated[
         bool | None,
         flag(
+            PROMPT,
             "--chat",
-            panel=PROMPT,
-            help="Put the prompt through the model's chat template: the default where it has one. "
-            "--no-chat: complete it as it stands.",
+            "Use the model's chat template: the default where it has one. --no-chat: do not.",
         ),
     ] = None,
     models: Any,
     n_predict: Annotated[
-        int, option("-n", "--n-predict", panel=GENERATION, metavar="N", help="Most tokens to generate.")
+        int, option(GENERATION, "-n --n-predict", "N", "Most tokens to generate.", minimum=1)
     ] = 256,
     stop: Annotated[
         list[str] | None,
-        option(
-            "--stop",
-            panel=GENERATION,
-            metavar="TEXT",
-            from_environment=False,
-            help="Stop before this text; may be repeated.",
-        ),
+        option(GENERATION, "--stop", "TEXT", "Stop before this text; may be repeated.", env=False),
     ] = None,
     ignore_eos: Annotated[
-        bool, flag("--ignore-eos", panel=GENERATION, help="Go on after an end-of-text token.")
+        bool, flag(GENERATION, "--ignore-eos", "Go on after an end-of-text token.")
     ] = False,
     sampling: Any,
     seed: options.Seed = None,
@@ -89,63 +71,50 @@ def run(
     drafting: Any,
     memory: Any,
     compare: Annotated[
-        bool, flag("--compare", panel=OUTPUT, help="Decode plainly first, then drafted, and compare them.")
+        bool, flag(OUTPUT, "--compare", "Decode plainly first, then drafted, and compare them.")
     ] = False,
     show_sources: Annotated[
-        bool, flag("--show-sources", panel=OUTPUT, help="Colour each token by where it came from.")
+        bool, flag(OUTPUT, "--show-sources", "Colour each token by where it came from.")
     ] = False,
     stats: Annotated[
-        bool,
-        flag("--stats", panel=OUTPUT, help="Where the time went, and how far what was expected came true."),
+        bool, flag(OUTPUT, "--stats", "Where the time went, and how far what was expected came true.")
     ] = False,
     logprobs: Annotated[
         int | None,
-        option(
-            "--logprobs", panel=OUTPUT, metavar="N", help="With --json: of each token, and the N likeliest."
-        ),
+        option(OUTPUT, "--logprobs", "N", "With --json: of each token, and the N likeliest.", minimum=0),
     ] = None,
-    record: Record = None,
-    record_top_k: RecordTopK = 0,
-    as_json: Annotated[
-        bool, flag("--json", panel=OUTPUT, help="One JSON object on stdout instead of the text.")
-    ] = False,
+    recorder: Any,
+    as_json: options.AsJson = False,
 ) -> int:
     """Complete a prompt: drafted for, verified, and streamed as it is decoded.
 
     The text goes to stdout, everything else to stderr.
     """
-    if n_predict < 1:
-        raise UsageError(f"-n {n_predict}: generate at least 1 token")
     if compare and draft is not None and draft.strip() == "none":
-        raise UsageError(
-            "--compare with --draft none: nothing to compare plain decoding with; name a drafter"
-        )
-    stops = options.stop_texts(stop)
+        raise UsageError("--compare with --draft none: nothing to compare with; name a drafter")
+    models = resolve_models(models)
     drawn, by_chance = options.seed_for(seed, sampling)
-    if logprobs is not None and not as_json:
-        raise UsageError(f"--logprobs {logprobs}: told in JSON only; add --json")
 
     from paceline import zoo
     from paceline.engines.syntax import chosen
 
     # Bad values are refused before a prompt is read or a model loaded.
-    schema = options.read_schema(json_schema, json_schema_file)
+    schema = read_schema(json_schema, json_schema_file)
     chosen(schema, regex)
-    recording = recorder(record, record_top_k)
-    if chat is False and (system is not None or messages is not None):
-        raise UsageError("--no-chat with --system or --messages, which are for a chat: leave out one of them")
     begun = conversations.begun(system, messages)
+    if chat is False and begun:
+        raise UsageError("--no-chat with --system or --messages, which are for a chat: leave out one of them")
     if messages is None or any(given is not None for given in (prompt, prompt_option, file)):
-        text = options.read_prompt(prompt, prompt_option, file)
-        asked = [*begun, {"role": "user", "content": text}]
+        text = read_prompt(prompt, prompt_option, file)
+        conversation = [*begun, {"role": "user", "content": text}]
     else:
-        text, asked = "", begun
+        text, conversation = "", begun
 
     from paceline.assemble import load
     from paceline.cli.completion import Completion, no_template
 
-    said = chat is True or bool(begun)
-    if said and is_base(models["target"] or str(zoo.target_path())):
+    wants_chat = chat is True or bool(begun)
+    if wants_chat and is_base(models["target"] or str(zoo.target_path())):
         raise no_template(models["target"] or "the embedded model")
     with (
         Interrupts() as interrupts,
@@ -154,7 +123,7 @@ def run(
         request = {
             "max_tokens": n_predict,
             "seed": drawn,
-            "stop": stops,
+            "stop": stop or [],
             "ignore_eos": ignore_eos,
             "json_schema": schema,
             "regex": regex,
@@ -168,10 +137,10 @@ def run(
             as_json=as_json,
             show_sources=show_sources,
             show_stats=stats,
-            recorder=recording,
-            chat=said or (chat is None and llm.chats),
+            recorder=recorder,
+            chat=wants_chat or (chat is None and llm.chats),
         )
-        tokens = completion.prompt(text, asked, said=said)
+        tokens = completion.prompt(text, conversation, wants_chat=wants_chat)
         if by_chance and not as_json:
-            print(options.by_chance(drawn), file=sys.stderr)
+            note(options.by_chance(drawn))
         return completion.compare(tokens) if compare else completion.single(tokens)

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated, Any, get_args
 
 from paceline.cli import options
-from paceline.cli.groups import by_name, drafting, models, takes
-from paceline.cli.options import flag, option
-from paceline.cli.references import model_option
+from paceline.cli.groups import DRAFTING_OPTIONS, MODEL_OPTIONS, SERVER_SAMPLING_OPTIONS, takes
+from paceline.cli.options import argument, flag, option
+from paceline.cli.output import note
+from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
 from paceline.core.errors import MissingExtraError, UsageError
 
 SERVER = "Server"
 LIMITS = "Limits"
-SAMPLING = "Sampling of requests that do not say"
 REPLICAS = "Replicas"
 # Options that another engine's server has, too.
 SHARED = frozenset({"rest", "draft", "corpora", "engine", "host", "port", "api_key", "api_key_file", "alias"})
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@takes(by_name(models), drafting)
+@takes(models=MODEL_OPTIONS, drafting=DRAFTING_OPTIONS, sampling=SERVER_SAMPLING_OPTIONS)
 def serve(
     *,
     rest: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ARGUMENT...]", help="Of another engine.", show_default=False),
+        argument("[-- ARGUMENT...]", "Of another engine."),
     ] = None,
     models: Any,
     draft: options.Drafters = None,
@@ -42,158 +39,112 @@ def serve(
     engine: Annotated[
         str | None,
         option(
+            SERVER,
             "--engine",
-            panel=SERVER,
-            metavar="NAME",
-            help="vllm or sglang: start that server instead, with drafts set up as asked here; what follows "
+            "NAME",
+            "vllm or sglang: start that server instead, with drafts set up as asked here; what follows "
             "-- goes to it.",
         ),
     ] = None,
-    host: Annotated[
-        str,
-        option("--host", panel=SERVER, metavar="ADDRESS", help="0.0.0.0: every interface."),
-    ] = "127.0.0.1",
+    host: Annotated[str, option(SERVER, "--host", "ADDRESS", "0.0.0.0: every interface.")] = "127.0.0.1",
     port: Annotated[
-        int, option("--port", panel=SERVER, metavar="N", help="0 takes any that is free, and prints it.")
+        int, option(SERVER, "--port", "N", "0 takes any that is free, and prints it.", minimum=0)
     ] = 8080,
     trusted_proxy: Annotated[
         list[str] | None,
         option(
+            SERVER,
             "--trusted-proxy",
-            panel=SERVER,
-            metavar="ADDRESS",
-            from_environment=False,
-            help="Whose X-Forwarded-For names the client; may be repeated.",
+            "ADDRESS",
+            "Whose X-Forwarded-For names the client; may be repeated.",
+            env=False,
         ),
     ] = None,
     api_key: Annotated[
         list[str] | None,
         option(
+            SERVER,
             "--api-key",
-            panel=SERVER,
-            metavar="KEY",
-            from_environment=False,
-            help="What requests must send; may be repeated. (Others can see it in ps.)",
+            "KEY",
+            "What requests must send; may be repeated. (Others can see it in ps.)",
+            env=False,
         ),
     ] = None,
     api_key_file: Annotated[
-        Path | None, option("--api-key-file", panel=SERVER, metavar="FILE", help="Keys, one a line.")
+        Path | None, option(SERVER, "--api-key-file", "FILE", "Keys, one a line.")
     ] = None,
     alias: Annotated[
         list[str] | None,
         option(
+            SERVER,
             "--alias",
-            panel=SERVER,
-            metavar="NAME",
-            from_environment=False,
-            help="What requests may call the model; may be repeated. Default: its name here.",
+            "NAME",
+            "What requests may call the model; may be repeated. Default: its name here.",
+            env=False,
         ),
     ] = None,
-    log_json: Annotated[
-        bool, flag("--log-json", panel=SERVER, help="Logs as JSON, a line a request.")
-    ] = False,
-    quiet: Annotated[bool, flag("--quiet", panel=SERVER, help="No line a request.")] = False,
+    log_json: Annotated[bool, flag(SERVER, "--log-json", "Logs as JSON, a line a request.")] = False,
+    quiet: Annotated[bool, flag(SERVER, "--quiet", "No line a request.")] = False,
     sessions: Annotated[
         int,
         option(
-            "--sessions",
-            panel=LIMITS,
-            metavar="N",
-            help="Requests decoded at once, each with -c tokens of context.",
+            LIMITS, "--sessions", "N", "Requests decoded at once, each with -c tokens of context.", minimum=1
         ),
     ] = 4,
     queue: Annotated[
-        int, option("--queue", panel=LIMITS, metavar="N", help="Requests that may wait; more get a 429.")
+        int, option(LIMITS, "--queue", "N", "Requests that may wait; more get a 429.", minimum=0)
     ] = 64,
     per_client: Annotated[
-        int,
-        option(
-            "--per-client",
-            panel=LIMITS,
-            metavar="N",
-            help="Open requests of a key or address; 0: any.",
-        ),
+        int, option(LIMITS, "--per-client", "N", "Open requests of a key or address; 0: any.", minimum=0)
     ] = 0,
     apart: Annotated[
-        bool,
-        flag(
-            "--apart", panel=LIMITS, help="Past answers draft for the client (key or address) they were for."
-        ),
+        bool, flag(LIMITS, "--apart", "Past answers draft for the client (key or address) they were for.")
     ] = False,
     n_predict: Annotated[
-        int,
-        option("-n", "--n-predict", panel=LIMITS, metavar="N", help="Longest answer; 0: as there is room."),
+        int, option(LIMITS, "-n --n-predict", "N", "Longest answer; 0: as there is room.", minimum=0)
     ] = 0,
-    temp: Annotated[
-        float | None, option("--temp", panel=SAMPLING, metavar="X", help="Temperature; OpenAI's is 1.")
-    ] = None,
-    top_k: Annotated[
-        int | None, option("--top-k", panel=SAMPLING, metavar="N", help="Only the N likeliest; 0: off.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        option("--top-p", panel=SAMPLING, metavar="X", help="The likeliest that sum to X; 1: off."),
-    ] = None,
-    min_p: Annotated[
-        float | None,
-        option("--min-p", panel=SAMPLING, metavar="X", help="Above X times the likeliest; 0: off."),
-    ] = None,
+    sampling: Any,
     timeout: Annotated[
-        float, option("--timeout", panel=LIMITS, metavar="SECONDS", help="For one answer, waiting included.")
+        float, option(LIMITS, "--timeout", "SECONDS", "For one answer, waiting included.")
     ] = 600.0,
-    body_limit: Annotated[
-        float, option("--body-limit", panel=LIMITS, metavar="MB", help="Largest request.")
-    ] = 8.0,
-    grace: Annotated[
-        float,
-        option("--grace", panel=LIMITS, metavar="SECONDS", help="For streams to end at Ctrl-C."),
-    ] = 30.0,
+    body_limit: Annotated[float, option(LIMITS, "--body-limit", "MB", "Largest request.")] = 8.0,
+    grace: Annotated[float, option(LIMITS, "--grace", "SECONDS", "For streams to end at Ctrl-C.")] = 30.0,
     chunk: Annotated[
         int,
         option(
+            LIMITS,
             "--chunk",
-            panel=LIMITS,
-            metavar="N",
-            help="Tokens of prompts read in one pass, beside those that are decoding.",
+            "N",
+            "Tokens of prompts read in one pass, beside those that are decoding.",
+            minimum=1,
         ),
     ] = 512,
     replicas: Annotated[
         str | None,
         option(
+            REPLICAS,
             "--replicas",
-            panel=REPLICAS,
-            metavar="N[..M]",
-            help="So many servers under Ray Serve; N..M: as many as there is work for.",
+            "N[..M]",
+            "So many servers under Ray Serve; N..M: as many as there is work for.",
         ),
     ] = None,
     replica_cpus: Annotated[
-        float, option("--replica-cpus", panel=REPLICAS, metavar="X", help="CPUs each reserves, and threads.")
+        float, option(REPLICAS, "--replica-cpus", "X", "CPUs each reserves, and threads.")
     ] = 1.0,
-    replica_gpus: Annotated[
-        float, option("--replica-gpus", panel=REPLICAS, metavar="X", help="GPUs each reserves.")
-    ] = 0.0,
+    replica_gpus: Annotated[float, option(REPLICAS, "--replica-gpus", "X", "GPUs each reserves.")] = 0.0,
 ) -> int:
     """Serve a model over HTTP, as OpenAI's API has it: chats, completions, tools, JSON; drafted for, and the
     same text as without.
 
     http://127.0.0.1:8080/ shows a page to chat and to watch. Ctrl-C lets streams end.
     """
-    given = dict(locals())
-    least = {"--sessions": (sessions, 1), "--queue": (queue, 0), "--per-client": (per_client, 0)}
-    least |= {"-n": (n_predict, 0), "--chunk": (chunk, 1), "--port": (port, 0)}
-    for name, (value, low) in least.items():
-        if value < low:
-            raise UsageError(f"{name} {value}: must be at least {low}")
-    for name, seconds in (("--timeout", timeout), ("--body-limit", body_limit), ("--grace", grace)):
-        if not 0 < seconds < 1e6:
-            raise UsageError(f"{name} {seconds:g}: must be above 0")
-    if port > 65535:
-        raise UsageError(f"--port {port}: must be at most 65535")
+    given = dict(locals()) | sampling
+    for name, value in (("--timeout", timeout), ("--body-limit", body_limit), ("--grace", grace)):
+        if not 0 < value < 1e6:  # NaN, too
+            raise UsageError(f"{name} {value:g}: must be above 0")
 
     from paceline.naming import default_name
 
-    said = {"temperature": temp, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    sampled = {name: value for name, value in said.items() if value is not None}
     keys = read_keys(api_key, api_key_file)
     models["target"] = models["target"] or "zoo:smollm2"
     names = alias or [default_name(models["target"])]
@@ -202,7 +153,7 @@ def serve(
         require_unset(engine, given)
     if engine is not None or rest:
         return other_engine(engine, rest or [], names, host, port, keys, models, draft, corpora, drafting)
-    models |= {name: model_option(models[name]) for name in ("target", "draft")}
+    models = resolve_models(models)
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -221,7 +172,7 @@ def serve(
     local = host in LOOPBACK
     hosts = (*LOCAL, host) if local and not keys else ()
     if not local and not keys:
-        print("no --api-key: whoever reaches this machine can use it", file=sys.stderr)
+        note("no --api-key: whoever reaches this machine can use it")
     if replicas is not None:
         return serve_replicas(
             host,
@@ -236,7 +187,7 @@ def serve(
             per_client=per_client,
             apart=apart,
             n_predict=n_predict,
-            sampling=sampled,
+            sampling=sampling,
             timeout=timeout,
             body_limit=body_limit,
             grace=grace,
@@ -254,7 +205,7 @@ def serve(
     from paceline.serve.guard import Rules
     from paceline.serve.service import Service
 
-    limits = Limits(apart, queue, per_client, timeout, n_predict, sampled)
+    limits = Limits(apart, queue, per_client, timeout, n_predict, sampling)
     listening = listen.bind(host, port)  # a port in use is told before a model is loaded
     try:
         with load(**(loading | models), sessions=sessions) as llm:
@@ -264,7 +215,7 @@ def serve(
             made = app.create(service, names, rules)
             at = listening.getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
-            print(f"{names[0]} at http://{shown}:{at}/v1, a page at http://{shown}:{at}/", file=sys.stderr)
+            note(f"{names[0]} at http://{shown}:{at}/v1, a page at http://{shown}:{at}/")
             listen.run(made, service, listening, grace, proxies)
     finally:
         listening.close()
@@ -275,7 +226,7 @@ def require_unset(engine: str, given: Mapping[str, Any]) -> None:
     """Raises UsageError for an option of our own server that was given for another engine's."""
     for name, parameter in inspect.signature(serve).parameters.items():
         if name in given and name not in SHARED and given[name] not in (parameter.default, None, []):
-            option = "-n" if name == "n_predict" else f"--{name.replace('_', '-')}"
+            option = get_args(parameter.annotation)[1].param_decls[0]
             raise UsageError(f"{option} is for Paceline's own server: {engine}'s arguments go after --")
 
 

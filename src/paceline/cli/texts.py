@@ -1,60 +1,72 @@
-"""Text from files, pipes and stdin, in whole; what cannot be used is one line."""
+"""Text from files and stdin, in whole; what cannot be used is one line."""
 
 from __future__ import annotations
 
-import os
-import select
-import stat
+import json
 import sys
 from pathlib import Path
 
+from paceline.core import typed
 from paceline.core.errors import UsageError
 
-PATIENCE = 3.0  # seconds in which somebody has to begin writing to a named pipe
-# Bytes: what ten million tokens spell. A device has no end, and the model's own limit is known only later.
-LONGEST = 1 << 26
-MARK = "\ufeff"  # of the order of bytes
+LONGEST = 1 << 26  # bytes: more than any context holds; a device has no end
+MARK = "\ufeff"  # a byte order mark, which Windows' editors begin a text with
 
 
 def read_text(file: Path) -> str:
-    """All of a file. Raises UsageError for what cannot be read, is too long for any model, or not UTF-8."""
+    """Return all of a file. Raises UsageError where it cannot be read, is too long or not UTF-8."""
     try:
-        is_pipe = stat.S_ISFIFO(file.stat().st_mode)
-        return decoded(_from_pipe(file) if is_pipe else _from_file(file), str(file))
+        with file.open("rb") as opened:
+            return _decoded(opened.read(LONGEST + 1), str(file))
     except OSError as error:
         raise UsageError(f"{file}: cannot be read ({error.strerror}); give a text file") from error
 
 
-def read_stdin() -> str:
-    return decoded(sys.stdin.buffer.read(LONGEST + 1), "stdin")
+def read_prompt(argument: str | None, option: str | None, file: Path | None) -> str:
+    """Return the prompt from exactly one place: the argument, -p, -f, or stdin ("-", or none of them)."""
+    if sum(x is not None for x in (argument, option, file)) > 1:
+        raise UsageError("more than one prompt: give it as an argument, with -p, with -f or on stdin")
+    text = argument if argument is not None else option
+    if file is not None and str(file) != "-":
+        text, where = read_text(file), f"{file}: the file"
+    elif text is None or text == "-":
+        if sys.stdin is None or (text is None and file is None and sys.stdin.isatty()):
+            raise UsageError("no prompt: give it as an argument, with -p, with -f FILE or on stdin")
+        text, where = _decoded(sys.stdin.buffer.read(LONGEST + 1), "stdin"), "stdin: the prompt"
+    else:
+        text, where = typed.text("the prompt", text), "the prompt"
+    if not text:
+        raise UsageError(f"{where} is empty: give some text to complete")
+    return text
 
 
-def decoded(data: bytes, where: str) -> str:
-    """Without the mark that Windows' editors begin a text with."""
+def read_prompts(file: Path) -> list[str]:
+    """Return a prompt a line, as text or (.jsonl) as an object with a "prompt"."""
+    prompts = []
+    # Not splitlines(), which also splits at form feeds and other characters that a prompt may hold.
+    for number, line in enumerate(read_text(file).removesuffix("\n").split("\n"), 1):
+        where, text = f"{file}, line {number}", line.removesuffix("\r")
+        if file.suffix == ".jsonl":
+            try:
+                text = json.loads(text)["prompt"]
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise UsageError(f'{where}: is no JSON object with a "prompt"') from error
+        if not typed.text(where, text).strip():
+            raise UsageError(f"{where}: is empty; give a prompt in every line")
+        prompts.append(text)
+    return prompts
+
+
+def read_schema(schema: str | None, file: Path | None) -> str | None:
+    if schema is not None and file is not None:
+        raise UsageError("more than one JSON schema: give it as text (-j) or as a file (-jf)")
+    return schema if file is None else read_text(file)
+
+
+def _decoded(data: bytes, where: str) -> str:
     if len(data) > LONGEST:
         raise UsageError(f"{where}: has more than {LONGEST >> 20} MiB, which no model reads: shorten it")
     try:
         return data.decode().removeprefix(MARK)
     except UnicodeDecodeError as error:
         raise UsageError(f"{where}: is not UTF-8 text (byte {error.start}); convert it first") from error
-
-
-def _from_file(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        return opened.read(LONGEST + 1)
-
-
-def _from_pipe(file: Path) -> bytes:
-    """To open one as a file waits for ever where nobody writes to it."""
-    descriptor, first = os.open(file, os.O_RDONLY | os.O_NONBLOCK), b""
-    with os.fdopen(descriptor, "rb") as pipe:
-        if not select.select([descriptor], [], [], PATIENCE)[0]:
-            try:
-                first = os.read(descriptor, 1 << 16)
-            except BlockingIOError:  # somebody is there, and takes time
-                pass
-            else:
-                if not first:
-                    raise UsageError(f"{file}: is a named pipe that nobody writes to; give a text file")
-        os.set_blocking(descriptor, True)
-        return first + pipe.read(LONGEST + 1)

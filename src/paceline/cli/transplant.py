@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from paceline.cli import options
+from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.output import note, print_json
 from paceline.cli.references import file_option
 
 
 def transplant(
-    draft: Annotated[
-        Path,
-        typer.Argument(metavar="DRAFT", help="The draft model.", show_default=False, callback=file_option),
-    ],
+    draft: Annotated[Path, argument("DRAFT", "The draft model.", callback=file_option)],
     vocab_of: Annotated[
         Path,
-        typer.Option(
-            "--vocab-of",
-            metavar="TARGET",
-            help="The model it is to draft for.",
-            show_default=False,
-            callback=file_option,
+        option(
+            OUTPUT, "--vocab-of", "TARGET", "The model it is to draft for.", env=False, callback=file_option
         ),
     ],
-    out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="FILE", help="The GGUF file to write.", show_default=False)
-    ],
+    out: Annotated[Path, option(OUTPUT, "-o --out", "FILE", "The GGUF file to write.", env=False)],
     ftype: Annotated[
         str | None,
-        typer.Option(
+        option(
+            OUTPUT,
             "--type",
-            metavar="TYPE",
-            help="Of the new rows: F32, F16, BF16, Q8_0 or Q4_0. Default: the draft's, K-quants become Q8_0.",
+            "TYPE",
+            "Of the new rows: F32, F16, BF16, Q8_0 or Q4_0. Default: the draft's, K-quants become Q8_0.",
+            env=False,
         ),
     ] = None,
     tied: Annotated[
@@ -45,10 +39,11 @@ def transplant(
             "--tied/--untied",
             help="One matrix to read and write with (--untied: two). Default: two, where llama.cpp can.",
             show_default=False,
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object on stdout.")] = False,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Give a draft model another model's vocabulary, so that it can draft for it without --cross-vocab.
 
@@ -62,8 +57,7 @@ def transplant(
     from paceline.lab.transplant import Rules, Transplant
     from paceline.system.whole import check_output
 
-    kind = ftype.upper() if ftype else None
-    rules = Rules(kind, tied)
+    rules = Rules(ftype.upper() if ftype else None, tied)
     check_output(out, draft, vocab_of, force=force)  # before anything large is read
     with (
         Interrupts() as interrupts,
@@ -72,13 +66,12 @@ def transplant(
     ):
         report = made.write(out, force=force, tick=tick)
     if as_json:
-        typer.echo(json.dumps(asdict(report) | {"out": str(report.out)}))
+        print_json(asdict(report) | {"out": str(report.out)})
         return
-    print(
+    note(
         f"{report.vocab:,} tokens: {report.same:,} of the draft's own, {report.spelled:,} made of "
         f"{report.pieces:.1f} pieces, {report.special:,} control tokens it knows, {report.silent:,} it "
-        "does not; "
-        f"{report.type}, {'one matrix' if report.tied else 'two matrices'}, {report.size / 1e6:,.1f} MB",
-        file=sys.stderr,
+        f"does not; {report.type}, {'one matrix' if report.tied else 'two matrices'}, "
+        f"{report.size / 1e6:,.1f} MB"
     )
     typer.echo(str(report.out))

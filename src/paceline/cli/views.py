@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,13 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from paceline.cli import options
-from paceline.cli.groups import takes
+from paceline.cli.groups import DEVICE_OPTIONS, takes
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
-from paceline.cli.options import OUTPUT, flag
-from paceline.cli.references import file_option
+from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.output import note, print_json
+from paceline.cli.references import file_option, resolve_models
 from paceline.core.errors import UsageError
 
+SEARCH = "Search"
 app = typer.Typer(rich_markup_mode=None, short_help="Find parts of a model that draft for it.")
 
 
@@ -26,35 +27,27 @@ def _options(context: typer.Context) -> None:
     options.require_command(context)
 
 
-def device_models(
-    model: options.Model = None,
-    threads: options.Threads = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = "auto",
-    attention: options.Attention = "auto",
-) -> dict[str, Any]:
-    """What `load` takes to find and run a transformers model."""
-    return {"target": model, "threads": threads, "device": device, "dtype": dtype, "attention": attention}
-
-
 @app.command(cls=GroupedCommand, short_help="Find the part of a model that drafts best for it.")
-@takes(device_models)
+@takes(models=DEVICE_OPTIONS)
 def search(
-    device_models: dict[str, Any],
+    models: Any,
     blocks: Annotated[
-        int,
-        typer.Option("--blocks", metavar="N", help="Blocks to leave out, two a layer; 0 tries several."),
+        int, option(SEARCH, "--blocks", "N", "Blocks to leave out, two a layer; 0 tries several.", env=False)
     ] = 0,
-    tries: Annotated[int, typer.Option("--tries", metavar="N", help="Views that are judged, at most.")] = 60,
+    tries: Annotated[
+        int, option(SEARCH, "--tries", "N", "Views that are judged, at most.", env=False, minimum=1)
+    ] = 60,
     items: Annotated[
         int,
-        typer.Option("--items", metavar="N", help="Answers to search by, and as many to report."),
+        option(SEARCH, "--items", "N", "Answers to search by, and as many to report.", env=False, minimum=1),
     ] = 5,
-    n_predict: Annotated[int, typer.Option("-n", "--n-predict", metavar="N", help="Tokens of each.")] = 48,
+    n_predict: Annotated[
+        int, option(SEARCH, "-n --n-predict", "N", "Tokens of each.", env=False, minimum=1)
+    ] = 48,
     suite: Annotated[
-        str, typer.Option("--suite", metavar="SUITE", help="As `paceline bench` has it.")
+        str, option(SEARCH, "--suite", "SUITE", "As `paceline bench` has it.", env=False)
     ] = "real",
-    as_json: Annotated[bool, flag("--json", panel=OUTPUT, help="One JSON object on stdout.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Search for the blocks that a model's draft can do without, and keep what was found.
 
@@ -63,57 +56,31 @@ def search(
     transformers models (hf:FILE reads a GGUF file with transformers). Ctrl-C ends the search with the best
     view so far.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    from paceline.cli.progress import bars
+    from paceline.cli.progress import progress
     from paceline.lab.views import Plan, searched
 
-    if min(tries, items, n_predict) < 1:
-        raise UsageError("--tries, --items and -n must be at least 1")
     plan = Plan(blocks, tries, items, n_predict, suite)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Interrupts() as interrupts, bars(*columns) as drawing:
-        interrupts.hold()
-        tasks = {kind: drawing.add_task(kind, total=n, start=False) for kind, n in plan.work.items()}
-
-        def tick(kind: str) -> None:
-            if interrupts.pressed:
-                raise KeyboardInterrupt
-            drawing.start_task(tasks[kind])
-            drawing.advance(tasks[kind])
-
-        found = searched(device_models, plan, tick)
+    with Interrupts() as interrupts, progress(plan.work, interrupts, at_end=False) as tick:
+        found = searched(resolve_models(models), plan, tick)
     if as_json:
-        typer.echo(json.dumps(found.as_dict()))
+        print_json(found.as_dict())
         return
     from paceline.report.views import write
 
     write(found.as_dict(), sys.stdout)
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 @app.command(cls=GroupedCommand, short_help="Write a part of a GGUF model to a file of its own.")
 def materialise(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.", show_default=False)],
+    out: Annotated[Path, argument("OUT", "The GGUF file to write.")],
     model: Annotated[
         Path,
-        typer.Option(
-            "-m",
-            "--model",
-            metavar="FILE",
-            callback=file_option,
-            help="The GGUF file; names work too.",
-            show_default=False,
+        option(
+            OUTPUT, "-m --model", "FILE", "The GGUF file; names work too.", env=False, callback=file_option
         ),
     ],
-    view: Annotated[
-        str,
-        typer.Option("--view", metavar="VIEW", help="exit=N or skip=N: whole layers.", show_default=False),
-    ],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    view: Annotated[str, option(OUTPUT, "--view", "VIEW", "exit=N or skip=N: whole layers.", env=False)],
+    force: options.Force = False,
 ) -> None:
     """Write a GGUF file with some layers of a model, which llama.cpp loads as a draft model (-md).
 
@@ -138,5 +105,5 @@ def materialise(
         )
     with Interrupts() as interrupts, progress({"tensors": UNKNOWN}, interrupts) as tick:
         size = shorten(model, out, attention, force=force, tick=lambda: tick("tensors"))
-    say(f"{len(attention)} of {n} layers, {size / 1e6:,.1f} MB")
+    note(f"{len(attention)} of {n} layers, {size / 1e6:,.1f} MB")
     typer.echo(str(out))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -13,6 +12,8 @@ import typer
 from paceline.cli import options
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import Interrupts
+from paceline.cli.options import OUTPUT, argument, option
+from paceline.cli.output import note, print_json
 from paceline.cli.references import file_option
 from paceline.core.errors import UsageError
 
@@ -27,26 +28,25 @@ def _options(context: typer.Context) -> None:
 
 
 @app.command("list", cls=GroupedCommand)
-def list_models(
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON array on stdout.")] = False,
-) -> None:
+def list_models(as_json: options.AsJson = False) -> None:
     """List the models that come with Paceline, and with packages; each can be named as zoo:NAME."""
     from paceline import zoo
 
     models = zoo.models()
     if as_json:
-        records = [
-            {
-                "name": m.name,
-                "path": None if m.path is None else str(m.path),
-                "size": m.size,
-                "parameters": m.parameters or None,
-                "description": m.description,
-                "missing": m.missing or None,
-            }
-            for m in models
-        ]
-        typer.echo(json.dumps(records))
+        print_json(
+            [
+                {
+                    "name": m.name,
+                    "path": None if m.path is None else str(m.path),
+                    "size": m.size,
+                    "parameters": m.parameters or None,
+                    "description": m.description,
+                    "missing": m.missing or None,
+                }
+                for m in models
+            ]
+        )
         return
     from paceline.report.models import parameters, size
     from paceline.report.table import listing
@@ -64,11 +64,7 @@ def list_models(
 
 
 @app.command(cls=GroupedCommand)
-def path(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="As `paceline zoo list` has it.", show_default=False)
-    ],
-) -> None:
+def path(name: Annotated[str, argument("NAME", "As `paceline zoo list` has it.")]) -> None:
     """Print where a model of the zoo is, for use with other programs."""
     from paceline.machine.stores.reference import ZOO, Reference
     from paceline.naming import held
@@ -79,25 +75,25 @@ def path(
 
 @app.command(cls=GroupedCommand, short_help="Make a larger model that says the same.")
 def inflate(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.", show_default=False)],
+    out: Annotated[Path, argument("OUT", "The GGUF file to write.")],
     params: Annotated[
-        str, typer.Option("--params", metavar="N", help="Parameters to reach, e.g. 200M or 1.1B.")
+        str, option(OUTPUT, "--params", "N", "Parameters to reach, e.g. 200M or 1.1B.", env=False)
     ] = "1B",
     ftype: Annotated[
-        str, typer.Option("--type", metavar="TYPE", help="F32, F16, BF16, Q8_0, Q4_0, Q4_K_M, ...")
+        str, option(OUTPUT, "--type", "TYPE", "F32, F16, BF16, Q8_0, Q4_0, Q4_K_M, ...", env=False)
     ] = "Q8_0",
     source: Annotated[
         Path | None,
-        typer.Option(
-            "--from",
-            "-m",
-            "--model",
-            metavar="FILE",
+        option(
+            OUTPUT,
+            "--from -m --model",
+            "FILE",
+            "The Llama GGUF to inflate; names work too (zoo:smollm2). Default: the embedded target.",
+            env=False,
             callback=file_option,
-            help="The Llama GGUF to inflate; names work too (zoo:smollm2). Default: the embedded target.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    force: options.Force = False,
 ) -> None:
     """Write a model of any size that says what a small one says, to measure speed at realistic cost.
 
@@ -125,11 +121,10 @@ def inflate(
 
         def progress(phase: str, done: float) -> None:
             drawing.update(tasks[phase], completed=done, visible=True)
-            if interrupts.pressed:
-                raise KeyboardInterrupt
+            interrupts.check()
 
         layout, size = write(source or zoo.target_path(), out, count, ftype, force=force, progress=progress)
-    print(f"{layout.parameters / 1e6:,.0f}M parameters, {size / 1e6:,.0f} MB", file=sys.stderr)
+    note(f"{layout.parameters / 1e6:,.0f}M parameters, {size / 1e6:,.0f} MB")
     typer.echo(str(out))
 
 

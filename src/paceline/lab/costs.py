@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any
 
 from paceline.core.cost import Cost, Costs
-from paceline.costing import as_costs, doubt, fastest, key_of, measured, roles
+from paceline.core.errors import PacelineError
+from paceline.costing import as_costs, beside, doubt, fastest, key_of, measured, roles
 from paceline.engines.engine import Engine, OwnKernels
+from paceline.engines.openers import Way, place_of
 from paceline.lab.provenance import provenance
 from paceline.llm import LLM
 from paceline.machine.costs import Effort, Kept, keep, recall
@@ -71,6 +73,20 @@ def examine(llm: LLM, effort: Effort, warn: Warn, tick: Tick, *, again: bool = F
     return Findings(
         as_costs(found), kept, made, without, {role: said for role, said in doubts.items() if said}
     )
+
+
+def known_costs(model: Way, role: str) -> Kept | None:
+    """Return what was measured of a model that is run like this; None where nothing was."""
+    from paceline.attention import settled
+
+    if not place_of(model.path).exists():
+        return None
+    try:
+        if role == "draft":
+            model = replace(model, settings=beside(model.settings, model.path))
+        return recall(key_of(model.but(flash_attention=settled(model)), role), lambda _: None)
+    except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
+        return None
 
 
 def compares(target: Engine) -> bool:

@@ -104,10 +104,7 @@ def download(row: Record) -> list[str]:
     why = f"    {printable(row['why'])}"
     if row["caveat"]:
         why += f"; {printable(row['caveat'])}"
-    return [
-        f"  paceline pull {typed(row['reference'])}",
-        f"{why} [{printable(row['source']) or 'recalled'}]",
-    ]
+    return [f"  paceline pull {typed(row['reference'])}", f"{why} [{printable(row['source']) or 'recalled'}]"]
 
 
 def typed(reference: str) -> str:

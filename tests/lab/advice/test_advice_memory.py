@@ -16,11 +16,6 @@ def test_weights_and_the_same_context_of_both() -> None:
     assert needed((facts(size=1000, kv_bytes=30), facts(size=100, kv_bytes=2)), 10) == (1420, True)
 
 
-@pytest.mark.parametrize(("kind", "context"), [("f16", 640), ("bf16", 640), ("f32", 1280), ("q8_0", 340)])
-def test_the_types_of_keys_and_values(kind: str, context: int) -> None:
-    assert needed((facts(size=0, kv_bytes=64),), 10, kind) == (context, True)
-
-
 def test_a_size_that_is_not_known_makes_a_lower_bound_but_nothing_is_a_size() -> None:
     assert needed((facts(size=1, kv_bytes=64), facts(size=1, kv_bytes=0)), 10) == (642, False)
     stateful = facts(size=1, kv_bytes=0, memory="recurrent")

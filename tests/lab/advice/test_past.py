@@ -50,11 +50,6 @@ def test_the_speed_of_the_newest_run_of_the_pair() -> None:
     assert (past.source, past.low, past.speedup, past.high) == ("bench 2", 0.9, 1.25, 2.2)
 
 
-def test_of_several_settings_the_fastest() -> None:
-    settings = [drafted("model", (1.2, 1, 2)), drafted("model:n_draft=12:p_min=0.2", (1.6, 1, 2))]
-    assert speed(found(run(1, *settings))) == 1.6
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -79,11 +74,6 @@ def test_a_task_has_its_own_speed() -> None:
     one = run(1, drafted("model", (1.2, 1, 2)), drafted("model", (2.0, 1, 3), "json"))
     assert (speed(found(one)), speed(found(one, task="json"))) == (1.2, 2.0)
     assert found(one, task="prose") is None
-
-
-def test_what_copies_is_measured_with_any_draft_or_none() -> None:
-    one = run(1, drafted("suffix", (1.3, 1, 2)), draft=None)
-    assert speed(found(one, drafter="suffix", draft=None)) == 1.3
 
 
 @pytest.mark.parametrize("other", [{"threads": 4}, {"machine": {"processor": "Another"}}, {"machine": None}])

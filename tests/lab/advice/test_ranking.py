@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from advice_facts import facts, gained, known
@@ -77,12 +75,6 @@ def test_another_vocabulary_and_no_memory_come_last() -> None:
     assert [row.fits for row in advice.rows] == [True, True, True, False]
 
 
-def test_memory_is_weights_and_context_of_both() -> None:
-    assert row(ranked(*fitting("draft")), "draft").memory == TARGET.size + SMALL.size + 4096 * 2000
-    unknown = Candidate(facts("draft", billions=0.8, kv_bytes=0), "draft", "same")
-    assert not row(ranked(unknown), "draft").memory_known
-
-
 def test_what_does_not_fit_or_cannot_be_rolled_back_is_left_out() -> None:
     stateful = Candidate(facts("draft", billions=0.8, memory="hybrid"), "draft", "compatible")
     assert names(ranked(Candidate(SMALL, "other", "incompatible"), stateful)) == ["suffix, lookup"]
@@ -105,10 +97,3 @@ def test_downloads_are_named_where_no_draft_of_its_vocabulary_is_here() -> None:
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(UsageError, match="--task haiku: choose from any, code"):
         Question("haiku")
-
-
-def test_the_record_is_json() -> None:
-    record = ranked(*fitting("draft"), how=known(past={"draft": gained(1.5)})).as_dict()
-    again = json.loads(json.dumps(record, allow_nan=False))
-    assert again["drafts"][0]["measured"]["speedup"] == 1.5
-    assert (again["task"], again["n_ctx"], again["target"]["name"]) == ("code", 4096, "target")

@@ -60,11 +60,6 @@ def test_a_draft_has_to_be_smaller(parameters: int, weight: str, words: str) -> 
     assert (size.weight, words in size.text) == (weight, True)
 
 
-def test_what_is_not_known_is_not_told() -> None:
-    found = check(parameters=None, n_ctx=0)
-    assert (found.reason("parameters"), found.reason("context")) == (None, None)
-
-
 def test_a_shorter_context_a_window_and_another_format_are_told() -> None:
     found = check(n_ctx=2048, sliding_window=512, format="hf")
     assert of(found, "context").text == "beyond 2,048 tokens the draft guesses badly"

@@ -12,7 +12,6 @@ from paceline.machine.fit.known_pairs import (
     RECALLED,
     REPORTED,
     SEEN,
-    SMALLER,
     KnownPair,
     for_target,
     known_pairs,
@@ -80,19 +79,6 @@ def test_families_find_their_draft(name: str, family: str, billions: float, firs
 )
 def test_no_draft_where_none_is_known(name: str, family: str, billions: float) -> None:
     assert drafts(name, family, billions) == []
-
-
-def test_qwq_and_distillations_do_not_get_what_only_shares_a_word() -> None:
-    assert drafts("DeepSeek-R1-Distill-Llama-70B", "deepseek-r1-distill-llama", 70.6) == [
-        "DeepSeek-R1-Distill-Llama-8B-GGUF:Q4_K_M"
-    ]
-
-
-def test_a_draft_is_never_near_its_targets_size() -> None:
-    for pair in known_pairs():
-        assert not pair.fits(
-            facts("x", pair.targets[0].replace("*", ""), SMALLER * pair.largest / 1e9 * 0.99)
-        )
 
 
 def test_the_documentation_lists_every_draft() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -42,14 +41,6 @@ def test_little_free_memory_is_refused() -> None:
         size_for(0, 100_000_000)
     with pytest.raises(PacelineError, match="400 MB of memory are free, too few"):
         size_for(64 * MB, 400_000_000)
-
-
-def test_the_fastest_of_the_rounds_counts() -> None:
-    """The clock goes on by a millisecond a look for one round, and then by three."""
-    clock = itertools.accumulate(itertools.chain(itertools.repeat(1e-3, 60), itertools.repeat(3e-3))).__next__
-    # A piece a millisecond, and two looks at the clock around the round.
-    pieces = round(bandwidth.SECONDS / 2 / bandwidth.ROUNDS / 1e-3)
-    assert bandwidth.measure(1, 2 * PIECE, clock) == pytest.approx(PIECE / 1e-3, rel=3 / pieces)
 
 
 def test_all_threads_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,11 +83,6 @@ def test_memory_that_is_written_too_slowly_is_not_measured() -> None:
     assert len(bandwidth._filled(6 * PIECE, clock)) == 3
 
 
-def test_this_machine_reads_at_a_speed_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "SECONDS", 0.05)
-    assert 1e7 < bandwidth.measure(1, 2 * PIECE) < 1e13
-
-
 def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, own_home: Path) -> None:
     rates = iter((2e10, 3e10, 4e10))
     monkeypatch.setattr(bandwidth, "measure", lambda threads, size: next(rates))
@@ -104,20 +90,6 @@ def test_it_is_measured_once(monkeypatch: pytest.MonkeyPatch, own_home: Path) ->
     assert measured(1) == 3e10  # another number of threads
     assert (measured(2, again=True), measured(2)) == (4e10, 4e10)
     assert len(list((own_home / "bandwidth").iterdir())) == 2
-
-
-@pytest.mark.parametrize("rate", [None, "fast", 1.0, 1e16])
-def test_a_speed_that_cannot_be_is_measured_again(
-    monkeypatch: pytest.MonkeyPatch, own_home: Path, rate: object
-) -> None:
-    monkeypatch.setattr(bandwidth, "measure", lambda threads, size: 2e10)
-    measured(2)
-    (file,) = (own_home / "bandwidth").iterdir()
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"bytes_per_second": rate}))
-    monkeypatch.setattr(bandwidth, "measure", lambda threads, size: 5e10)
-    assert measured(2) == 5e10
-    file.write_text("")
-    assert measured(2) == 5e10
 
 
 def test_a_disk_that_refuses_is_told_and_nothing_else(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import machine_trees as trees
 from paceline.machine.hardware.containers import Limits, read, throttled
 from paceline.machine.hardware.files import Files
@@ -40,25 +38,11 @@ def test_version_1_in_a_container_that_sees_its_own_group_only(tmp_path: Path) -
     assert throttled(files, limits) == 1.5
 
 
-def test_no_limit_is_none(tmp_path: Path) -> None:
-    limits = read(Files(trees.laptop(tmp_path)))
-    assert (limits.version, limits.cpus, limits.memory, limits.container) == (2, None, None, "")
-
-
 def test_without_control_groups_it_is_told(tmp_path: Path) -> None:
     files = Files(tmp_path)
     assert read(files) == Limits()
     assert files.unread == ["container limits: /proc/self/cgroup is not there"]
     assert throttled(files, Limits()) is None
-
-
-@pytest.mark.parametrize(
-    "said", ["", "max", "150000", "0 100000", "-1 100000", "1 0", "x y", "100000 100000 1", "٣ ٣"]
-)
-def test_a_quota_that_is_none_is_none(tmp_path: Path, said: str) -> None:
-    root = trees.container(tmp_path)
-    (root / "sys/fs/cgroup/kubepods.slice/pod7/cpu.max").write_text(said)
-    assert read(Files(root)).cpus is None
 
 
 def test_a_group_outside_of_what_can_be_seen_is_not_followed(tmp_path: Path) -> None:

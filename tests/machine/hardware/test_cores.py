@@ -65,22 +65,6 @@ def test_counting_takes_threads_of_one_core_to_follow_each_other(
     assert (found.physical, found.logical) == (4, 8)
 
 
-def test_counting_reaches_as_many_cores_as_there_are_where_only_some_are_shared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 24)
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 16)
-    found = cores.read(Files(tmp_path), None, "Windows")
-    assert (found.physical, found.logical) == (16, 24)
-
-
-def test_processors_that_the_files_know_nothing_of_are_counted(tmp_path: Path) -> None:
-    files = Files(trees.container(tmp_path))
-    found = cores.read(files, frozenset({40, 41}), "Linux")
-    assert (found.logical, found.known, found.allowed) == (2, False, frozenset({40, 41}))
-    assert files.unread[0].startswith("cores: ")
-
-
 def test_broken_files_give_processors_of_their_own(tmp_path: Path) -> None:
     files = Files(trees.broken(tmp_path))
     found = cores.read(files, None, "Linux")
@@ -93,12 +77,3 @@ def test_an_apple_machine_has_levels() -> None:
     found = cores.read(Files(), None, "Darwin", lambda name: said.get(name))
     assert (found.physical, found.of_kind(PERFORMANCE), found.of_kind(EFFICIENCY)) == (10, 8, 2)
     assert found.of_kind(PERFORMANCE) == 8
-
-
-def test_an_old_apple_machine_is_counted() -> None:
-    assert not cores.read(Files(), None, "Darwin", lambda _: None).known
-
-
-def test_this_machine_is_as_psutil_counts_it() -> None:
-    found = cores.read(Files(), cores.allowed_here())
-    assert 1 <= found.physical <= found.logical <= (psutil.cpu_count() or 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import machine_trees as trees
-from paceline.machine.hardware.features import built_with, compared, flags
+from paceline.machine.hardware.features import compared, flags
 from paceline.machine.hardware.files import Files
 
 SAID = "CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 0 | OPENMP = 1 | REPACK = 1 | "
@@ -32,22 +32,6 @@ def test_memory_encryption_makes_no_arm_of_an_x86() -> None:
     assert compared(frozenset({"avx2", "sme"}), None).there == ("AVX2",)
 
 
-def test_without_an_engine_nothing_is_said_of_its_use() -> None:
-    found = compared(frozenset({"avx2"}), None)
-    assert (found.there, found.used, found.unused) == (("AVX2",), None, None)
-
-
 def test_processors_that_differ_have_what_all_of_them_have(tmp_path: Path) -> None:
     root = trees.write(tmp_path, {"proc/cpuinfo": "flags : avx avx2\n\nflags : avx"})
     assert flags(Files(root)) == frozenset({"avx"})
-
-
-def test_a_file_that_says_nothing_is_told(tmp_path: Path) -> None:
-    files = Files(trees.broken(tmp_path))
-    assert flags(files) is None
-    assert files.unread == ["what the processor can do: /proc/cpuinfo says nothing that is understood"]
-
-
-def test_what_is_switched_off_is_not_built_in() -> None:
-    assert built_with(SAID) == {"SSE3", "AVX", "AVX2", "F16C", "OPENMP", "REPACK"}
-    assert built_with("") == frozenset()

@@ -21,10 +21,6 @@ def test_what_is_no_such_list_is_none(text: str) -> None:
     assert cpu_list(text) is None
 
 
-def test_an_empty_list_has_no_processors() -> None:
-    assert cpu_list("") == frozenset()
-
-
 def test_what_cannot_be_read_is_none_and_told_with_its_reason(tmp_path: Path) -> None:
     files = Files(tmp_path)
     (tmp_path / "text").write_text("no number\n")
@@ -38,10 +34,3 @@ def test_what_cannot_be_read_is_none_and_told_with_its_reason(tmp_path: Path) ->
         "size: /folder cannot be read (Is a directory)",
         "size: /text/below is not there",
     ]
-
-
-def test_names_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for name in ("cpu10", "cpu2", "cpufreq", "cpu", "cpu2x"):
-        (tmp_path / name).mkdir()
-    assert Files(tmp_path).names("/", "cpu") == ["cpu2", "cpu10"]
-    assert Files(tmp_path).names("/none", "cpu") == []

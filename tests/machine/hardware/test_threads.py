@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -50,23 +49,6 @@ def test_a_quota_is_rounded_down_to_at_least_one(tmp_path: Path, quota: float, e
     assert advised(root).threads == expected
 
 
-def test_a_quota_is_named_as_the_reason(tmp_path: Path) -> None:
-    assert any("quota is 1.5 processors' time" in why for why in advised(trees.container(tmp_path)).why)
-
-
-def test_the_processors_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads._cores.cache_clear()
-    read, calls = cores.read, []
-
-    def counted(files: Files, allowed: frozenset[int] | None) -> Cores:
-        calls.append(allowed)
-        return read(files, allowed)
-
-    monkeypatch.setattr(cores, "read", counted)
-    assert choose_threads(None) <= threads.physical_cores()
-    assert len(calls) == 1
-
-
 CPUS = st.lists(
     st.tuples(st.integers(0, 9), st.sampled_from((PERFORMANCE, EFFICIENCY))), min_size=1, max_size=20
 )
@@ -102,13 +84,3 @@ def test_who_asks_for_more_than_a_quota_gets_it_and_for_more_than_cores_does_not
         choose_threads(5)
     with pytest.raises(UsageError, match="at least 1"):
         choose_threads(0)
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
-def test_affinity_counts_at_once() -> None:
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(before)})
-        assert (threads.physical_cores(), threads.logical_cores(), choose_threads(None)) == (1, 1, 1)
-    finally:
-        os.sched_setaffinity(0, before)

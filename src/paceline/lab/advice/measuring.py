@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.core.cost import Cost, Costs
+from paceline.core.cost import Costs
 from paceline.core.errors import HistoryError, PacelineError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.core.theory import acceptance
@@ -15,6 +14,7 @@ from paceline.engines.openers import Way
 from paceline.lab.advice.memory import available
 from paceline.lab.advice.past import of_drafters
 from paceline.lab.advice.row import TASKS, Candidate, Known, Measured, Question
+from paceline.lab.costs import known_costs
 from paceline.lab.workload import Item
 from paceline.machine.fit.compatibility import MAPPABLE
 from paceline.machine.identity import cpu_name, fingerprint
@@ -42,11 +42,11 @@ def known(
     machine = {"processor": cpu_name(), "threads": way["threads"]}
 
     def costs(draft: Facts | None) -> Costs | None:
-        large = _kept(Way(target.path, way), "target")
-        small = None if draft is None else _kept(Way(draft.path, way), "draft")
+        large = known_costs(Way(target.path, way), "target")
+        small = None if draft is None else known_costs(Way(draft.path, way), "draft")
         if large is None or (draft is not None and small is None):
             return None
-        return Costs(large[0], None if small is None else small[0], large[1])
+        return Costs(large.cost, None if small is None else small.cost, large.step)
 
     def measured(draft: Facts | None) -> Measured | None:
         path = None if draft is None else draft.path
@@ -63,24 +63,6 @@ def known(
         return next((one for one in found if one is not None), None)
 
     return Known(costs, measured, available(gpus=bool(way["gpu_layers"])))
-
-
-def _kept(way: Way, role: str) -> tuple[Cost, float] | None:
-    """What was measured of a model run this way, and of a step besides; None where nothing was."""
-    from paceline.attention import settled
-    from paceline.costing import beside, key_of
-    from paceline.machine.costs import recall
-
-    if not way.path.is_file():
-        return None
-    try:
-        if role == "draft":
-            way = replace(way, settings=beside(way.settings, way.path))
-        way = way.but(flash_attention=settled(way))
-        found = recall(key_of(way, role), lambda _: None)  # whoever loads the model warns
-    except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
-        return None
-    return None if found is None else (found.cost, found.step)
 
 
 def _runs(path: Path, note: Note) -> list[Any]:
