@@ -24,7 +24,7 @@ from paceline.costing import to_stderr
 from paceline.engines.recorded import Recording
 from paceline.lab.bench.method import Method
 from paceline.lab.replay.lane import ENDLESS, Means, ends
-from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedTarget, VirtualClock
+from paceline.lab.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.makers import make_drafter, make_policy
 
 Conversation = Sequence[Recording]
@@ -81,7 +81,7 @@ class Replica:
         self._policy = make_policy(drafting, copy.deepcopy(costs), self.clock)
         self._scheduler = Scheduler(
             self._target,
-            SimulatedDrafter(drafter, means.proposing, self.clock),
+            drafter,
             self._policy,
             chunk=chunk,
             clock=self.clock,

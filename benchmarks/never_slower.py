@@ -8,7 +8,7 @@
 For each quantisation of the embedded target (or of another of the zoo's), inflated, and for each workload:
   1  plain answers are recorded, and what passes cost is measured
   2  a replay of the record scores every fixed setting (one drafter, a fixed length, a fixed p_min) and tells
-     what a clairvoyant would reach with the proposals of `auto`
+     what an oracle would reach with the proposals of `auto`
   3  plain decoding, the best of the fixed settings, `auto` without and with the draft model decode the same
      answers at the same time, a few tokens each in turn (side_by_side.py): real passes and drafts, what the
      target says is the record's
@@ -29,10 +29,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from math import nan
 from pathlib import Path
 from typing import Any
 
+from oracle import share_of_bound
 from side_by_side import SideBySide
 
 from paceline import zoo
@@ -75,7 +75,7 @@ GUESSED = [f"model:n_draft={n}:p_min={p}" for n in (2, 3, 4, 7, 12) for p in (0.
 class Row:
     """One workload with one quantisation. plain, fixed: the speed of `auto` over theirs; alone: with no draft
     model, over plain decoding. bound: its share of
-    the clairvoyant's. off: how much too high the prediction is, as a share; drift: how much too high that of
+    the oracle's. off: how much too high the prediction is, as a share; drift: how much too high that of
     plain decoding is, which is the machine's doing: it was faster when the costs were measured. calibration:
     of what the rule went by, in the replay."""
 
@@ -95,22 +95,14 @@ class Row:
     calibration: Calibration
 
 
-def replayed(
-    recorded: Sequence[Trace], methods: str, target: Any, draft: Any, costs: Costs, bound: bool
-) -> list[Result]:
-    means = Means(target.vocab, target.text, draft=draft, costs=costs, bound=bound)
+def replayed(recorded: Sequence[Trace], methods: str, target: Any, draft: Any, costs: Costs) -> list[Result]:
+    means = Means(target.vocab, target.text, draft=draft, costs=costs)
     replay = Replay(recorded, methods_of(methods, {}, draft=True, costs=True), means)
     try:
         replay.run()
         return replay.results()
     finally:
         replay.close()
-
-
-def share_of_bound(result: Result) -> float:
-    """Of the speed of one who knows which proposals are right; not a number where that is not known."""
-    bounds = [one.bound if one.bound is not None else nan for one in result.each]
-    return sum(bounds) / sum(one.seconds or 0.0 for one in result.each)
 
 
 def speed(result: Result) -> float:
@@ -130,7 +122,7 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
         draft = drafts_of(arguments)
         with both_models(target, draft, settings(arguments)) as (big, small, costs):
             grid = ",".join([*COPIED, *SURE, *GUESSED])
-            best = max(replayed(recorded, grid, big, small, costs, bound=False), key=speed)
+            best = max(replayed(recorded, grid, big, small, costs), key=speed)
         methods = [ALONE, AUTO] if best.method == "plain" else [best.method, ALONE, AUTO]
         recordings = [request.recording for trace in recorded for request in trace.requests]
         with SideBySide(
@@ -145,11 +137,14 @@ def measure(target: Path, ftype: str, name: str, arguments: argparse.Namespace) 
             sides.run(arguments.rounds)
             in_use = sides.costs()
         with both_models(target, draft, settings(arguments)) as (big, small, _):
-            both = replayed(recorded, ",".join(methods), big, small, in_use, bound=True)
+            both = replayed(recorded, ",".join(methods), big, small, in_use)
+            by_auto = methods_of(AUTO, {}, draft=True, costs=True)[-1]
+            big_means = Means(big.vocab, big.text, draft=small, costs=in_use)
+            reached = share_of_bound(recorded, by_auto, big_means)
     auto, fixed, plain = (
         next(result for result in both if result.method == name) for name in (AUTO, best.method, "plain")
     )
-    predicted, measured, reached = speed(auto), sides.speed(AUTO), share_of_bound(auto)
+    predicted, measured = speed(auto), sides.speed(AUTO)
     return Row(
         type=ftype,
         workload=name,

@@ -5,7 +5,7 @@
 
 The embedded target (or another of the zoo's) answers five workloads once (inflated targets say the same);
 then replays predict, for each cost curve, the speed of `auto`, of every fixed setting (one drafter, a fixed
-length, a fixed p_min), and what a clairvoyant would reach with the same proposals. The draft model really
+length, a fixed p_min), and what an oracle would reach with the same proposals. The draft model really
 runs. Nothing depends on the clock: the same command prints the same figures. "again" is `auto` on the same
 texts once more, with all that it has learned of guesses, while drafters have forgotten the texts: more than a
 better beginning can bring. The curves are those of targets of 1B on two AVX-512 cores, as measured with
@@ -19,6 +19,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from math import exp, log
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ from never_slower import (
     record_plainly,
     replayed,
     said,
-    share_of_bound,
     speed,
     workload_of,
 )
+from oracle import share_of_bound
 
 from paceline import zoo
 from paceline.assemble import load
@@ -81,11 +82,20 @@ def costs(curve: dict[int, float], draft: Path) -> Costs:
 
 
 def predicted(
-    recorded: Sequence[Trace], methods: str, llm: LLM, draft: Path, curve: dict[int, float], bound: bool
+    recorded: Sequence[Trace], methods: str, llm: LLM, draft: Path, curve: dict[int, float]
 ) -> list[Result]:
     """By replay, with the draft."""
     model = load(draft, drafters="none").target  # who replays with it closes it
-    return replayed(recorded, methods, llm.target, model, costs(curve, draft), bound=bound)
+    return replayed(recorded, methods, llm.target, model, costs(curve, draft))
+
+
+def bound_share(
+    recorded: Sequence[Trace], name: str, llm: LLM, draft: Path, curve: dict[int, float]
+) -> float:
+    method = methods_of(name, {}, draft=True, costs=True)[-1]
+    with closing(load(draft, drafters="none").target) as model:
+        means = Means(llm.target.vocab, llm.target.text, draft=model, costs=costs(curve, draft))
+        return share_of_bound(recorded, method, means)
 
 
 def again(recorded: Sequence[Trace], llm: LLM, draft: Path, curve: dict[int, float]) -> float:
@@ -97,13 +107,13 @@ def again(recorded: Sequence[Trace], llm: LLM, draft: Path, curve: dict[int, flo
     try:
         lane.forget()
         for recording in recordings:
-            lane.play([recording])
+            lane.play(recording)
         # The rule, and all that it has learned.
-        rate: dict[str, Any] = lane.policy.inner.__dict__  # type: ignore[attr-defined]
+        rate: dict[str, Any] = vars(lane.policy)
         learned = dict(rate)
         lane.forget()
         rate.update(learned)
-        second = [played for recording in recordings for played in lane.play([recording])]
+        second = [lane.play(recording) for recording in recordings]
         return sum(one.tokens for one in second) / sum(one.seconds or 0.0 for one in second)
     finally:
         lane.close()
@@ -139,8 +149,7 @@ def main() -> None:
             recorded = [traces.read(file, traces.lines(file), llm.target.text)]
             for name, curve in curves.items():
                 both = [
-                    predicted(recorded, methods, llm, draft, curve, bound)
-                    for methods, bound in ((grid, False), (arguments.methods, True))
+                    predicted(recorded, methods, llm, draft, curve) for methods in (grid, arguments.methods)
                 ]
                 plain = next(speed(one) for one in both[0] if one.method == "plain")
                 best = max(both[0], key=speed)
@@ -148,7 +157,7 @@ def main() -> None:
                 for one in both[1]:
                     if one.method == "plain":
                         continue
-                    reached = share_of_bound(one)
+                    reached = bound_share(recorded, one.method, llm, draft, curve)
                     over = speed(one) / speed(best)
                     ratios += [over] * (one.method == arguments.methods.split(",")[0])
                     print(

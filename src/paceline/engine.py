@@ -41,7 +41,8 @@ class InferenceEngine:
     them.
 
     rule: how sampled drafts are verified (verify.py).
-    remembered: where answers are kept for later drafts."""
+    remembered: where answers are kept for later drafts.
+    detokenize: whether outputs have text, where the target has a tokenizer."""
 
     def __init__(
         self,
@@ -52,11 +53,13 @@ class InferenceEngine:
         rule: str = "auto",
         remembered: Remembered | None = None,
         clock: Clock = perf_counter,
+        detokenize: bool = True,
     ) -> None:
         self.target, self.drafter, self.policy = target, drafter, policy
         self.process = Process()
         self.clock = clock
         self._rule, self._remembered = rule, remembered
+        self._text: Any = getattr(target, "text", None) if detokenize else None
         self._lock, self._arrivals = FairLock(), threading.Lock()
         self._given_back = 0  # sessions of runs so far
         self._later: deque[Callable[[], None]] = deque()
@@ -87,8 +90,7 @@ class InferenceEngine:
         deliver: Deliver | None = None,
         clock: Clock | None = None,
     ) -> RequestHandle:
-        text: Any = getattr(self.target, "text", None)
-        piece = None if text is None else text.piece
+        piece = None if self._text is None else self._text.piece
         return RequestHandle(request, piece, clock or self.clock, deliver)
 
     def run_inline(self, request: GenerationRequest, on_prefill: OnPrefill | None = None) -> Stream:

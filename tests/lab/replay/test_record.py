@@ -11,7 +11,7 @@ from paceline.lab.replay.record import Answer, Played, by_category, check, figur
 
 
 def played(tokens: int, steps: int, seconds: float | None = None) -> Played:
-    return Played(tokens, steps, 1, drafted=4, accepted=tokens - steps, seconds=seconds)
+    return Played(tokens, steps, drafted=4, accepted=tokens - steps, seconds=seconds)
 
 
 TWO = [Answer(5, 0, "code"), Answer(7, 1, "prose")]
@@ -20,10 +20,10 @@ TWO = [Answer(5, 0, "code"), Answer(7, 1, "prose")]
 def test_sums_are_over_all_requests() -> None:
     out = figures(TWO, [played(20, 10), played(9, 9)], None)
     assert (out.requests, out.n_prompt, out.n_tokens, out.steps) == (2, 12, 29, 19)
-    assert (out.drafted_steps, out.drafted, out.accepted, out.acceptance_rate) == (2, 8, 10, 10 / 8)
+    assert (out.drafted, out.accepted, out.acceptance_rate) == (8, 10, 10 / 8)
     assert out.tokens_per_step.value == 29 / 19
     assert out.predicted is None
-    nothing = figures(TWO[:1], [Played(3, 3, 0, 0, 0)], None)
+    nothing = figures(TWO[:1], [Played(3, 3, 0, 0)], None)
     assert (nothing.acceptance_rate, nothing.tokens_per_step.value) == (None, 1.0)
 
 

@@ -18,12 +18,12 @@ from paceline.core.tree import EMPTY, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.drafters.none import NoDrafter
+from paceline.engine import InferenceEngine
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.recorded import RecordedTarget, Recording, numbered
 from paceline.engines.toy import ToyTarget
-from paceline.lab.replay.lane import play, together
-from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedTarget, VirtualClock
+from paceline.lab.replay.lane import ends, play
+from paceline.lab.replay.simulated import SimulatedTarget, VirtualClock
 
 V = 6
 ROW, PASS = 0.001, 1.0  # a cost that tells how many passes there were, and how many rows
@@ -67,40 +67,18 @@ def test_a_pass_costs_its_rows_and_time_stands_still_otherwise() -> None:
     target.close()
 
 
-def test_times_of_steps_are_those_of_the_clock() -> None:
+def test_times_are_those_of_the_clock() -> None:
     recording = Recording((1, 2, 3), (1, 2, 3, 1, 2, 3, 5))
     clock = VirtualClock()
-    target, policy = SimulatedTarget(recorded(recording), COST, clock, 0.25), Fixed(Budget(2, 2))
-    drafter = SimulatedDrafter(
-        ComposedDrafter([LookupDrafter(1, 2)]), {"lookup": 0.125, "suffix": 9.0}, clock
+    target = SimulatedTarget(recorded(recording), COST, clock, 0.25)
+    stats = play(
+        InferenceEngine(target, LookupDrafter(1, 2), Fixed(Budget(2, 2)), clock=clock, detokenize=False),
+        recording,
     )
-    steps = list(play(target, drafter, policy, recording, clock))
-    for step in steps:
-        assert step.times.draft == pytest.approx(0.125)
-        assert step.times.forward == pytest.approx(PASS + ROW * (1 + len(step.tree)))
-        assert (step.times.verify, step.times.other) == (0.0, 0.0)
-        assert step.times.keep == pytest.approx(0.25)
-    assert sum(step.times.total for step in steps) == pytest.approx(clock())
-    assert any(len(step.tree) for step in steps)
-    drafter.close()
-
-
-def test_requests_that_share_a_pass_share_its_time_at_their_mean_depth() -> None:
-    class Asked(Cost):
-        depths_asked: list[tuple[int, int]] = []  # noqa: RUF012  # one test's
-
-        def seconds(self, rows: int, depth: int) -> float:
-            self.depths_asked.append((rows, depth))
-            return super().seconds(rows, depth)
-
-    clock = VirtualClock()
-    some = [Recording((1,) * 3, (2, 3)), Recording((2,) * 8, (3, 4, 5))]
-    target = SimulatedTarget(recorded(*some), Asked({256: {1: 2.0, 2: 3.0}}), clock, 0.5)
-    steps = list(together(target, NoDrafter(), Fixed(Budget(0, 0)), some, clock))
-    assert [who for who, _ in steps] == [0, 1, 0, 1, 1]
-    assert Asked.depths_asked == [(2, 5), (2, 6), (1, 10)]
-    assert [step.times.total for _, step in steps] == [2.0] * 4 + [2.5]
-    assert clock() == 10.5
+    assert stats.drafted > 0
+    assert stats.forward_seconds == pytest.approx(PASS * stats.steps + ROW * (stats.steps + stats.drafted))
+    assert stats.keep_seconds == pytest.approx(0.25 * stats.steps)
+    assert stats.seconds == pytest.approx(clock())
 
 
 @pytest.mark.parametrize("n_prompt", [1, 3, 50])
@@ -142,6 +120,17 @@ def answered(prompt: Sequence[int]) -> Recording:
     return Recording(tuple(prompt), tuple((7 * i + len(prompt)) % 50 for i in range(60)))
 
 
+def played(target: Target, drafter: Drafter, budget: Budget, some: Sequence[Recording]) -> list[Step]:
+    requests = []
+    for one in some:
+        asked = GenerationRequest(prompt=one.prompt, max_tokens=1 << 30, should_stop=ends(len(one.tokens)))
+        requests.append(start(target, drafter, asked))
+    steps = [step for _, step in decode(target, drafter, Fixed(budget), requests)]
+    for request in requests:
+        request.close()
+    return steps
+
+
 def counted(llama: Counting, some: Sequence[Recording], drafter: Any, budget: Budget) -> list[Step]:
     """Decode with the model as the draft, and compare every pass of it with what is charged."""
     size = llama.target.vocab.size
@@ -151,7 +140,7 @@ def counted(llama: Counting, some: Sequence[Recording], drafter: Any, budget: Bu
     llama.target.forget()
     passes, rows = llama.passes, llama.rows
     missing = sum(len(one.prompt) - 1 for one in some)  # prompts cost nothing
-    steps = [step for _, step in together(target, made, Fixed(budget), some)]
+    steps = played(target, made, budget, some)
     assert charged(clock) == (llama.passes - passes, llama.rows - rows - missing)
     return steps
 

@@ -1,29 +1,26 @@
-"""One method's part in a replay: recorded requests through the real loop, one by one or several together."""
+"""One method's part in a replay: recorded requests through the engine, one after another."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
 from paceline.core.cost import Costs
-from paceline.core.decode import ActiveRequest, Clock, decode, start
-from paceline.core.errors import ContractError, UsageError
-from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import NO_BUDGET, Drafter, Learner, Target
-from paceline.core.record import Stats, Step
+from paceline.core.decode import Clock
+from paceline.core.errors import ContractError
+from paceline.core.policy import Policy
+from paceline.core.ports import Drafter, Learner, Target
+from paceline.core.record import SourceStats, Stats
 from paceline.core.request import GenerationRequest
 from paceline.core.vocab import Vocab
 from paceline.costing import to_stderr
+from paceline.engine import InferenceEngine
 from paceline.engines.recorded import RecordedTarget, Recording
 from paceline.lab.bench.method import Method
-from paceline.lab.replay import clairvoyant
-from paceline.lab.replay.clairvoyant import Asked, Chances
-from paceline.lab.replay.clock import ClockedDrafter
-from paceline.lab.replay.positions import Positions
 from paceline.lab.replay.record import Played
-from paceline.lab.replay.simulated import SimulatedDrafter, SimulatedTarget, VirtualClock, WatchedPolicy
+from paceline.lab.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.makers import NO_CORPORA, Corpora, make_drafter, make_policy
 
 ENDLESS = 1 << 30  # tokens; a request ends with its recording, which no drafter knows beforehand
@@ -31,66 +28,41 @@ ENDLESS = 1 << 30  # tokens; a request ends with its recording, which no drafter
 
 @dataclass(frozen=True)
 class Means:
-    """What every method of a replay may use. draft: a draft model, which runs along the record. costs: what
-    passes take; None where no speeds are predicted. proposing: seconds a proposal, by drafter, beside a draft
-    model's passes. bound: whether to find out what a clairvoyant would take."""
+    """What every method of a replay may use.
+
+    text: the tokenizer, where there is one.
+    draft: a draft model, which runs along the record.
+    costs: seconds of passes; None where no speeds are predicted."""
 
     vocab: Vocab
     text: object = None
     corpora: Corpora = NO_CORPORA
     draft: Target | None = None
     costs: Costs | None = None
-    proposing: Mapping[str, float] = field(default_factory=dict)
-    bound: bool = False
 
 
-def play(
-    target: Target, drafter: Drafter, policy: Policy, recording: Recording, clock: Clock = perf_counter
-) -> Iterator[Step]:
-    """One recording, step by step; see `together`."""
-    for _, step in together(target, drafter, policy, [recording], clock):
-        yield step
-
-
-def together(
-    target: Target,
-    drafter: Drafter,
-    policy: Policy,
-    recordings: Sequence[Recording],
-    clock: Clock = perf_counter,
-) -> Iterator[tuple[int, Step]]:
-    """Recordings that begin together and share passes until each has ended: the number of one, and its step.
-    Raises UsageError for a drafter that needs the model itself, ContractError where another text was decoded
-    than was recorded."""
-    requests: list[ActiveRequest] = []
-    try:
-        for one in recordings:
-            request = GenerationRequest(
-                prompt=one.prompt,
-                max_tokens=ENDLESS,
-                should_stop=ends(len(one.tokens)),
-                ignore_eos=True,
-            )
-            requests.append(start(target, drafter, request))
-            requests[-1].noise = one.noise
-        numbers = {id(request): i for i, request in enumerate(requests)}
-        for active, step in decode(target, drafter, policy, requests, clock):
-            if step.tree.probe:
-                raise UsageError(
-                    f"{drafter.name}: asks the target about tokens that nobody decoded, so it cannot be "
-                    "replayed; leave it out, or measure it with `paceline bench`"
-                )
-            yield numbers[id(active)], step
-        for active, one in zip(requests, recordings, strict=True):
-            if tuple(active.session.tokens[active.n_prompt :]) != one.tokens:
-                raise ContractError(f"{drafter.name}: decoded another text than was recorded")
-    finally:
-        for active in requests:
-            active.close()
+def play(engine: InferenceEngine, recording: Recording) -> Stats:
+    """Decode one recording to its end. Raises ContractError where another text was decoded than was
+    recorded."""
+    request = GenerationRequest(
+        prompt=recording.prompt,
+        max_tokens=ENDLESS,
+        should_stop=ends(len(recording.tokens)),
+        ignore_eos=True,
+    )
+    with engine.run_inline(request) as stream:
+        active = stream.handle.scheduled.active
+        assert active is not None  # the stream has begun
+        active.noise = recording.noise
+        for _ in stream:
+            pass
+    if tuple(stream.handle.tokens) != recording.tokens:
+        raise ContractError(f"{engine.drafter.name}: decoded another text than was recorded")
+    return stream.handle.stats
 
 
 def ends(left: int) -> Callable[[int], bool]:
-    """Stops a request after so many tokens."""
+    """Stop a request after so many tokens."""
 
     def stop(_token: int) -> bool:
         nonlocal left
@@ -101,87 +73,45 @@ def ends(left: int) -> Callable[[int], bool]:
 
 
 class Lane:
-    """Owns a method's drafters and what it has done so far. recordings: all that will be played."""
+    """The owner of a method's drafters and of its sums so far. recordings: all that will be played."""
 
     def __init__(self, method: Method, recordings: Sequence[Recording], means: Means) -> None:
         self.method, self.means = method, means
-        self.stats, self.positions = Stats(), Positions()
-        recorded = RecordedTarget(means.vocab, recordings, means.text)
-        self._target: Target = recorded
-        self._clock: Clock = perf_counter
+        self.by_source: dict[str, SourceStats] = {}
+        target: Target = RecordedTarget(means.vocab, recordings, means.text)
+        clock: Clock = perf_counter
         draft, costs = means.draft, means.costs
         if costs is not None:
-            self._clock = clock = VirtualClock()
-            self._target = SimulatedTarget(recorded, costs.target, clock, costs.step)
+            clock = virtual = VirtualClock()
+            target = SimulatedTarget(target, costs.target, virtual, costs.step)
             if draft is not None and costs.draft is not None:
-                draft = SimulatedTarget(draft, costs.draft, clock)
-        made, self.drafting = make_drafter(
-            method.drafting, self._target, draft, means.corpora, costs, to_stderr
+                draft = SimulatedTarget(draft, costs.draft, virtual)
+        self.drafter: Drafter
+        self.drafter, self.drafting = make_drafter(
+            method.drafting, target, draft, means.corpora, costs, to_stderr
         )
-        self._learners = [made]
-        self.drafter = ClockedDrafter(made)
-        self._loops: Drafter = self.drafter
-        # Its own costs: what a policy learns of them must not change what passes take.
-        self.policy: Policy = make_policy(self.drafting, copy.deepcopy(costs), self._clock)
-        if costs is not None:
-            self.policy = self._watched = WatchedPolicy(self.policy)
-            self._loops = SimulatedDrafter(self.drafter, means.proposing, clock)
-        self._paid = clairvoyant.paid(made, self.drafting)
-        self.unbound = clairvoyant.unbound(self.drafting, means.draft is not None)
-        self._asked: Asked | None = None
-        if costs is not None and means.bound and self.unbound is None and not method.plain:
-            self._ask(recordings)
-
-    def _ask(self, recordings: Sequence[Recording]) -> None:
-        """A second set of drafters, which sees the same texts one token after the other."""
-        means = self.means
-        self._along = RecordedTarget(means.vocab, recordings, means.text)
-        drafter, _ = make_drafter(self.drafting, self._along, means.draft, means.corpora, means.costs)
-        self._learners.append(drafter)
-        self._asked = Asked(drafter)
+        # The policy's own costs: what it learns of them must not change what passes take.
+        self.policy: Policy = make_policy(self.drafting, copy.deepcopy(costs), clock)
+        self.engine = InferenceEngine(target, self.drafter, self.policy, clock=clock, detokenize=False)
 
     def forget(self) -> None:
         self.policy.forget()
-        for drafter in self._learners:
-            if isinstance(drafter, Learner):
-                drafter.forget()
+        if isinstance(self.drafter, Learner):
+            self.drafter.forget()
 
-    def play(self, recordings: Sequence[Recording]) -> list[Played]:
-        """All of them together."""
-        each, drafted_steps = [Stats() for _ in recordings], [0] * len(recordings)
-        chances = [Chances(one.tokens, self._paid) for one in recordings]
-        for i, step in together(self._target, self._loops, self.policy, recordings, self._clock):
-            if self._asked is not None:
-                chances[i].add(each[i].tokens, step.proposal)
-            for stats in (self.stats, each[i]):
-                stats.add(step)
-            self.positions.add(step)
-            drafted_steps[i] += len(step.tree) > 0
-        return [
-            Played(
-                tokens=stats.tokens,
-                steps=stats.steps,
-                drafted_steps=with_draft,
-                drafted=stats.drafted,
-                accepted=stats.accepted,
-                seconds=None if self.means.costs is None else stats.seconds,
-                bound=None if self._asked is None else self._least(one, known),
-            )
-            for one, stats, with_draft, known in zip(recordings, each, drafted_steps, chances, strict=True)
-        ]
-
-    def _least(self, recording: Recording, chances: Chances) -> float:
-        """Seconds of a clairvoyant."""
-        asked, costs = self._asked, self.means.costs
-        assert asked is not None
-        assert costs is not None
-        asked.most, asked.chances = self._watched.most, chances
-        for _ in play(self._along, asked, Fixed(NO_BUDGET), recording):
-            pass
-        chances.follow(asked.most, cost=len(self._paid))
-        return clairvoyant.seconds(chances, len(recording.prompt), costs)
+    def play(self, recording: Recording) -> Played:
+        stats = play(self.engine, recording)
+        for name, source in stats.by_source.items():
+            sums = self.by_source.setdefault(name, SourceStats())
+            for what, n in vars(source).items():
+                setattr(sums, what, getattr(sums, what) + n)
+        return Played(
+            tokens=stats.tokens,
+            steps=stats.steps,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            seconds=None if self.means.costs is None else stats.seconds,
+        )
 
     def close(self) -> None:
         self.drafter.close()
-        if self._asked is not None:
-            self._asked.close()

@@ -10,11 +10,9 @@ from typing import Any
 from paceline.core.account import Account
 from paceline.core.record import SourceStats
 from paceline.lab.bench.record import Interval
-from paceline.lab.replay.clock import Spent
 from paceline.lab.replay.intervals import ratios
-from paceline.lab.replay.positions import Position
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +30,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One request with one method. tokens: as recorded. drafted_steps: those that had a draft. seconds: as
-    predicted, its share of what it was decoded together with. bound: of a clairvoyant."""
+    """One request with one method. tokens: as recorded. seconds: as predicted."""
 
     tokens: int
     steps: int
-    drafted_steps: int
     drafted: int
     accepted: int
     seconds: float | None = None
-    bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,6 @@ class Figures:
     n_prompt: int
     n_tokens: int
     steps: int
-    drafted_steps: int
     drafted: int
     accepted: int
     tokens_per_step: Interval
@@ -90,7 +84,6 @@ class Figures:
             "n_prompt": self.n_prompt,
             "n_tokens": self.n_tokens,
             "steps": self.steps,
-            "drafted_steps": self.drafted_steps,
             "drafted": self.drafted,
             "accepted": self.accepted,
             "acceptance_rate": self.acceptance_rate,
@@ -102,15 +95,13 @@ class Figures:
 @dataclass(frozen=True, kw_only=True)
 class Result(Figures):
     """One method over all requests. partial: it reads the target's likeliest tokens at every node, and has
-    had them along the record only. account: what the policy says of its choices since it last forgot.
-    by_position: the first is one token ahead. each: by request, in their order."""
+    had them along the record only. account: what the policy says of its choices since it last forgot. each:
+    by request, in their order."""
 
     method: str
     drafting: dict[str, Any]
     by_source: dict[str, SourceStats]
-    by_position: tuple[Position, ...]
     by_category: Mapping[str, Figures]
-    spent: Spent
     partial: bool
     checked: Checked | None
     account: Account | None
@@ -124,9 +115,7 @@ class Result(Figures):
             "policy": None if self.account is None else self.account.as_dict(),
             "measured": None if self.checked is None else asdict(self.checked),
             "by_source": {name: asdict(source) for name, source in self.by_source.items()},
-            "by_position": [asdict(position) for position in self.by_position],
             "by_category": {name: figures.as_dict() for name, figures in self.by_category.items()},
-            "seconds": asdict(self.spent),
             "partial": self.partial,
             "each": [asdict(played) for played in self.each],
         }
@@ -145,7 +134,6 @@ def figures(answers: Sequence[Answer], played: Sequence[Played], plain: Sequence
         n_prompt=sum(one.n_prompt for one in answers),
         n_tokens=sum(tokens),
         steps=sum(steps),
-        drafted_steps=sum(one.drafted_steps for one in played),
         drafted=sum(one.drafted for one in played),
         accepted=sum(one.accepted for one in played),
         tokens_per_step=per_step,

@@ -15,13 +15,13 @@ from paceline.core.errors import UsageError
 from paceline.core.settings import Drafting
 from paceline.lab.bench.method import PLAIN, Method, parse_all
 from paceline.lab.replay import record
-from paceline.lab.replay.lane import Lane, Means, play
+from paceline.lab.replay.lane import Lane, Means
 from paceline.lab.replay.record import Answer, Played, Result
 from paceline.lab.replay.recording import changed
 from paceline.lab.replay.traces import Recorded, Trace
 from paceline.machine.identity import fingerprint
 
-__all__ = ["REQUEST", "Means", "Replay", "methods_of", "play"]
+__all__ = ["REQUEST", "Means", "Replay", "methods_of"]
 
 REQUEST = "replaying"
 NOTHING = Drafting(drafters=("none",))
@@ -118,7 +118,7 @@ class Replay:
             if self.fresh or at == 0 or trace is not self._turns[at - 1][0]:
                 for lane in self._lanes:
                     lane.forget()
-            self._played.append([lane.play([one.recording])[0] for lane in self._lanes])
+            self._played.append([lane.play(one.recording) for lane in self._lanes])
             tick(REQUEST)
 
     def answers(self) -> list[Answer]:
@@ -146,10 +146,8 @@ class Replay:
             **vars(record.figures(answers, played, plain)),
             method=lane.method.name,
             drafting=asdict(lane.drafting),
-            by_source=lane.stats.by_source,
-            by_position=tuple(lane.positions.counts),
+            by_source=lane.by_source,
             by_category=record.by_category(answers, played, plain),
-            spent=lane.drafter.spent,
             partial=lane.drafter.wants.top_k > 0,
             checked=record.check(answers, played, recorded_as(lane.drafting)),
             account=lane.policy.account,

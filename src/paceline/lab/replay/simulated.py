@@ -7,19 +7,13 @@ the last digit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from paceline.core.account import Account
 from paceline.core.cost import Cost
-from paceline.core.policy import Policy
-from paceline.core.ports import Budget, Caps, Drafter, Forward, Memory, Session, Target, Want
-from paceline.core.record import Step
+from paceline.core.ports import Caps, Forward, Session, Target, Want
 from paceline.core.tree import DraftTree
 from paceline.core.vocab import Vocab
-
-if TYPE_CHECKING:
-    from paceline.core.decode import ActiveRequest
 
 
 class VirtualClock:
@@ -108,65 +102,3 @@ class SimulatedSession:
 
     def close(self) -> None:
         self.inner.close()
-
-
-class SimulatedDrafter:
-    """`drafter`, where each of its drafters that is asked takes so many seconds a proposal; none where it is
-    not named in `seconds`. A draft model's passes are its target's matter."""
-
-    def __init__(self, drafter: Drafter, seconds: Mapping[str, float], clock: VirtualClock) -> None:
-        self.inner, self._seconds, self._clock = drafter, seconds, clock
-        self.name, self.wants = drafter.name, drafter.wants
-
-    def open(
-        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
-    ) -> Memory:
-        return self.inner.open(prompt, seed, session, scope)
-
-    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> Sequence[DraftTree]:
-        trees = self.inner.propose(batch)
-        self._clock.spend(sum(self._seconds.get(name, 0.0) for tree in trees for name in tree.called))
-        return trees
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-class WatchedPolicy:
-    """`policy`. most: what it has let anybody draft so far."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.inner = policy
-        self.most = Budget(0, 0)
-
-    @property
-    def learns(self) -> bool:
-        return self.inner.learns
-
-    @property
-    def account(self) -> Account | None:
-        return self.inner.account
-
-    def forget(self) -> None:
-        self.inner.forget()
-
-    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
-        budgets = self.inner.budgets(requests, reading)
-        for b in budgets:
-            most = self.most
-            if b.depth > most.depth or b.nodes > most.nodes or b.width > most.width:
-                depth, nodes, width = (max(pair) for pair in zip(_size(b), _size(most), strict=True))
-                self.most = Budget(depth, nodes, width, p_split=b.p_split)
-        return budgets
-
-    def choose(
-        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
-    ) -> list[DraftTree]:
-        return self.inner.choose(requests, budgets, drafts)
-
-    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
-        self.inner.observe(requests, steps)
-
-
-def _size(budget: Budget) -> tuple[int, int, int]:
-    return budget.depth, budget.nodes, budget.width

@@ -11,14 +11,13 @@ from paceline.report.block import Block
 Record = Mapping[str, Any]
 NONE = "-"
 KEPT = "kept"  # in place of a cost curve's file
-FURTHEST = 10  # columns
 MARK = "*"  # a method that reads more of the target than can be recorded
 
 
 def write(record: Record, file: IO[str]) -> None:
     for name, text in header(record):
         file.write(f"{name:9} {text}\n")
-    for block in (speeds(record), methods(record), sources(record), positions(record), categories(record)):
+    for block in (speeds(record), methods(record), sources(record), categories(record)):
         if block.rows:
             file.write("\n")
             block.write(file)
@@ -83,25 +82,16 @@ def methods(record: Record) -> Block:
         "accepted/\ndrafted",
         "acceptance\nrate",
         "tokens/step\n(95% interval)",
-        "steps with\na draft",
-        "drafting\nus/step",
-        "keeping up\nus/token",
-        "prompt\nus/token",
     )
     return Block("", columns, tuple(_method(one) for one in record["results"]), 1)
 
 
 def _method(one: Record) -> tuple[str, ...]:
-    seconds = one["seconds"]
     return (
         one["method"] + MARK * one["partial"],
         f"{one['accepted']:,}/{one['drafted']:,}" if one["drafted"] else NONE,
         rate(one["accepted"], one["drafted"]),
         within(one["tokens_per_step"], "{:.2f}"),
-        f"{one['drafted_steps'] / one['steps']:.0%}",
-        f"{1e6 * seconds['propose'] / one['steps']:.1f}",
-        f"{1e6 * seconds['observe'] / one['n_tokens']:.1f}",
-        f"{1e6 * seconds['begin'] / one['n_prompt']:.1f}",
     )
 
 
@@ -120,29 +110,6 @@ def sources(record: Record) -> Block:
         for name, source in one["by_source"].items()
     ]
     return Block("", columns, tuple(rows), 2)
-
-
-def positions(record: Record) -> Block:
-    """What became of drafted tokens, by how far ahead they were; the furthest in one column."""
-    names = ("drafted", "reached", "accepted")
-    drafting = [one for one in record["results"] if one["by_position"]]
-    furthest = min(FURTHEST, max((len(one["by_position"]) for one in drafting), default=0))
-    rows = []
-    beyond = False
-    for one in drafting:
-        places = one["by_position"]
-        if len(places) > FURTHEST:
-            rest = {name: sum(at[name] for at in places[FURTHEST - 1 :]) for name in names}
-            places, beyond = [*places[: FURTHEST - 1], rest], True
-        missing = (NONE,) * (furthest - len(places))
-        for name in names:
-            rows.append((one["method"], name, *(f"{at[name]:,}" for at in places), *missing))
-        rates = (rate(at["accepted"], at["reached"]) for at in places)
-        rows.append((one["method"], "rate", *rates, *missing))
-    ahead = [str(n) for n in range(1, furthest + 1)]
-    if beyond:
-        ahead[-1] += "+"
-    return Block("", ("method", "tokens ahead", *ahead), tuple(rows), 2)
 
 
 def categories(record: Record) -> Block:

@@ -1,13 +1,15 @@
-"""The clairvoyant bound: the optimum of hand-made cases, and no policy beats it."""
+"""The oracle bound: the optimum of hand-made cases, and no policy beats it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import Asked, Chances, Oracle, paid, seconds, unbound
 
 from paceline.core.cost import Cost, Costs
 from paceline.core.ports import Budget, Drafter, Features
@@ -22,10 +24,7 @@ from paceline.engines.recorded import Recording, numbered
 from paceline.engines.toy import ToyTarget
 from paceline.lab.bench.method import Method
 from paceline.lab.replay import lane as module
-from paceline.lab.replay.clairvoyant import Asked, Chances, paid, seconds, unbound
 from paceline.lab.replay.lane import Lane, Means
-from paceline.lab.replay.record import Played
-from paceline.makers import make_policy
 
 V = 4
 MODEL = frozenset({"model"})
@@ -168,27 +167,17 @@ def test_it_is_the_least_of_all_choices(longest: list[int], curve: list[float], 
 # No policy beats it.
 
 
-BUDGET = Budget(5, 9, width=3)
-DRAFTING = Drafting(("lookup",), n_draft=5, width=2)
-RATE = Drafting(("lookup",), policy="rate", n_draft=5, width=2)
-
-
-def played(
-    drafter: Any, policy: Any, recordings: Sequence[Recording], price: Costs, drafting: Drafting = DRAFTING
-) -> list[Played]:
-    """A whole lane, with drafters and policy of the test's own. drafter, policy: make them."""
+def holds(drafter: Any, recordings: Sequence[Recording], price: Costs, drafting: Drafting) -> bool:
+    """Whether every request takes as long as the bound says, or longer. drafter: makes drafters."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "make_drafter", lambda one, target, draft, *more: (drafter(draft), one))
-        patch.setattr(module, "make_policy", policy)
+        for where in (module, oracle):
+            patch.setattr(where, "make_drafter", lambda one, target, draft, *more: (drafter(draft), one))
         draft = ToyTarget(V, seed=1, noise=0.2)
-        means = Means(numbered(V), draft=draft, costs=price, bound=True)
-        lane = Lane(Method("test", drafting), recordings, means)
-        return [one for recording in recordings for one in lane.play([recording])]
-
-
-def holds(done: Sequence[Played]) -> bool:
-    """Every request took as long as the bound says, or longer."""
-    return all(one.bound is not None and one.seconds >= one.bound * (1 - 1e-9) for one in done)  # type: ignore[operator]
+        lane = Lane(Method("test", drafting), recordings, Means(numbered(V), draft=draft, costs=price))
+        bounds = Oracle(lane, recordings)
+        return all(
+            took >= least * (1 - 1e-9) for took, least in [bounds.play(recording) for recording in recordings]
+        )
 
 
 texts = st.lists(st.integers(0, V - 1), min_size=1, max_size=24).map(tuple)
@@ -225,7 +214,7 @@ def test_no_policy_is_faster_with_real_drafters(
 
     recordings = [Recording((1, 2), answer) for answer in answers]
     price = costs(*curve, draft=small, step=0.1)
-    assert holds(played(drafter, make_policy, recordings, price, settled))
+    assert holds(drafter, recordings, price, settled)
 
 
 def test_asking_changes_nothing_and_sees_the_text_token_by_token() -> None:

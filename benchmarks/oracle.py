@@ -1,4 +1,4 @@
-"""The clairvoyant bound: the least time in which a recorded answer could have been decoded with the same
+"""The oracle bound: the least time in which a recorded answer could have been decoded with the same
 proposals, by one who knows every outcome in advance.
 
 At position t of the answer m(t) is the longest proposed path that agrees with what was recorded. One who
@@ -22,15 +22,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.core.account import Account
 from paceline.core.cost import Costs
 from paceline.core.drafters import DRAFT, users
-from paceline.core.ports import NO_BUDGET, Budget, Drafter, Features, Memory, Session, Want
+from paceline.core.policy import Fixed, Policy
+from paceline.core.ports import NO_BUDGET, Budget, Drafter, Features, Learner, Memory, Session, Want
 from paceline.core.record import Step
+from paceline.core.request import ActiveRequest
 from paceline.core.settings import Drafting
 from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.parts import MODEL
+from paceline.engine import InferenceEngine
+from paceline.engines.recorded import RecordedTarget, Recording
+from paceline.lab.bench.method import Method
+from paceline.lab.replay.lane import Lane, Means, play
+from paceline.lab.replay.traces import Trace
+from paceline.makers import make_drafter
 
 
 def unbound(drafting: Drafting, draft: bool) -> str | None:
@@ -204,3 +213,93 @@ def leaves(drafter: Drafter) -> Iterator[Drafter]:
             yield from leaves(part)
     else:
         yield drafter
+
+
+class WatchedPolicy:
+    """`policy`, with what it asked for and what was proposed. most: the largest budget so far."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.inner = policy
+        self.most, self.chances = Budget(0, 0), Chances(())
+
+    @property
+    def learns(self) -> bool:
+        return self.inner.learns
+
+    @property
+    def account(self) -> Account | None:
+        return self.inner.account
+
+    def forget(self) -> None:
+        self.inner.forget()
+
+    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
+        budgets = self.inner.budgets(requests, reading)
+        for b in budgets:
+            most = self.most
+            if b.depth > most.depth or b.nodes > most.nodes or b.width > most.width:
+                depth, nodes = max(b.depth, most.depth), max(b.nodes, most.nodes)
+                self.most = Budget(depth, nodes, max(b.width, most.width), p_split=b.p_split)
+        return budgets
+
+    def choose(
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+    ) -> list[DraftTree]:
+        for request, proposal in zip(requests, drafts, strict=True):
+            self.chances.add(request.n_tokens, proposal)
+        return self.inner.choose(requests, budgets, drafts)
+
+    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
+        self.inner.observe(requests, steps)
+
+
+class Oracle:
+    """The bounds of a method's recordings: play each with `play`, which plays it by the method first."""
+
+    def __init__(self, lane: Lane, recordings: Sequence[Recording]) -> None:
+        means = lane.means
+        assert means.costs is not None  # the caller's condition
+        self._lane, self._costs = lane, means.costs
+        self._paid = paid(lane.drafter, lane.drafting)
+        self._watched = WatchedPolicy(lane.policy)
+        lane.engine.policy = self._watched
+        # A second set of drafters, which sees the same texts one token after the other.
+        along = RecordedTarget(means.vocab, recordings, means.text)
+        drafter, _ = make_drafter(lane.drafting, along, means.draft, means.corpora, means.costs)
+        self._asked = Asked(drafter)
+        self._engine = InferenceEngine(along, self._asked, Fixed(NO_BUDGET), detokenize=False)
+        self._drafter = drafter
+
+    def play(self, recording: Recording) -> tuple[float, float]:
+        """Seconds of the method, and of the oracle."""
+        self._watched.chances = chances = Chances(recording.tokens, self._paid)
+        played = self._lane.play(recording)
+        self._asked.most, self._asked.chances = self._watched.most, chances
+        play(self._engine, recording)
+        chances.follow(self._asked.most, cost=len(self._paid))
+        assert played.seconds is not None  # costs are known
+        return played.seconds, seconds(chances, len(recording.prompt), self._costs)
+
+    def forget(self) -> None:
+        self._lane.forget()
+        if isinstance(self._drafter, Learner):
+            self._drafter.forget()
+
+
+def share_of_bound(recorded: Sequence[Trace], method: Method, means: Means) -> float:
+    """The oracle's seconds over the method's; not a number where there is no bound."""
+    if unbound(method.drafting, means.draft is not None) is not None:
+        return math.nan
+    recordings = [request.recording for trace in recorded for request in trace.requests]
+    lane = Lane(method, recordings, means)
+    try:
+        oracle, sums = Oracle(lane, recordings), [0.0, 0.0]
+        for trace in recorded:
+            oracle.forget()
+            for request in trace.requests:
+                took, least = oracle.play(request.recording)
+                sums[0] += took
+                sums[1] += least
+        return sums[1] / sums[0]
+    finally:
+        lane.close()
