@@ -24,6 +24,7 @@ from paceline.lab.bench.history import History
 from paceline.lab.bench.measurement import Group
 from paceline.lab.peers.llama_server import LlamaServer
 from paceline.lab.peers.process import Program
+from paceline.machine.identity import fingerprint
 
 Capture = pytest.CaptureFixture[str]
 EXACT = ("--cache-type", "f32", "-fa", "off")
@@ -340,3 +341,17 @@ def test_llama_server_joins_in_its_own_methods(capsys: Capture, tmp_path: Path, 
         assert one["n_tokens"] == 16
         assert one["speed"] > 0
         assert one["memory"] > 1 << 20
+
+
+@pytest.mark.slow
+def test_a_run_of_another_model_is_not_gone_on_with_and_stays_as_it_was(
+    capsys: Capture, args: tuple[str, ...], kept: Path, asked: dict[str, int], tmp_path: Path
+) -> None:
+    model = write_llama(tmp_path / "changing.gguf")
+    asked["press after"] = 2
+    done = command(capsys, *args, "-m", model, "--methods", "model")
+    assert done.code == 130
+    write_llama(model, seed=1)
+    fingerprint.cache_clear()  # as in a new process
+    stored(capsys, kept, "resume").refused(2, "run 1 cannot be gone on with, its target differed")
+    assert stored(capsys, kept, "show").out == done.out

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import broken
 from command_line import Done, command
+from paceline import zoo
 from paceline.cli.texts import read_prompts
 from paceline.core.decode import ActiveRequest
 from paceline.core.ports import Forward
@@ -340,3 +342,30 @@ def test_a_wrong_draft_cache_costs_acceptance_only_and_is_told(
     assert done.json["certified"]
     assert not done.json["draft_state"]["passed"]
     assert done.json["state"]["passed"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["tli", "slem"])
+def test_a_draft_of_another_vocabulary_is_certified(
+    capsys: Capture, foreign_draft: Path, mode: str, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "sure.txt"  # what comes next both models know
+    prompts.write_text('if __name__ == "__main\nfor i in range(len(\n')
+    models = ("-m", zoo.target_path(), "-md", foreign_draft, "--cross-vocab", mode, "-c", "64")
+    drafting = ("-n", "6", "--p-min", "0.1", "--n-draft", "3", "--prompts", prompts)
+    done = certify(capsys, *models, *EXACT, *drafting, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["certified"]
+    assert done.json["draft_state"]["passed"]
+    assert done.json["sampled"]["accepted"] > 0
+
+
+@pytest.mark.slow
+def test_log_probabilities_that_are_no_numbers_are_a_defect(
+    capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
+        return tuple(Logprob(-1.0 if i == 0 else np.nan, ()) for i, _ in enumerate(tokens))
+
+    monkeypatch.setattr("paceline.core.decode.token_logprobs", told)
+    assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]

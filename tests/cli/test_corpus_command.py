@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +189,26 @@ def test_a_home_that_cannot_be_written_to_is_told(capsys: Capture, source: Path,
     (tmp_path / "file").write_text("")
     done = paceline(capsys, tmp_path / "file", "build", "mine", "--from", source)
     done.refused(1, "set PACELINE_HOME to another folder")
+
+
+@pytest.mark.slow
+def test_a_build_that_was_killed_is_cleaned_up_by_the_next_command(
+    capsys: Capture, home: Path, source: Path
+) -> None:
+    """SIGKILL while the new corpus is half written."""
+    paceline(capsys, home, "build", "mine", "--from", source)
+    script = f"""
+        import os, signal
+        from pathlib import Path
+        from paceline.drafters import suffix_sort
+        from paceline.cli.app import invoke
+
+        suffix_sort.sorter = lambda: lambda text: os.kill(os.getpid(), signal.SIGKILL)
+        os.environ["PACELINE_HOME"] = {str(home)!r}
+        invoke(["corpus", "build", "mine", "--from", {str(source / "a.py")!r}])
+    """
+    lines = "\n".join(line.strip() for line in script.splitlines())
+    assert subprocess.run([sys.executable, "-c", lines], check=False).returncode == -signal.SIGKILL
+    assert len(left(home)) == 2
+    assert len(json.loads(paceline(capsys, home, "list", "--json").out)) == 1
+    assert left(home) == ["mine"]
