@@ -142,31 +142,8 @@ def test_its_own_settings_go_in_as_they_are() -> None:
     assert made(method="ngram", own=by_size)[0]["num_speculative_tokens_per_batch_size"] == steps
 
 
-@pytest.mark.parametrize(
-    ("method", "own", "words"),
-    [
-        ("ngram", {"num_tokens": 3}, "no speculative setting 'num_tokens': known are"),
-        ("ngram", {"enforce_eager": True}, "enforce_eager is for draft_model, eagle"),
-        ("ngram", {"prompt_lookup_min": "2"}, "a whole number"),
-        ("ngram", {"prompt_lookup_min": 0}, "at least 1"),
-        ("ngram", {"prompt_lookup_min": 5, "prompt_lookup_max": 3}, "at most prompt_lookup_max 3"),
-        ("mtp", {"draft_sample_method": "sampled"}, "one of greedy, probabilistic"),
-        ("custom_class", {"num_speculative_tokens_per_batch_size": [[1, 4, 2]]}, "is for ngram, ngram_gpu"),
-        ("custom_class", {"rejection_sample_method": "block"}, "verifies no blocks"),
-        *(
-            ("ngram", {"num_speculative_tokens_per_batch_size": steps}, r"\[first, last, tokens\]")
-            for steps in (3, [], [[2, 4, 1]], [[1, 4, 2], [4, 8, 1]], [[1, 4]], [[1, 4, True]], [[1, 4, -1]])
-        ),
-    ],
-)
-def test_its_own_settings_are_checked(method: str, own: Json, words: str) -> None:
-    refused(words, method=method, own=own)
-
-
-def test_settings_that_exclude_each_other_are_refused() -> None:
+def test_one_setting_under_two_names_is_refused() -> None:
     tli = {"use_heterogeneous_vocab": True}
-    refused("verifies no blocks", draft=DRAFT, own={**tli, "rejection_sample_method": "block"})
-    refused("draws no drafts", draft=DRAFT, own={**tli, "draft_sample_method": "probabilistic"})
     refused("set twice", draft=DRAFT, settings={"cross_vocab": "tli"}, own=tli)
 
 

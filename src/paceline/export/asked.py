@@ -1,4 +1,4 @@
-"""What may be asked of another engine."""
+"""The request for another engine's command, and the checks that all engines share."""
 
 from __future__ import annotations
 
@@ -29,15 +29,20 @@ WHY = {
 
 @dataclass(frozen=True)
 class Asked:
-    """model, draft: a folder, a GGUF file, or USER/REPO on the hub; "" for no draft. drafters: Paceline's
-    names. method: the engine's own name of a way to draft ("eagle3", "mtp"), in place of drafters. n_draft:
-    longest draft; 0 leaves it to the engine. n_ctx: 0 is the model's own. host, port, name: where it is
-    served, and as what; "" and 0 leave it to the engine. api_key: what clients must show. corpora: names or
-    folders of Paceline's.
+    """Everything that a command for another engine is made from.
 
-    settings: other fields of Drafting, as they were tuned. own: the engine's own speculative settings, by its
-    own names. Both are checked, and refused where they have no meaning there or change the output. extra: the
-    engine's other arguments, as they are ("--tensor-parallel-size", "2")."""
+    model, draft: a folder, a GGUF file, or USER/REPO on the hub; "" for no draft.
+    drafters: Paceline's names.
+    method: the engine's own name of a method ("eagle3", "mtp"), in place of drafters.
+    n_draft: the longest draft; 0 leaves it to the engine.
+    n_ctx: the context length; 0 is the model's own.
+    host, port, name: the address and the model's name there; "" and 0 leave them to the engine.
+    api_key: what clients must show.
+    corpora: names or folders of Paceline's corpora.
+    settings: other fields of Drafting, as they were tuned; refused where they have no meaning there.
+    own: the engine's speculative settings by the engine's names, refused where they change the output.
+    extra: the engine's other arguments, passed on unchanged ("--tensor-parallel-size", "2").
+    """
 
     model: str
     draft: str = ""
@@ -76,13 +81,15 @@ class Asked:
 
     @cached_property
     def drafting(self) -> Drafting:
-        """The settings, checked. Raises UsageError."""
+        """Return the settings as Drafting. Raises UsageError."""
         n_draft = {"n_draft": self.n_draft} if self.n_draft else {}
         return checked(Drafting, {**self.settings, **n_draft, "drafters": self.drafters})
 
     def require_settled(self, engine: str, translated: Collection[str]) -> None:
-        """Raises UsageError for a setting that the engine has no counterpart of, unless it asks for what the
-        engine does anyway. translated: those that it has."""
+        """Raise UsageError for a setting without a counterpart, unless the engine does just that anyway.
+
+        translated: names of the settings that have a counterpart.
+        """
         for name in self.settings:
             value = getattr(self.drafting, name)
             if name not in translated and value not in ANYWAY.get(name, ()):
@@ -91,7 +98,7 @@ class Asked:
                 )
 
     def serving(self, context: str) -> list[str]:
-        """The arguments that engines call alike. context: what the engine calls the context's length."""
+        """Return the arguments that engines have in common. context: the engine's flag for the context."""
         flags = {
             context: self.n_ctx,
             "--host": self.host,
@@ -100,3 +107,20 @@ class Asked:
             "--api-key": self.api_key,
         }
         return [word for flag, value in flags.items() if value for word in (flag, str(value))]
+
+
+def merged(engine: str, tuned: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both mappings as one. Raises UsageError for a setting that is in both."""
+    if twice := sorted(set(own) & set(tuned)):
+        raise UsageError(f"{engine}: {twice[0]} is set twice, by Paceline's name for it and by its own")
+    return {**tuned, **own}
+
+
+def require_free(engine: str, extra: Collection[str], taken: Collection[str]) -> None:
+    """Raise UsageError for an extra argument that Paceline makes itself. taken: flags; `--x*` is a prefix."""
+    for argument in extra:
+        flag = argument.partition("=")[0].replace("_", "-")
+        if any(flag == one or (one.endswith("*") and flag.startswith(one[:-1])) for one in taken):
+            raise UsageError(
+                f"{engine}: {flag} is made by Paceline, which checks it, and not passed on: use its option"
+            )
