@@ -31,6 +31,13 @@ class Pairs:
     close: str
     end: str
 
+    def pattern(self, longest: int) -> re.Pattern[str]:
+        """Return the pattern of one pair: a name of so many characters at most, and a value."""
+        middle = r"\s*".join(map(re.escape, self.middle))
+        return re.compile(
+            f"{re.escape(self.open)}(.{{0,{longest}}}?){middle}(.*?){re.escape(self.close)}", re.DOTALL
+        )
+
 
 @dataclass(frozen=True)
 class Format:
