@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.engines.hf.masks import attends, is_causal, side_by_side
+from paceline.core.tree import ROOT
 from paceline.engines.hf.session import Rows
 
 CHUNK = 512  # tokens of prompts in one pass
+Attends = NDArray[np.bool_]
 WINDOWED, WHOLE = "sliding_attention", "full_attention"
 
 
@@ -43,7 +44,7 @@ class Kind:
         model's own is meant."""
         alone = len(rows) == 1 and (rows[0].start == 0 or len(rows[0].tokens) == 1)
         far = any(self.window is not None and one.places > self.window for one in rows)
-        if not self.masks or (alone and is_causal(rows[0]) and not far):
+        if not self.masks or (alone and rows[0].tree.is_chain and not far):
             return None
         whole = self._tensor(side_by_side([attends(one) for one in rows]), device)
         if self.window is None or not (far or self._mixed):
@@ -84,3 +85,47 @@ def ends_of(config: Any, generation: Any) -> Collection[int]:
         said = getattr(one, "eos_token_id", None)
         found.update(said if isinstance(said, list | tuple) else () if said is None else (said,))
     return found
+
+
+def attends(rows: Rows, window: int | None = None) -> Attends:
+    """Return which places of the cache each row attends to [rows, places].
+
+    A row of the text attends to all places up to its own, a node to the text, the nodes above it and itself.
+    window: of these only those fewer positions away than this.
+    """
+    place = np.arange(rows.places)
+    row = np.arange(rows.start, rows.places)[:, None]
+    out: Attends = (place <= row) & ((place <= rows.base) | (row <= rows.base))
+    first = rows.base + 1
+    if rows.places > first:
+        above = lineage(rows)
+        begin = max(0, rows.start - first)  # the first new node
+        out[max(0, first - rows.start) :, first:] = above[begin:]
+    if window is not None:
+        position = np.minimum(place, rows.base)
+        position[first:] = rows.base + np.array(rows.tree.depths()[: rows.places - first], dtype=np.int64)
+        out &= position[row] - position < window
+    return out
+
+
+def lineage(rows: Rows) -> Attends:
+    """Return whether the second node is above the first, or is the same [nodes, nodes]."""
+    n = len(rows.tree)
+    out = np.eye(n, dtype=np.bool_)
+    for node, parent in enumerate(rows.tree.parents):
+        if parent != ROOT:
+            out[node] |= out[parent]
+    return out
+
+
+def side_by_side(masks: Sequence[Attends]) -> Attends:
+    """Return one mask of several sessions' rows, which do not see each other."""
+    if len(masks) == 1:
+        return masks[0]
+    out = np.zeros(np.sum([mask.shape for mask in masks], axis=0), np.bool_)
+    row = place = 0
+    for mask in masks:
+        rows, places = mask.shape
+        out[row : row + rows, place : place + places] = mask
+        row, place = row + rows, place + places
+    return out

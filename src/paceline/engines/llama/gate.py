@@ -25,7 +25,6 @@ PATIENCE, SLOWEST = 60.0, 20e6
 BEGUN = "begun"  # a trial's word on stdout that whatever happens now is the file's doing
 ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown>.*)")
 OWN = Path(__file__).parents[2]  # what comes with the package is as good as the package
-TILES = Path(__file__).with_name("tileconfig.h")
 NO_VOCABULARY = ("none", "no_vocab")
 
 trying = False  # in a process that tries a file
@@ -99,20 +98,9 @@ def _try(path: Path, size: int, way: dict[str, Any]) -> bool:
         return False
     if BEGUN.encode() not in done.stdout:
         return False
-    if done.returncode == -signal.SIGSEGV and _uses_amx():
-        raise ModelError(
-            f"{path}: llama.cpp crashes on it. It was compiled for AMX, and some compilers get that wrong "
-            f'(GCC 12.2 does): compile it anew with CXXFLAGS="-include {TILES}"'
-        )
     if done.returncode:
         raise ModelError(f"{path}: {_last_words(done)}: is the file damaged? fetch it again")
     return True
-
-
-def _uses_amx() -> bool:
-    from llama_cpp import llama_cpp
-
-    return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
 
 
 def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
