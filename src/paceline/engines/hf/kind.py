@@ -1,4 +1,4 @@
-"""What is to be known of an architecture before rows can be given to it."""
+"""Traits of an architecture, and the attention masks of its passes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ WINDOWED, WHOLE = "sliding_attention", "full_attention"
 
 
 class Kind:
-    """What an architecture says of itself; a trial finds how much of it is true (trial.py). masks: it can be
-    told who attends to whom. rewinds: its cache can. window: of the layers that do not see all of the text.
-    most: tokens that it may read in one pass. holds_state: in its modules, and not in a cache."""
+    """Traits that an architecture declares; a trial finds which of them hold (trial.py).
+
+    masks: passes take an attention mask.
+    rewinds: the cache can drop its last positions.
+    window: positions that a layer with sliding attention sees.
+    most: tokens of one pass.
+    holds_state: the state lies in the modules, and not in a cache.
+    """
 
     def __init__(self, model: Any, config: Any) -> None:
         takes = inspect.signature(model.forward).parameters
@@ -40,8 +45,7 @@ class Kind:
         self.holds_state = hasattr(model.get_decoder(), "_setup_cache")
 
     def mask(self, rows: Sequence[Rows], device: str) -> Any:
-        """Of the rows of several sessions, one after the other, which do not see each other. None where the
-        model's own is meant."""
+        """Return the mask of several sessions' rows, kept apart from each other; None for the model's own."""
         alone = len(rows) == 1 and (rows[0].start == 0 or len(rows[0].tokens) == 1)
         far = any(self.window is not None and one.places > self.window for one in rows)
         if not self.masks or (alone and rows[0].tree.is_chain and not far):
@@ -60,8 +64,10 @@ class Kind:
 
 
 def has_own_masks(model: Any) -> bool:
-    """Whether its layers have masks of their own over the places of a cache, whose windows reach further than
-    a trial does: GPT-Neo's."""
+    """Return whether layers have masks of their own over the places of a cache, as GPT-Neo's have.
+
+    The windows of such masks reach further than a trial does.
+    """
     return any(
         buffer is not None
         and buffer.dtype == torch.bool
@@ -74,12 +80,12 @@ def has_own_masks(model: Any) -> bool:
 
 
 def text_config(config: Any) -> Any:
-    """Of a model that sees as well, the part that reads."""
+    """Return the configuration of the language model within a model that may see as well."""
     return config.get_text_config(decoder=True)
 
 
 def ends_of(config: Any, generation: Any) -> Collection[int]:
-    """What ends a text, by both of a model's configurations."""
+    """Return the tokens that end a text, by both of a model's configurations."""
     found: set[int] = set()
     for one in (config, generation):
         said = getattr(one, "eos_token_id", None)
