@@ -160,6 +160,7 @@ def test_operations_that_are_left_to_ggml_are_seen(folder: Path) -> None:
         assert kernels.foreign() == ("MUL_MAT",)  # attention's
 
 
+@pytest.mark.slow
 def test_a_model_that_is_loaded_after_others_owes_nothing_to_them(tmp_path: Path) -> None:
     """Its cache may lie where theirs lay."""
     random = Random(0)

@@ -47,7 +47,7 @@ def weights(unrounded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=[(kind, flash) for kind in KINDS for flash in (True, False)],
+    params=[("F16", True), ("Q8_0", False), ("Q4_0", True)],
     ids=lambda p: f"{p[0]}, flash attention {'on' if p[1] else 'off'}",
 )
 def exact(request: pytest.FixtureRequest, weights: Path) -> Iterator[LlamaTarget]:
@@ -134,8 +134,7 @@ def test_cells_that_an_answer_left_are_not_taken_for_a_prompts(tiny: LlamaTarget
     assert (again.slot.prompt, again.slot.cached) == (19, tokens[:-1])
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
-@pytest.mark.parametrize("drafters", ["lookup", "lookup,model"])
+@pytest.mark.parametrize(("kind", "drafters"), [("Q8_0", "lookup,model"), ("Q4_0", "lookup")])
 def test_drafted_greedy_output_is_plain_output(weights: Path, kind: str, drafters: str) -> None:
     draft = zoo.draft_path() if "model" in drafters else None
     way: dict[str, Any] = {"exact_greedy": True, "p_min": 0.1, "n_draft": 5, "kernels": "off"}
@@ -152,6 +151,7 @@ def test_drafted_greedy_output_is_plain_output(weights: Path, kind: str, drafter
         assert accepted > 0
 
 
+@pytest.mark.slow
 def test_with_kernels_of_our_own_no_pass_is_filled_and_drafts_are_as_ever(models: Path) -> None:
     if not enter().path:
         pytest.skip(enter().reason)
@@ -215,7 +215,7 @@ def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
     session.close()
 
 
-@pytest.mark.parametrize("n_ctx", [1, 2, 11, 63, 64, 256, 512])
+@pytest.mark.parametrize("n_ctx", [1, 2, 63, 256])
 def test_a_context_can_be_filled_to_its_end_and_the_filler_still_fits(models: Path, n_ctx: int) -> None:
     target = LlamaTarget(models / "target.gguf", n_ctx=n_ctx, threads=1, exact_rows=ROWS, kernels=False)
     session = target.open()

@@ -159,6 +159,7 @@ def test_other_engines_have_none_and_no_use_for_the_setting() -> None:
         assert "kernels" not in llm.target.settings
 
 
+@pytest.mark.slow
 @has_compiler
 def test_the_real_library_enters_by_the_best_path_of_this_processor() -> None:
     code = (
@@ -177,6 +178,7 @@ def test_the_real_library_enters_by_the_best_path_of_this_processor() -> None:
         assert done.stdout == f"{path}\n"
 
 
+@pytest.mark.slow
 @has_compiler
 def test_after_a_model_was_loaded_without_them_they_do_not_enter(models: Path) -> None:
     """ggml lists where weights may lie once, at the first load."""
@@ -191,6 +193,7 @@ def test_after_a_model_was_loaded_without_them_they_do_not_enter(models: Path) -
     assert done.stdout == " a model was loaded without them before False\n", done.stderr
 
 
+@pytest.mark.slow
 @has_compiler
 def test_a_set_up_compiles_them_and_is_told_where_they_are(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "paceline.engines.llama.kernels"]

@@ -59,6 +59,7 @@ def test_what_was_found_is_kept_for_this_processor_and_this_library(
     assert amx.left_to_amx(Clock(Q8_0=0.7), tmp_path / "b.so") == ("Q8_0",)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there are no kernels for Windows")
 def test_a_type_that_is_left_is_ggmls_and_rows_are_not_claimed_to_be_equal(tmp_path: Path) -> None:
     path = quantised(write_llama(tmp_path / "f32.gguf", width=256), tmp_path / "model.gguf", Type.Q4_0)

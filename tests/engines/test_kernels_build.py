@@ -141,21 +141,10 @@ def test_without_a_compiler_there_are_none_unless_one_has_been_there(
     assert build.recipe_for().compiler == ("ccache", "g++", "-m64")
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (
-            ["echo 'In file x:' >&2", "echo 'c++: fatal error: no input' >&2", "exit 1"],
-            "does not run: c++: fa",
-        ),
-        (["exit 1"], "does not run: it said nothing"),
-    ],
-)
-def test_a_compiler_that_does_not_run_is_a_reason(
-    lines: list[str], said: str, recipe: Recipe, tmp_path: Path
-) -> None:
+def test_a_compiler_that_does_not_run_is_a_reason(recipe: Recipe, tmp_path: Path) -> None:
+    lines = ["echo 'In file x:' >&2", "echo 'cc: fatal error: no input' >&2", "exit 1"]
     broken = replace(recipe, compiler=script(tmp_path / "broken", *lines))
-    with pytest.raises(KernelError, match=said.replace("+", "\\+")):
+    with pytest.raises(KernelError, match="does not run: cc: fatal error"):
         built(broken, tmp_path / "cache")
     with pytest.raises(KernelError, match="does not run"):
         built(replace(recipe, compiler=(str(tmp_path / "missing"),)), tmp_path / "cache")
@@ -220,6 +209,7 @@ def test_two_that_want_it_at_once_build_it_once(recipe: Recipe, tmp_path: Path) 
     assert left(tmp_path / "cache") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cleanly", [False, True])
 def test_one_that_is_interrupted_leaves_nothing_and_no_compiler(
     cleanly: bool, recipe: Recipe, sources: Path, tmp_path: Path

@@ -57,6 +57,7 @@ def divergence(right: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     return float((np.exp(right) * (right - other)).sum(axis=1).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
 def test_predictions_are_no_further_from_those_of_the_weights_as_they_stand(
     source: Path, tmp_path: Path, kind: Type
@@ -67,5 +68,4 @@ def test_predictions_are_no_further_from_those_of_the_weights_as_they_stand(
     ours, theirs = (
         divergence(right, predictions(path, flash_attention=True, kernels=on)) for on in (True, False)
     )
-    print(kind.name, ours, theirs)
     assert ours <= CHANCE * theirs + EXACT

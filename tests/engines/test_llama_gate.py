@@ -92,19 +92,6 @@ def test_a_model_that_ends_llama_cpp_is_refused_and_this_process_goes_on(
         assert len(trials) == tried
 
 
-def test_a_crash_of_a_build_for_amx_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    crash = tmp_path / "python"
-    crash.write_text("#!/bin/sh\necho begun\nkill -SEGV $$\n")
-    crash.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(crash))
-    path = write_llama(tmp_path / "model.gguf", arch="xverse")
-    for amx, said in ((True, f'CXXFLAGS="-include {gate.TILES}"'), (False, "(SIGSEGV): is the file damaged")):
-        monkeypatch.setattr(gate, "_uses_amx", lambda amx=amx: amx)
-        with pytest.raises(ModelError) as refused:
-            load(path)
-        assert said in str(refused.value)
-
-
 def test_a_vocabulary_that_ends_llama_cpp_is_refused(tmp_path: Path, models: Path) -> None:
     path = tmp_path / "model.gguf"
     # Text that none of its tokens spells has no bytes to be spelled by.
@@ -138,36 +125,6 @@ def test_where_nothing_can_be_tried_a_good_model_loads_all_the_same(
 def test_another_part_than_the_first_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
     first, second, third = write_parts(tmp_path)
     for path in (second, third):
-        with pytest.raises(
-            UsageError, match=f"{path.name}: is one of 3 parts of a model: give the first, {first}"
-        ):
-            load(path)
-        with pytest.raises(
-            UsageError, match=f"{path.name}: is one of 3 parts of a model: give the first, {first}"
-        ):
-            open_tokenizer(path)
-
-
-def compiled(source: Path, *flags: str | Path) -> str | None:
-    """In assembly; None where there is no GCC that knows AMX."""
-    command = ["g++", "-O3", "-mamx-tile", *flags, "-S", source, "-o", "-"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
-def test_with_the_header_all_of_a_tile_configuration_is_written_before_it_is_loaded(tmp_path: Path) -> None:
-    """GCC 12.2 drops the 77 without it."""
-    source = tmp_path / "tiles.cpp"
-    source.write_text(
-        "#include <immintrin.h>\n"
-        "void load() { alignas(64) unsigned char c[64] = {}; c[0] = 1; c[48] = 77; _tile_loadconfig(c); }\n"
-    )
-    if compiled(source) is None:
-        pytest.skip("no GCC here compiles for AMX")
-    with_header = compiled(source, "-include", gate.TILES)
-    assert with_header is not None
-    before, _, _ = with_header.partition("ldtilecfg")
-    assert "$77" in before
+        for opens in (load, open_tokenizer):
+            with pytest.raises(UsageError, match=f"{path.name}: is one of 3 parts .*give the first, {first}"):
+                opens(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +17,6 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 offered = pytest.mark.skipif(
     not OFFERED.exists() or "[never]" in OFFERED.read_text(), reason="this kernel gives no large pages"
 )
-
-
-def mapped(path: Path) -> bool:
-    return str(path) in Path("/proc/self/maps").read_text()
 
 
 def asked_and_large(smaps: str) -> tuple[int, int]:
@@ -60,20 +54,6 @@ def test_large_private_memory_without_a_file_is_found_in_whole_large_pages() -> 
     ]
 
 
-@linux
-@offered
-def test_memory_filled_after_asking_lies_on_large_pages() -> None:
-    smaps = Path("/proc/self/smaps")
-    gc.collect()  # or models of other tests go in between
-    asked, large = asked_and_large(smaps.read_text())
-    with mmap.mmap(-1, 64 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        pages.ask()
-        memory[:] = bytes(64 * MB)
-        now = asked_and_large(smaps.read_text())
-    assert now[0] - asked >= 60 * MB
-    assert now[1] - large >= 8 * MB
-
-
 LOADING = """
 import sys
 from pathlib import Path
@@ -83,6 +63,7 @@ print(Path("/proc/self/smaps").read_text())
 """
 
 
+@pytest.mark.slow
 @linux
 @offered
 def test_weights_that_are_read_lie_on_large_pages(unrounded: Path) -> None:

@@ -59,6 +59,7 @@ def read(target: LlamaTarget, tokens: list[int]) -> tuple[LlamaSession, int]:
     return session, cached
 
 
+@pytest.mark.slow
 def test_many_at_once_with_trees_say_what_each_says_alone(llm: LLM, exact: Path) -> None:
     with paceline.load(exact, drafters="none", n_ctx=256, threads=1) as plain:
         alone = [plain.generate(prompt, max_tokens=40).text for prompt in PROMPTS]

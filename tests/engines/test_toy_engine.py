@@ -13,6 +13,7 @@ from paceline.core.errors import UsageError
 from paceline.engines import toy_engine
 from paceline.engines.toy_engine import ToyEngine, parameters
 
+CERTIFY = ("certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2", "--samples", "200")
 Capture = pytest.CaptureFixture[str]
 
 
@@ -49,8 +50,8 @@ def test_it_is_drafted_for_as_any_other_and_says_the_same() -> None:
     [
         ("run", "-m", "toy:", "0 1 2", "-n", "9"),
         ("run", "-m", "toy:", "-md", "toy:noise=0.3", "--json", "0 1 2", "-n", "9"),
-        ("certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2", "--samples", "200"),
-        ("doctor", "-m", "toy:", "--seconds", "0.5"),
+        pytest.param(CERTIFY, marks=pytest.mark.slow),
+        pytest.param(("doctor", "-m", "toy:", "--seconds", "0.5"), marks=pytest.mark.slow),
     ],
 )
 def test_commands_work_on_it(capsys: Capture, words: tuple[str, ...]) -> None:
@@ -67,10 +68,9 @@ def altered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy_engine, "open_engine", opens)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("altered")
 def test_a_target_that_is_another_than_its_file_says_is_never_certified(capsys: Capture) -> None:
-    human = command(
-        capsys, "certify", "-m", "toy:", "--draft", "lookup", "--sequences", "2", "--samples", "200"
-    )
+    human = command(capsys, *CERTIFY)
     assert "the target is not the model in its file (4 of 8 experts)" in human.out + human.err
     assert "CERTIFIED: drafted output is plain output" not in human.out

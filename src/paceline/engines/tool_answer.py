@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Delta:
-    """What is new: content, or a part of a call. start: where in all that was fed the content begins. index:
-    the call's number. id, name: of a call that begins. arguments: more of their JSON."""
+    """New content, or a call.
+
+    start: position of the content in all that was fed. index: the call's number.
+    """
 
     content: str = ""
     start: int = 0
@@ -20,50 +22,33 @@ class Delta:
     arguments: str = ""
 
     def openai(self) -> dict[str, Any]:
-        """As the `delta` of a chunk."""
+        """Return the `delta` of a chunk in OpenAI's interface."""
         if self.index is None:
             return {"content": self.content}
-        call: dict[str, Any] = {"index": self.index}
-        function = {"arguments": self.arguments}
-        if self.id:
-            call |= {"id": self.id, "type": "function"}
-            function = {"name": self.name, **function}
-        return {"tool_calls": [{**call, "function": function}]}
-
-
-@dataclass(frozen=True)
-class Call:
-    id: str
-    name: str
-    arguments: str
+        return {"tool_calls": [{"index": self.index, **_openai(self)}]}
 
 
 @dataclass(frozen=True)
 class Answer:
+    """A whole answer: its content, and the deltas of its calls."""
+
     content: str
-    calls: tuple[Call, ...]
+    calls: tuple[Delta, ...]
 
     @classmethod
     def of(cls, deltas: Iterable[Delta]) -> Answer:
-        content, calls = list[str](), list[Call]()
-        for delta in deltas:
-            if delta.index is None:
-                content.append(delta.content)
-            elif delta.id:
-                calls.append(Call(delta.id, delta.name, delta.arguments))
-            else:
-                calls[delta.index] = replace(
-                    calls[delta.index], arguments=calls[delta.index].arguments + delta.arguments
-                )
-        return cls("".join(content), tuple(calls))
+        deltas = list(deltas)
+        content = "".join(delta.content for delta in deltas)
+        return cls(content, tuple(delta for delta in deltas if delta.index is not None))
 
     def openai(self) -> dict[str, Any]:
-        """As an assistant's message."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content or None}
+        """Return an assistant's message in OpenAI's interface."""
         if not self.calls:
-            return {**message, "content": self.content}
-        calls = [
-            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
-            for one in self.calls
-        ]
-        return {**message, "tool_calls": calls}
+            return {"role": "assistant", "content": self.content}
+        calls = [_openai(call) for call in self.calls]
+        return {"role": "assistant", "content": self.content or None, "tool_calls": calls}
+
+
+def _openai(call: Delta) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}

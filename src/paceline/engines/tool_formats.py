@@ -21,8 +21,10 @@ _NAME = r"(?P<name>[A-Za-z0-9_.-]+?)"
 
 @dataclass(frozen=True)
 class Pairs:
-    """Arguments that are no JSON: a name and a value each, `open` name `middle` value `close`; `end` ends the
-    call. before: may stand before the function's name, after: follows it."""
+    """Arguments that are no JSON: `open` name `middle` value `close` each.
+
+    before: may stand before the function's name. after: follows the function's name. end: ends the call.
+    """
 
     before: str
     after: str
@@ -31,15 +33,27 @@ class Pairs:
     close: str
     end: str
 
+    def pattern(self, longest: int) -> re.Pattern[str]:
+        """Return the pattern of one pair: a name of so many characters at most, and a value."""
+        middle = r"\s*".join(map(re.escape, self.middle))
+        return re.compile(
+            f"{re.escape(self.open)}(.{{0,{longest}}}?){middle}(.*?){re.escape(self.close)}", re.DOTALL
+        )
+
 
 @dataclass(frozen=True)
 class Format:
-    """signs: what a template of models that write it contains, all of them. opens: what a call or a list of
-    calls may begin with, and what may end it, in this order. bare: a JSON object with a name and arguments
-    that begins a line is a call. head: of a call whose function's name stands before its arguments, what is
-    between the beginning and the first brace; such a format has no name in its JSON. forced: what a call
-    begins with that the model is to make, its {name} where the format has it outside of the JSON. keys: what
-    the name and the arguments are called. listed: calls stand in a list. inner: other control tokens."""
+    """Format in which models write calls of tools.
+
+    signs: texts that the chat template of such a model contains, all of them.
+    opens: the marks that begin a call or a list of calls, each with the marks that may end it, in order.
+    bare: a JSON object with a name and arguments that begins a line is a call.
+    head: pattern of the text between the opening mark and the arguments, if the name stands there.
+    forced: beginning of a call that the model has to make, with {name} if the name is no JSON.
+    keys: the JSON keys of the name and of the arguments.
+    listed: calls stand in a list.
+    inner: other control tokens.
+    """
 
     name: str
     signs: tuple[str, ...]
@@ -161,13 +175,15 @@ TABLE = (
 
 
 def format_of(template: str) -> Format:
-    """The format of models with this chat template."""
+    """Return the format of models with this chat template."""
     return next(one for one in TABLE if all(sign in template for sign in one.signs))
 
 
 def spelled(text: Text, vocab: Vocab, form: Format) -> dict[int, bytes]:
-    """Control tokens that are a part of the format, by what they spell: they are no text of the model's, and
-    have to become text to be read."""
+    """Return the control tokens that are a part of the format, each with its spelling.
+
+    A control token is no text by itself, and has to become text for the parser.
+    """
     tokens = {mark: text.encode(mark, special=True, add_bos=False) for mark in form.markers}
     return {
         ids[0]: mark.encode() for mark, ids in tokens.items() if len(ids) == 1 and not vocab.piece(ids[0])
@@ -176,8 +192,12 @@ def spelled(text: Text, vocab: Vocab, form: Format) -> dict[int, bytes]:
 
 @dataclass(frozen=True)
 class Forced:
-    """What makes a model call a tool. begin: what its answer begins with, control tokens and all.
-    json_schema: what follows it. format: what both together are read as."""
+    """Beginning of an answer and a schema of its rest, which together make a model call a tool.
+
+    begin: text that the answer begins with, control tokens included.
+    json_schema: schema of the text after it.
+    format: format in which both together are parsed.
+    """
 
     begin: str
     json_schema: dict[str, Any]
@@ -185,7 +205,7 @@ class Forced:
 
 
 def forced(form: Format, choice: Choice) -> Forced | None:
-    """None where the model is free not to call one."""
+    """Return what makes the model call a tool; None where the model is free not to."""
     tools = [tool["function"] for tool in choice.tools if tool["function"]["name"] in choice.forced]
     if not tools:
         return None
@@ -213,13 +233,13 @@ def forced(form: Format, choice: Choice) -> Forced | None:
 
 
 def _parameters(function: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """A function's parameters as a schema that stands at `path` of another one."""
+    """Return a function's parameters as a schema that stands at `path` of another schema."""
     schema = _moved(function.get("parameters") or {"properties": {}}, "".join(f"/{part}" for part in path))
     return {"type": "object", **schema}
 
 
 def _moved(schema: Any, path: str) -> Any:
-    """With its references to parts of itself."""
+    """Return the schema with its references to its own parts moved to `path`."""
     if isinstance(schema, list):
         return [_moved(one, path) for one in schema]
     if not isinstance(schema, Mapping):
@@ -233,11 +253,11 @@ def _moved(schema: Any, path: str) -> Any:
 
 
 def openers(form: Format) -> re.Pattern[str]:
-    """What may begin a call; a brace or a bracket where a bare object may."""
+    """Return the pattern of what may begin a call: marks, and a brace or bracket in a bare format."""
     marks: Iterable[str] = map(re.escape, sorted(form.opens, key=len, reverse=True))
     return re.compile("|".join([*marks, r"[{\[]"] if form.bare else marks))
 
 
 def names(tools: Collection[Tool]) -> dict[str, Any]:
-    """The parameters of each function by its name."""
+    """Return the parameters of each function by its name."""
     return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}

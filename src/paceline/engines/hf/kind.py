@@ -1,4 +1,4 @@
-"""What is to be known of an architecture before rows can be given to it."""
+"""Traits of an architecture, and the attention masks of its passes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.engines.hf.masks import attends, is_causal, side_by_side
+from paceline.core.tree import ROOT
 from paceline.engines.hf.session import Rows
 
 CHUNK = 512  # tokens of prompts in one pass
+Attends = NDArray[np.bool_]
 WINDOWED, WHOLE = "sliding_attention", "full_attention"
 
 
 class Kind:
-    """What an architecture says of itself; a trial finds how much of it is true (trial.py). masks: it can be
-    told who attends to whom. rewinds: its cache can. window: of the layers that do not see all of the text.
-    most: tokens that it may read in one pass. holds_state: in its modules, and not in a cache."""
+    """Traits that an architecture declares; a trial finds which of them hold (trial.py).
+
+    masks: passes take an attention mask.
+    rewinds: the cache can drop its last positions.
+    window: positions that a layer with sliding attention sees.
+    most: tokens of one pass.
+    holds_state: the state lies in the modules, and not in a cache.
+    """
 
     def __init__(self, model: Any, config: Any) -> None:
         takes = inspect.signature(model.forward).parameters
@@ -39,11 +45,10 @@ class Kind:
         self.holds_state = hasattr(model.get_decoder(), "_setup_cache")
 
     def mask(self, rows: Sequence[Rows], device: str) -> Any:
-        """Of the rows of several sessions, one after the other, which do not see each other. None where the
-        model's own is meant."""
+        """Return the mask of several sessions' rows, kept apart from each other; None for the model's own."""
         alone = len(rows) == 1 and (rows[0].start == 0 or len(rows[0].tokens) == 1)
         far = any(self.window is not None and one.places > self.window for one in rows)
-        if not self.masks or (alone and is_causal(rows[0]) and not far):
+        if not self.masks or (alone and rows[0].tree.is_chain and not far):
             return None
         whole = self._tensor(side_by_side([attends(one) for one in rows]), device)
         if self.window is None or not (far or self._mixed):
@@ -59,8 +64,10 @@ class Kind:
 
 
 def has_own_masks(model: Any) -> bool:
-    """Whether its layers have masks of their own over the places of a cache, whose windows reach further than
-    a trial does: GPT-Neo's."""
+    """Return whether layers have masks of their own over the places of a cache, as GPT-Neo's have.
+
+    The windows of such masks reach further than a trial does.
+    """
     return any(
         buffer is not None
         and buffer.dtype == torch.bool
@@ -73,14 +80,58 @@ def has_own_masks(model: Any) -> bool:
 
 
 def text_config(config: Any) -> Any:
-    """Of a model that sees as well, the part that reads."""
+    """Return the configuration of the language model within a model that may see as well."""
     return config.get_text_config(decoder=True)
 
 
 def ends_of(config: Any, generation: Any) -> Collection[int]:
-    """What ends a text, by both of a model's configurations."""
+    """Return the tokens that end a text, by both of a model's configurations."""
     found: set[int] = set()
     for one in (config, generation):
         said = getattr(one, "eos_token_id", None)
         found.update(said if isinstance(said, list | tuple) else () if said is None else (said,))
     return found
+
+
+def attends(rows: Rows, window: int | None = None) -> Attends:
+    """Return which places of the cache each row attends to [rows, places].
+
+    A row of the text attends to all places up to its own, a node to the text, the nodes above it and itself.
+    window: of these only those fewer positions away than this.
+    """
+    place = np.arange(rows.places)
+    row = np.arange(rows.start, rows.places)[:, None]
+    out: Attends = (place <= row) & ((place <= rows.base) | (row <= rows.base))
+    first = rows.base + 1
+    if rows.places > first:
+        above = lineage(rows)
+        begin = max(0, rows.start - first)  # the first new node
+        out[max(0, first - rows.start) :, first:] = above[begin:]
+    if window is not None:
+        position = np.minimum(place, rows.base)
+        position[first:] = rows.base + np.array(rows.tree.depths()[: rows.places - first], dtype=np.int64)
+        out &= position[row] - position < window
+    return out
+
+
+def lineage(rows: Rows) -> Attends:
+    """Return whether the second node is above the first, or is the same [nodes, nodes]."""
+    n = len(rows.tree)
+    out = np.eye(n, dtype=np.bool_)
+    for node, parent in enumerate(rows.tree.parents):
+        if parent != ROOT:
+            out[node] |= out[parent]
+    return out
+
+
+def side_by_side(masks: Sequence[Attends]) -> Attends:
+    """Return one mask of several sessions' rows, which do not see each other."""
+    if len(masks) == 1:
+        return masks[0]
+    out = np.zeros(np.sum([mask.shape for mask in masks], axis=0), np.bool_)
+    row = place = 0
+    for mask in masks:
+        rows, places = mask.shape
+        out[row : row + rows, place : place + places] = mask
+        row, place = row + rows, place + places
+    return out

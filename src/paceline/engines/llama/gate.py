@@ -1,7 +1,7 @@
-"""Files before llama.cpp gets them: it ends the process where a file breaks what it takes for granted. So
-headers are read here first, and a file that is new on this machine is tried once, in a process of its own.
+"""Checks of a GGUF file before llama.cpp gets it, since a broken file may end the process.
 
-The only module of the engines that knows machine/: this is where C++ gets a file from outside."""
+The header is read first, and a file that is new on this machine is loaded once in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ PATIENCE, SLOWEST = 60.0, 20e6
 BEGUN = "begun"  # a trial's word on stdout that whatever happens now is the file's doing
 ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown>.*)")
 OWN = Path(__file__).parents[2]  # what comes with the package is as good as the package
-TILES = Path(__file__).with_name("tileconfig.h")
 NO_VOCABULARY = ("none", "no_vocab")
 
 trying = False  # in a process that tries a file
@@ -33,9 +32,12 @@ _admitted: set[str] = set()  # by this process; see _key
 
 
 def admit(path: Path, **way: Any) -> None:
-    """way: how it is going to be loaded (vocab_only, gpu_layers). Raises UsageError where `path` is no
-    file or not the first part of a model, ModelError where it is no model, or one that llama.cpp does not
-    survive."""
+    """Refuse a file that llama.cpp cannot load.
+
+    way: settings of the load (vocab_only, gpu_layers).
+    Raises UsageError where `path` is no file or not the first part of a model. Raises ModelError where the
+    file is no model, or a model that ends llama.cpp.
+    """
     from llama_cpp import __version__
 
     key = _key(path, way)
@@ -60,13 +62,13 @@ def admit(path: Path, **way: Any) -> None:
 
 
 def sizes(path: Path) -> list[int]:
-    """Bytes of each of the model's files. Raises UsageError where `path` is none."""
+    """Return the bytes of each of the model's files. Raises UsageError where `path` is no file."""
     check_file(path)
     return [part.stat().st_size for part in named_parts(path) if part.is_file()]
 
 
 def _key(path: Path, way: dict[str, Any]) -> str:
-    """The model's files as they are now. Raises UsageError where `path` is none."""
+    """Return a key of the model's files as they are now. Raises UsageError where `path` is no file."""
     check_file(path)
     stats = [(part.absolute(), part.stat()) for part in named_parts(path) if part.is_file()]
     files = [(str(part), s.st_size, s.st_mtime_ns, s.st_ino) for part, s in stats]
@@ -76,7 +78,7 @@ def _key(path: Path, way: dict[str, Any]) -> str:
 
 
 def _try(path: Path, size: int, way: dict[str, Any]) -> bool:
-    """Whether it was tried at all. Raises ModelError where that ended the process, or never ended."""
+    """Return whether a process could load the file. Raises ModelError if it crashed or never ended."""
     if not sys.executable:  # Python within another program
         return False
     code = f"from paceline.engines.llama.trial import main; main({os.fspath(path)!r}, {way!r})"
@@ -99,24 +101,13 @@ def _try(path: Path, size: int, way: dict[str, Any]) -> bool:
         return False
     if BEGUN.encode() not in done.stdout:
         return False
-    if done.returncode == -signal.SIGSEGV and _uses_amx():
-        raise ModelError(
-            f"{path}: llama.cpp crashes on it. It was compiled for AMX, and some compilers get that wrong "
-            f'(GCC 12.2 does): compile it anew with CXXFLAGS="-include {TILES}"'
-        )
     if done.returncode:
         raise ModelError(f"{path}: {_last_words(done)}: is the file damaged? fetch it again")
     return True
 
 
-def _uses_amx() -> bool:
-    from llama_cpp import llama_cpp
-
-    return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
-
-
 def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
-    """What is known of how it ended, in few words."""
+    """Return how the process ended, in few words."""
     if said := ABORTED.search(done.stderr.decode(errors="replace")):
         why = said["why"] or said["thrown"]
         return f"llama.cpp does not survive it ({printable(why[:160])})"
