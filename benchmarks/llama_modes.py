@@ -147,9 +147,9 @@ def one_round(
         for entry in turns.entries:
             # The record has nothing to say to it; ours forget what they have learned before a round.
             if texts and not isinstance(entry.system, LlamaServer):
-                entry.system.answer([turns.asks[items[0].id]])
+                entry.system.answer(turns.asks[items[0].id])
             else:
-                entry.system.answer([ask])
+                entry.system.answer(ask)
         if arguments.temp > 0:
             turns.check(items, Sampling(), 0)  # outputs can be compared greedily only
         console = Console(file=sys.stderr)

@@ -33,7 +33,7 @@ class Said:
 
     name: str
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+    def answer(self, ask: Ask) -> Answer:
         raise NotImplementedError
 
     def memory(self) -> int | None:

@@ -42,7 +42,7 @@ ITEMS = (
 class Named:
     name: str
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+    def answer(self, ask: Ask) -> Answer:
         raise NotImplementedError
 
     def memory(self) -> int | None:
@@ -164,10 +164,10 @@ def test_an_answer_that_is_not_plain_decodings_is_no_speed(
 ) -> None:
     answer = Paceline.answer
 
-    def wrong(system: Paceline, asks: Sequence[Ask]) -> list[Answer]:
-        said = answer(system, asks)
+    def wrong(system: Paceline, ask: Ask) -> Answer:
+        said = answer(system, ask)
         if system.name == "lookup":
-            said = [replace(one, tokens=tuple((t + 1) % 50 for t in one.tokens or ())) for one in said]
+            said = replace(said, tokens=tuple((t + 1) % 50 for t in said.tokens or ()))
         return said
 
     monkeypatch.setattr(Paceline, "answer", wrong)
@@ -192,10 +192,9 @@ class Repeats:
     name: str
     said: tuple[int, ...]
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        (ask,) = asks
+    def answer(self, ask: Ask) -> Answer:
         n = min(len(self.said), ask.max_tokens)
-        return [Answer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)]
+        return Answer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)
 
     def memory(self) -> int | None:
         return None
@@ -316,7 +315,7 @@ def test_an_answer_tells_its_times_and_counts(target: Models, models: Path) -> N
     method = parse_all("model:n_draft=2:p_min=0", {})[1]
     system = Paceline(method, target, models / "draft.gguf")
     tokens = tuple(target.plain.tokens("ab ab ab ab"))
-    (answer,) = system.answer([Ask("ab ab ab ab", tokens, 8)])
+    answer = system.answer(Ask("ab ab ab ab", tokens, 8))
     assert (answer.n_tokens, len(answer.tokens or ()), answer.n_prompt) == (8, 8, 11)
     assert answer.drafted is not None
     assert answer.accepted is not None
@@ -329,7 +328,7 @@ def test_an_answer_tells_its_times_and_counts(target: Models, models: Path) -> N
     # Its prompt is so short that the first step reads it, and is left out.
     assert answer.decoded < 8
     assert answer.parts.steps == answer.steps - 1
-    again = system.answer([Ask("", tokens, 8)])[0]
+    again = system.answer(Ask("", tokens, 8))
     assert again.tokens == answer.tokens
 
 
@@ -337,7 +336,7 @@ def test_a_prompt_read_apart_leaves_every_step_to_decoding(target: Models, model
     tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
     for name, draft in (("none", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):
         method = parse_all(name, {})[-1]
-        (answer,) = Paceline(method, target, draft).answer([Ask("", tokens, 8)])
+        answer = Paceline(method, target, draft).answer(Ask("", tokens, 8))
         assert answer.decoded == answer.n_tokens == 8
         assert answer.parts is not None
         assert answer.parts.steps == answer.steps
@@ -361,7 +360,7 @@ def test_prompts_that_are_kept_are_read_once_for_all_methods(
     said = []
     for name, draft in (("none", None), ("lookup", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):
         system = Paceline(parse_all(name, {})[-1], target, draft, keep_prompts=keep)
-        said += system.answer([Ask("", tokens, 8)])
+        said.append(system.answer(Ask("", tokens, 8)))
         assert said[-1].decoded == 8
     assert len({answer.tokens for answer in said}) == 1
     # The target for each of three, and the draft; or each model once.

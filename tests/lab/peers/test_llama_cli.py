@@ -89,8 +89,7 @@ def system(kind: type[LlamaProgram], path: Path | str | None, **settings: Any) -
 def replay(folder: Path, version: str, name: str, ask: Ask = ASK) -> Answer:
     recording = Recording(version, name)
     kind = PROGRAMS[recording.run["command"][0]]
-    (answer,) = system(kind, recording.write(folder)).answer([ask])
-    return answer
+    return system(kind, recording.write(folder)).answer(ask)
 
 
 # Version, program; tokens, drafted, accepted, seconds of the prompt, tokens/s.
@@ -221,7 +220,7 @@ def test_every_flag_that_is_passed_is_one_of_that_version(tmp_path: Path, versio
 
 def test_p_min_goes_only_to_the_program_that_knows_it(tmp_path: Path) -> None:
     path = Recording("0.3.9", "llama-speculative-simple").write(tmp_path)
-    system(LlamaSpeculativeSimple, path, p_min=0.5).answer([ASK])
+    system(LlamaSpeculativeSimple, path, p_min=0.5).answer(ASK)
     given = (tmp_path / "arguments").read_text().split("\0")
     assert given[given.index("--draft-p-min") + 1] == "0.5"
     with pytest.raises(UsageError, match="knows no p_min"):
@@ -230,7 +229,7 @@ def test_p_min_goes_only_to_the_program_that_knows_it(tmp_path: Path) -> None:
 
 def test_an_end_of_text_that_counts_is_not_ignored(tmp_path: Path) -> None:
     program = system(LlamaLookup, Recording("0.3.36", "llama-lookup").write(tmp_path), extra=["--no-mmap"])
-    program.answer([Ask(PROMPT, ASK.tokens, 32, ignore_eos=False)])
+    program.answer(Ask(PROMPT, ASK.tokens, 32, ignore_eos=False))
     given = (tmp_path / "arguments").read_text().split("\0")
     assert "--ignore-eos" not in given
     assert given[-2:] == ["--no-mmap", ""]
@@ -238,7 +237,7 @@ def test_an_end_of_text_that_counts_is_not_ignored(tmp_path: Path) -> None:
 
 def test_a_prompt_of_more_than_a_batch_is_read_in_one(tmp_path: Path) -> None:
     program = system(LlamaLookup, Recording("0.3.36", "llama-lookup").write(tmp_path), n_ctx=4096)
-    program.answer([Ask(PROMPT, tuple(range(3000)), 32)])
+    program.answer(Ask(PROMPT, tuple(range(3000)), 32))
     given = (tmp_path / "arguments").read_text().split("\0")
     assert given[given.index("-b") + 1] == "3000"
 
@@ -251,10 +250,8 @@ def test_greedy_needs_no_other_sampling_flag(tmp_path: Path) -> None:
 
 def test_what_it_cannot_do_is_refused_before_it_is_started(tmp_path: Path) -> None:
     program = system(LlamaLookup, Recording("0.3.36", "llama-lookup").write(tmp_path))
-    with pytest.raises(UsageError, match="one request at a time, not 2"):
-        program.answer([ASK, ASK])
     with pytest.raises(PeerError, match=r"needs 261 cells .* 7 tokens and 246 more, and was given 256"):
-        program.answer([Ask(PROMPT, ASK.tokens, 246)])
+        program.answer(Ask(PROMPT, ASK.tokens, 246))
     assert not (tmp_path / "arguments").exists()
     assert program.memory() is None
 
@@ -283,7 +280,7 @@ def test_a_program_that_is_none_of_llama_cpp_is_refused(tmp_path: Path) -> None:
 def test_garbage_is_said_to_be_garbage(tmp_path: Path) -> None:
     program = system(LlamaLookup, script(tmp_path / "llama-lookup", "echo --ignore-eos --draft-max"))
     with pytest.raises(PeerError, match=r"\('encoded \.\.\. tokens', .*n_accept, the prompt .* missing\)"):
-        program.answer([ASK])
+        program.answer(ASK)
     recording = Recording("0.3.9", "llama-lookup")
     said = recording.path("out").read_text()
     assert read(said, recording.err, "another prompt") == "the prompt before the answer missing"
@@ -352,7 +349,7 @@ def gone(folder: Path) -> bool:
 def test_one_that_hangs_is_stopped(tmp_path: Path, sleeper: Path) -> None:
     program = system(LlamaLookup, sleeper, timeout=0.3)
     with pytest.raises(PeerError, match=r"did not end within 0\.3 s and was stopped"):
-        program.answer([ASK])
+        program.answer(ASK)
     assert gone(tmp_path)
 
 
@@ -373,7 +370,7 @@ def test_an_interruption_leaves_no_process(tmp_path: Path, sleeper: Path, interr
     program = system(LlamaLookup, sleeper)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     with pytest.raises(KeyboardInterrupt):
-        program.answer([ASK])
+        program.answer(ASK)
     assert gone(tmp_path)
 
 
@@ -390,7 +387,7 @@ def test_a_real_program_answers(name: str) -> None:
         pytest.skip(f"no {name} is built (benchmarks/native_llama.py) or on PATH")
     tokens = LlamaText(load_model(zoo.target_path(), vocab_only=True)).encode(ESCAPES)
     program = system(PROGRAMS[name], path)
-    (answer,) = program.answer([Ask(ESCAPES, tuple(tokens), 12)])
+    answer = program.answer(Ask(ESCAPES, tuple(tokens), 12))
     assert answer.n_prompt == len(tokens)
     assert 12 <= answer.n_tokens <= 12 + 4
     assert answer.text.startswith("\ndef _get_get")

@@ -42,9 +42,9 @@ def test_drafts_are_told_by_those_that_know_spec_type() -> None:
 def test_its_counters_say_the_same_as_its_timings() -> None:
     pytest.importorskip("prometheus_client")
     after = read_metrics("llama-server", (DATA / "0.3.36" / "llama-server-metrics.txt").read_text())
-    assert drafts_between({}, after, 32, 1) == Drafts(41, 19)
+    assert drafts_between({}, after, 32) == Drafts(41, 19)
     before = read_metrics("llama-server", (DATA / "0.3.16" / "llama-server-metrics.txt").read_text())
-    assert drafts_between({}, before, 32, 1) is None
+    assert drafts_between({}, before, 32) is None
 
 
 def test_a_draft_of_another_vocabulary_is_noticed_in_the_log() -> None:

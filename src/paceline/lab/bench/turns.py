@@ -240,7 +240,7 @@ class Turns:
         if entry.failed:
             return None
         try:
-            (answer,) = entry.system.answer([ask])
+            answer = entry.system.answer(ask)
         except PacelineError as error:
             if isinstance(entry.system, Paceline):
                 raise

@@ -104,17 +104,14 @@ class LlamaProgram:
             raise PeerError(f"{self._path} is no {self.program}: its --help has no --ignore-eos")
         return flags
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        """Answers one ask, with up to n_draft tokens more than it wants: these programs look at their limit
-        between steps. Where the ask ignores the end of text, the end token is forbidden, which is not quite
-        the same as going on after it.
+    def answer(self, ask: Ask) -> Answer:
+        """Answer one request, with up to n_draft tokens too many: these programs look at their limit between
+        steps. An ask that ignores the end of text forbids the end token, which is not quite the same as going
+        on after it.
 
         first: reading the prompt. rest: its decoding clock. steps: passes of the target that gave tokens.
-        Raises UsageError for more than one ask, PeerError where the program fails.
+        Raises PeerError where the program fails.
         """
-        if len(asks) != 1:
-            raise UsageError(f"{self.name} answers one request at a time, not {len(asks)}: use a batch of 1")
-        ask = asks[0]
         longest = LONGEST_DRAFT if self._n_draft is None else self._n_draft
         need = len(ask.tokens) + ask.max_tokens + longest + 4  # beyond it some versions crash
         if need > self._n_ctx:
@@ -132,22 +129,20 @@ class LlamaProgram:
         report = read(out, err, ask.prompt)
         if isinstance(report, str):
             raise PeerError(unreadable(self.name, report, err or out))
-        return [
-            Answer(
-                text=report.text,
-                tokens=None,
-                n_tokens=report.n_tokens,
-                n_prompt=report.n_prompt,
-                first=report.prompt_seconds,
-                seconds=report.prompt_seconds + report.seconds,
-                decoded=report.n_tokens - self.n_first,
-                decoding=report.seconds,
-                steps=report.n_tokens - report.accepted - self.n_first,
-                drafted=report.drafted,
-                accepted=report.accepted,
-                own_speed=report.speed,
-            )
-        ]
+        return Answer(
+            text=report.text,
+            tokens=None,
+            n_tokens=report.n_tokens,
+            n_prompt=report.n_prompt,
+            first=report.prompt_seconds,
+            seconds=report.prompt_seconds + report.seconds,
+            decoded=report.n_tokens - self.n_first,
+            decoding=report.seconds,
+            steps=report.n_tokens - report.accepted - self.n_first,
+            drafted=report.drafted,
+            accepted=report.accepted,
+            own_speed=report.speed,
+        )
 
     def arguments(self, ask: Ask, prompt: Path) -> list[str]:
         """The whole command line."""

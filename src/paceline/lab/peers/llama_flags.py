@@ -121,6 +121,11 @@ def speculation_arguments(
     ngram-simple and ngram-map-k copy, but not of ngram-mod, whose lengths go together."""
     if not types:
         return []
+    # Before draft models had a name among the types, naming the file was enough.
+    named = [one for one in types if one != "draft-simple" or flags.has(one)]
+    for one in named:
+        if not flags.has(one):
+            raise PeerError(f"{flags.program} does not draft by {one}: see --spec-type in its --help")
     arguments: list[str] = []
     if draft is not None and needs_draft(types):
         arguments += ["-md", str(draft), flags.choose("--spec-draft-ngl", "-ngld"), str(gpu_layers)]
@@ -135,9 +140,4 @@ def speculation_arguments(
     for one in types:
         if n_draft is not None and one in ("ngram-simple", "ngram-map-k", "ngram-map-k4v"):
             arguments += [flags.choose(f"--spec-{one}-size-m", "--spec-ngram-size-m"), str(n_draft)]
-    # Before draft models had a name among the types, naming the file was enough.
-    named = [one for one in types if one != "draft-simple" or flags.has(one)]
-    for one in named:
-        if not flags.has(one):
-            raise PeerError(f"{flags.program} does not draft by {one}: see --spec-type in its --help")
     return [*arguments, *(["--spec-type", ",".join(named)] if named else [])]

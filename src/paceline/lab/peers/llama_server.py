@@ -59,7 +59,7 @@ class LlamaServer:
     """A llama-server of our own: started here, the sole user of it, stopped by `close`.
 
     method: plain, model, lookup, one of the program's --spec-type, or a comma list of them. n_ctx: of each of
-    `parallel` slots, which is how many asks it answers at a time. n_draft, p_min: None leaves them to the
+    `parallel` slots. n_draft, p_min: None leaves them to the
     program. extra: more arguments, last. start_timeout, timeout: seconds to load, and of silence.
     Raises PeerError where it does not start or cannot do what it is told, UsageError for a missing draft.
     """
@@ -87,7 +87,6 @@ class LlamaServer:
     ) -> None:
         self.name = name
         self._command = tuple(command)
-        self._parallel = parallel
         self._types = spec_types(method)
         if needs_draft(self._types) and draft is None:
             raise UsageError(f"{name}: the method {method} needs a draft model (-md)")
@@ -142,14 +141,9 @@ class LlamaServer:
             return False
         return status == 200
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        if len(asks) > self._parallel:
-            raise UsageError(
-                f"{self.name}: {len(asks)} requests at a time, but it has {self._parallel} slots"
-            )
+    def answer(self, ask: Ask) -> Answer:
         try:
-            streams = self._endpoint.stream_all("/completion", [self.body(ask) for ask in asks], "/health")
-            return [self._answered(ask, events) for ask, events in zip(asks, streams, strict=True)]
+            return self._answered(ask, self._endpoint.stream("/completion", self.body(ask)))
         except ValueError as error:
             raise PeerError(f"{self.name}: its answer is not what llama-server's is: {error}") from error
         except PeerError as error:

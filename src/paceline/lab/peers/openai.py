@@ -6,7 +6,6 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from time import sleep
 from typing import Any
 
@@ -99,20 +98,18 @@ class OpenAI:
             "cache_salt": uuid.uuid4().hex,
         }
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        """Asks are answered from an empty cache where the server can be told so: SGLang cannot, and needs
-        --disable-radix-cache."""
+    def answer(self, ask: Ask) -> Answer:
+        """Answer from an empty cache where a request can say so: SGLang needs --disable-radix-cache."""
         before = self._counters() if self._counts else None
-        bodies = [self._request(ask, self._extended) for ask in asks]
-        streams = self._endpoint.stream_all(COMPLETIONS, bodies, MODELS)
+        events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended))
         try:
-            answers = [self._answered(events) for events in streams]
+            answer = self._answered(events)
         except ValueError as error:
             raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {error}") from error
-        if before is None or all(answer.drafted is not None for answer in answers):
-            return answers
-        drafts = self._drafts_since(before, sum(answer.n_tokens for answer in answers), len(asks))
-        return answers if drafts is None else shared_out(answers, drafts)
+        if before is None or answer.drafted is not None:
+            return answer
+        drafts = self._drafts_since(before, answer.n_tokens)
+        return answer if drafts is None else drafted(answer, drafts.drafted, drafts.accepted)
 
     def _answered(self, events: Sequence[Event]) -> Answer:
         choices = [(event, choice) for event in events for choice in objects(event.data, "choices")]
@@ -153,11 +150,11 @@ class OpenAI:
         except MissingExtraError:  # its speed can be told without them
             return None
 
-    def _drafts_since(self, before: dict[str, float], n_tokens: int, n_requests: int) -> Drafts | None:
+    def _drafts_since(self, before: dict[str, float], n_tokens: int) -> Drafts | None:
         """Counters may lag behind the answer: they are read until they rest."""
         found = None
         for _ in range(LOOKS):
-            last, found = found, drafts_between(before, self._counters() or {}, n_tokens, n_requests)
+            last, found = found, drafts_between(before, self._counters() or {}, n_tokens)
             if found == last:
                 break
             sleep(SETTLE)
@@ -203,12 +200,3 @@ def drafted(answer: Answer, n_drafted: int, n_accepted: int) -> Answer:
         accepted=n_accepted,
         rejected=0 if n_drafted == n_accepted else None,
     )
-
-
-def shared_out(answers: Sequence[Answer], drafts: Drafts) -> list[Answer]:
-    """Counters are for all requests together: each answer gets a part by its length, and sums stay right."""
-    ends = list(accumulate(answer.n_tokens for answer in answers))
-    parts = [
-        [round(count * end / ends[-1]) for end in (0, *ends)] for count in (drafts.drafted, drafts.accepted)
-    ]
-    return [drafted(answer, *(part[i + 1] - part[i] for part in parts)) for i, answer in enumerate(answers)]
