@@ -21,7 +21,7 @@ from paceline.core.ports import Forward
 from paceline.core.tree import DraftTree
 from paceline.core.verify import Verdict, verify
 from paceline.lab.bench.history import History
-from paceline.lab.bench.measurement import Group
+from paceline.lab.bench.record import Group
 from paceline.lab.peers.llama_server import LlamaServer
 from paceline.lab.peers.process import Program
 

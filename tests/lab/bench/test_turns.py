@@ -19,13 +19,12 @@ from paceline.engines.llama.session import LlamaSession
 from paceline.lab.bench.bench import Bench, unwatched
 from paceline.lab.bench.entry import Entry
 from paceline.lab.bench.history import History
-from paceline.lab.bench.measurement import Group
 from paceline.lab.bench.method import parse_all
 from paceline.lab.bench.models import Models
-from paceline.lab.bench.outcome import Record
 from paceline.lab.bench.own import Paceline
 from paceline.lab.bench.plan import Plan
 from paceline.lab.bench.prompts import Prompts
+from paceline.lab.bench.record import Group, Record
 from paceline.lab.bench.turns import Turns, in_turn
 from paceline.lab.system import Answer, Ask
 from paceline.lab.workload import Item
@@ -259,8 +258,8 @@ def target(models: Path) -> Iterator[Models]:
 
 
 def turns(target: Models, items: Sequence[Item], **settings: Any) -> Turns:
-    defaults: dict[str, Any] = {"n": None, "depth": 0, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
-    prompts = Prompts(target.plain, items, **defaults | settings)
+    defaults: dict[str, Any] = {"n": None, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
+    prompts = Prompts(target.plain, **defaults | settings)
     return Turns(target, parse_all("plain", {})[0], prompts, unwatched)
 
 

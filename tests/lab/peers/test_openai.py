@@ -17,7 +17,8 @@ from paceline import zoo
 from paceline.core.errors import PeerError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.lab.peers.llama_server import LlamaServer, find_server
-from paceline.lab.peers.openai import OpenAI, rejected_of
+from paceline.lab.peers.openai import OpenAI
+from paceline.lab.peers.replies import SpeculativeMetrics
 from paceline.lab.system import Ask
 
 ASK = Ask("def fibonacci(n):\n", (), 24)
@@ -202,7 +203,7 @@ def test_what_vllm_tells_of_one_request_goes_before_its_counters() -> None:
     with serving(chunks, metrics=(counters(1, 1),)) as served:
         answer = OpenAI(served.url, name="openai").answer(ASK)
     assert (answer.drafted, answer.accepted, answer.rejected) == (129, 10, 40)
-    assert rejected_of({**OF_ONE_REQUEST, "num_draft_tokens": 128}) is None
+    assert SpeculativeMetrics.model_validate({**OF_ONE_REQUEST, "num_draft_tokens": 128}).rejected is None
 
 
 def test_a_model_is_chosen_where_there_are_several() -> None:
@@ -230,7 +231,7 @@ HUGE = 10**250
         {"usage": "many", "choices": []},
         {"usage": {"prompt_tokens": 5, "completion_tokens": HUGE}},
         {"usage": {"prompt_tokens": 5, "completion_tokens": -6}},
-        {"usage": {"prompt_tokens": 5, "completion_tokens": "6"}},
+        {"usage": {"prompt_tokens": 5, "completion_tokens": "six"}},
         {"usage": {"prompt_tokens": None, "completion_tokens": 6}},
         {**USAGE, "timings": []},
         {**USAGE, "timings": {"predicted_ms": "fast", "predicted_n": 6}},

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from time import sleep
 from typing import Any
+
+from pydantic import ValidationError
 
 from paceline.core.errors import MissingExtraError, PeerError, UsageError
 from paceline.core.printable import shortened
 from paceline.core.sampling import Sampling
 from paceline.lab.peers.endpoint import Endpoint, Event, complaint
-from paceline.lab.peers.fields import count, counts, object_of, objects, text
-from paceline.lab.peers.llama_timings import decoding, own_speed
 from paceline.lab.peers.prometheus import Drafts, drafts_between, read_metrics
+from paceline.lab.peers.replies import Chunk, ModelList, Timings, describe
 from paceline.lab.system import Answer, Ask
 
 COMPLETIONS, MODELS, METRICS = "/v1/completions", "/v1/models", "/metrics"
@@ -44,9 +45,10 @@ class OpenAI:
         status, said = self._endpoint.get(MODELS)
         data = self._endpoint.parsed(said)
         try:
-            models = [name for one in objects(data, "data") if (name := text(one, "id"))]
-        except ValueError as error:
-            raise PeerError(f"{self.name}: its {MODELS} is not what OpenAI's API says: {error}") from error
+            models = [one.id for one in ModelList.model_validate(data).data or () if one.id]
+        except ValidationError as error:
+            why = describe(error)
+            raise PeerError(f"{self.name}: its {MODELS} is not what OpenAI's API says: {why}") from error
         if status != 200 or not models:
             raise PeerError(f"{self.name}: {MODELS} names no model: {complaint(data)} (HTTP {status})")
         if len(models) > 1:
@@ -104,42 +106,44 @@ class OpenAI:
         events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended))
         try:
             answer = self._answered(events)
-        except ValueError as error:
-            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {error}") from error
+        except ValidationError as error:
+            why = describe(error)
+            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {why}") from error
         if before is None or answer.drafted is not None:
             return answer
         drafts = self._drafts_since(before, answer.n_tokens)
         return answer if drafts is None else drafted(answer, drafts.drafted, drafts.accepted)
 
     def _answered(self, events: Sequence[Event]) -> Answer:
-        choices = [(event, choice) for event in events for choice in objects(event.data, "choices")]
-        said = [
-            (event.seconds, text(choice, "text"), ids)
-            for event, choice in choices
-            if (ids := counts(choice, "token_ids")) or choice.get("text")
+        chunks = [Chunk.model_validate(event.data) for event in events]
+        pieces = [
+            (event.seconds, choice.text or "", choice.token_ids or ())
+            for event, chunk in zip(events, chunks, strict=True)
+            for choice in chunk.choices or ()
+            if choice.token_ids or choice.text
         ]
-        usage = next((use for e in reversed(events) if (use := object_of(e.data, "usage"))), None)
-        if not said or usage is None:
+        usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None)
+        if not pieces or usage is None:
             raise PeerError(f"{self.name} ended its answer without saying how many tokens it has")
-        first, last = said[0][0], said[-1][0]
-        n_tokens = count(usage, "completion_tokens")
-        tokens = tuple(token for _, _, ids in said for token in ids)
-        timings = next((object_of(e.data, "timings") for e in reversed(events) if "timings" in e.data), None)
-        # A chunk of a server that tells no token ids is taken for one token.
-        together = sum(len(ids) or 1 for seconds, _, ids in said if seconds == first)
-        rest, n_first = decoding(timings or {}, first, last, min(together, n_tokens))
+        first, last = pieces[0][0], pieces[-1][0]
+        n_tokens = usage.completion_tokens
+        tokens = tuple(token for _, _, ids in pieces for token in ids)
+        timings = next((c.timings for c in reversed(chunks) if c.timings is not None), Timings())
+        # A chunk of a server that sends no token ids counts as one token.
+        together = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == first)
+        rest, n_first = timings.decoding(first, last, min(together, n_tokens))
         answer = Answer(
-            text="".join(piece for _, piece, _ in said),
+            text="".join(piece for _, piece, _ in pieces),
             tokens=tokens if len(tokens) == n_tokens else None,
             n_tokens=n_tokens,
-            n_prompt=count(usage, "prompt_tokens"),
+            n_prompt=usage.prompt_tokens,
             first=last - rest,
             seconds=last,
             decoded=n_tokens - n_first,
             decoding=rest,
-            own_speed=None if timings is None else own_speed(timings),
+            own_speed=timings.own_speed,
         )
-        return with_drafts(answer, events)
+        return with_drafts(answer, chunks)
 
     def _counters(self) -> dict[str, float] | None:
         status, said = self._endpoint.get(METRICS)
@@ -168,28 +172,18 @@ class OpenAI:
         """The server is not ours."""
 
 
-def with_drafts(answer: Answer, events: Sequence[Event]) -> Answer:
-    """`answer` with what the server told of this request's drafts: llama-server in its timings, vLLM where it
-    was started with --per-request-spec-decode-metrics."""
-    for event in reversed(events):
-        timings = object_of(event.data, "timings")
-        metrics = object_of(object_of(event.data, "metrics"), "speculative_decoding")
-        if "draft_n" in timings:
-            n = count(timings, "draft_n")
-            return drafted(answer, n, count(timings, "draft_n_accepted", most=n))
-        if metrics:
-            n = count(metrics, "num_draft_tokens")
-            accepted = count(metrics, "num_accepted_draft_tokens", most=n)
-            return replace(drafted(answer, n, accepted), rejected=rejected_of(metrics))
+def with_drafts(answer: Answer, chunks: Sequence[Chunk]) -> Answer:
+    """Add the server's own counts of this request's drafts: llama-server's timings, or vLLM's metrics (with
+    --per-request-spec-decode-metrics)."""
+    for chunk in reversed(chunks):
+        timings = chunk.timings
+        metrics = None if chunk.metrics is None else chunk.metrics.speculative_decoding
+        if timings is not None and timings.draft_n is not None:
+            return drafted(answer, timings.draft_n, timings.draft_n_accepted)
+        if metrics is not None:
+            found = drafted(answer, metrics.num_draft_tokens, metrics.num_accepted_draft_tokens)
+            return replace(found, rejected=metrics.rejected)
     return answer
-
-
-def rejected_of(metrics: Mapping[str, Any]) -> int | None:
-    """The steps that kept less than was drafted, where every step drafted as much."""
-    longest, histogram = count(metrics, "num_spec_tokens"), counts(metrics, "acceptance_histogram")
-    if count(metrics, "num_draft_tokens") != longest * count(metrics, "num_spec_steps"):
-        return None
-    return sum(histogram[:longest])
 
 
 def drafted(answer: Answer, n_drafted: int, n_accepted: int) -> Answer:

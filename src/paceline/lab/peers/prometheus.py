@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from paceline.core.errors import MissingExtraError, PeerError
 from paceline.core.printable import shortened
-from paceline.lab.peers.fields import MOST
+from paceline.lab.peers.replies import MAX_COUNT
 
 COUNTED = ("vllm:spec_decode_num_", "llamacpp:spec_decode_num_")  # the second took the first's names
 VERIFIED = "sglang:spec_verify_calls_total"
@@ -70,4 +70,4 @@ def drafts_between(before: Mapping[str, float], after: Mapping[str, float], n_to
         passes = grown(VERIFIED)
         drafted = passes * (round(after[ROWS]) - 1)
         accepted = min(max(0, n_tokens - 1 - passes), drafted)
-    return Drafts(drafted, accepted) if 0 <= accepted <= drafted <= MOST else None
+    return Drafts(drafted, accepted) if 0 <= accepted <= drafted <= MAX_COUNT else None
