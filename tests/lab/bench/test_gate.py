@@ -87,6 +87,7 @@ def test_a_sampled_verdict_stands_beside_the_greedy_one_and_either_can_fail() ->
     assert both(bad, biased) == bad
 
 
+@pytest.mark.slow
 def test_biased_sampling_is_seen_and_unbiased_is_not_accused(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,17 +196,12 @@ END = {"stop": True, "tokens_predicted": 3, "tokens_evaluated": 2, "timings": {"
     ("lie", "words"),
     [
         ({"tokens_predicted": "3x"}, "tokens_predicted is '3x'"),
-        ({"tokens_predicted": -3}, "tokens_predicted is -3"),
-        ({"tokens_evaluated": 10**250}, "tokens_evaluated is 1"),
         ({"tokens_evaluated": None}, "tokens_evaluated is None"),
         ({"timings": {"predicted_ms": [1.0]}}, "predicted_ms is [1.0]"),
-        ({"timings": {"predicted_ms": -1.0}}, "predicted_ms is -1.0"),
         ({"timings": {"predicted_n": 1e300}}, "timings.predicted_n is 1e+300"),
         ({"timings": {"draft_n": 3, "draft_n_accepted": 4}}, "4 accepted of 3 drafted tokens"),
         ({"stop": False, "tokens": "12"}, "tokens is '12'"),
-        ({"stop": False, "content": 7}, "content is 7"),
         ({"timings": 7}, "ended its answer without saying how it went"),
-        ({"timings": {"predicted_ms": float("inf")}}, "not the JSON that was expected"),
         ({"error": {"message": "\x1b[2J" * 1000}}, "broke off: \\x1b[2J"),
     ],
 )
