@@ -28,9 +28,7 @@ from paceline import zoo
 from paceline.assemble import load
 from paceline.lab.certify import frequencies
 from paceline.lab.certify.certificate import ALL_SAMPLERS, RECORDED, Plan, lengthened
-from paceline.lab.certify.contexts import recorded_places
-from paceline.lab.certify.held import HeldTarget, Place, recorded
-from paceline.lab.certify.loop import Context
+from paceline.lab.certify.held import Context, HeldTarget, Place, recorded, recorded_places
 from paceline.lab.certify.sampled import Sampled, check_sampled
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -53,11 +53,10 @@ from paceline.core.settings import Drafting
 from paceline.lab import workload
 from paceline.lab.bench.bench import unwatched
 from paceline.lab.bench.entry import Entry
-from paceline.lab.bench.measurement import Group
 from paceline.lab.bench.method import Method, parse_all
 from paceline.lab.bench.models import Models
 from paceline.lab.bench.prompts import Prompts
-from paceline.lab.bench.record import Interval
+from paceline.lab.bench.record import Group, Interval
 from paceline.lab.bench.summary import Row, ratio, summarize
 from paceline.lab.bench.turns import Turns
 from paceline.lab.peers.llama_server import LlamaServer, find_server
@@ -106,9 +105,7 @@ def one_round(
 ) -> tuple[list[Group], list[Row]]:
     plain = Method("paceline", Drafting(drafters=("none",)))
     sampling = Sampling(temperature=arguments.temp)
-    prompts = Prompts(
-        models.plain, items, n=arguments.n_predict, depth=0, ignore_eos=True, sampling=sampling, seed=0
-    )
+    prompts = Prompts(models.plain, n=arguments.n_predict, ignore_eos=True, sampling=sampling, seed=0)
     turns = Turns(models, plain, prompts, unwatched)
     if texts:
         turns.examiner = SameText(models.plain)
@@ -147,9 +144,9 @@ def one_round(
         for entry in turns.entries:
             # The record has nothing to say to it; ours forget what they have learned before a round.
             if texts and not isinstance(entry.system, LlamaServer):
-                entry.system.answer([turns.asks[items[0].id]])
+                entry.system.answer(turns.asks[items[0].id])
             else:
-                entry.system.answer([ask])
+                entry.system.answer(ask)
         if arguments.temp > 0:
             turns.check(items, Sampling(), 0)  # outputs can be compared greedily only
         console = Console(file=sys.stderr)

@@ -22,9 +22,8 @@ from typing import Any
 from paceline import zoo
 from paceline.cli.zoo import parse_count
 from paceline.lab.bench.bench import Bench
-from paceline.lab.bench.measurement import Group
 from paceline.lab.bench.plan import Plan
-from paceline.lab.bench.record import Interval
+from paceline.lab.bench.record import Group, Interval
 from paceline.lab.bench.summary import ratio
 from paceline.zoo.inflate import inflate
 

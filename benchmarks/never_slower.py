@@ -201,11 +201,9 @@ def length(item: workload.Item) -> int:
     return len(item.prompt or " ".join(content or "" for _, content in item.messages)) // 4
 
 
-def prompts_of(
-    llm: LLM, items: Sequence[workload.Item], sampling: Sampling, arguments: argparse.Namespace
-) -> Prompts:
+def prompts_of(llm: LLM, sampling: Sampling, arguments: argparse.Namespace) -> Prompts:
     n = arguments.n_predict
-    return Prompts(llm, items, n=n, depth=0, ignore_eos=True, sampling=sampling, seed=0)
+    return Prompts(llm, n=n, ignore_eos=True, sampling=sampling, seed=0)
 
 
 def record_plainly(
@@ -213,7 +211,7 @@ def record_plainly(
 ) -> None:
     """What the model answers, item after item, as the bench asks them."""
     items = chosen(suite, arguments)
-    prompts = prompts_of(llm, items, sampling, arguments)
+    prompts = prompts_of(llm, sampling, arguments)
     said: dict[str, str] = {}
     before = earlier(items)
     recorder.begin(llm.target.vocab, llm.target.name)

@@ -25,9 +25,7 @@ from paceline.core.tree import ROOT, DraftTree
 from paceline.drafters import model
 from paceline.engines.toy import ToyTarget
 from paceline.lab.certify.certificate import ALL_SAMPLERS
-from paceline.lab.certify.contexts import recorded_places
-from paceline.lab.certify.held import HeldTarget, Place, recorded
-from paceline.lab.certify.loop import Context, Loop
+from paceline.lab.certify.held import Context, HeldTarget, Loop, Place, recorded, recorded_places
 
 CHAIN = Drafting(("model",), temperature=1.0)
 TREE = replace(CHAIN, width=3)

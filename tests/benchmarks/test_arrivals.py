@@ -87,6 +87,7 @@ def test_what_another_request_has_overwritten_is_read_again() -> None:
     assert [one.n_cached for one in kept] == [0, 0, 203]
 
 
+@pytest.mark.slow
 def test_drafts_save_passes_and_the_policy_sees_the_clock_of_the_simulation() -> None:
     text = tuple(range(10, 20)) * 6
     one = Recording(text[:30], text[30:])
@@ -103,6 +104,7 @@ def test_drafts_save_passes_and_the_policy_sees_the_clock_of_the_simulation() ->
     assert drafted.stats.acceptance_rate is not None
 
 
+@pytest.mark.slow
 def test_waiting_times_are_those_of_a_queue_with_one_server_and_equal_requests() -> None:
     """M/D/1: the mean wait is rho s / (2 (1 - rho)) (Pollaczek and Khinchine)."""
     n, seconds, load = 4000, 4 * PASS, 0.7

@@ -183,6 +183,7 @@ def holds(drafter: Any, recordings: Sequence[Recording], price: Costs, drafting:
 texts = st.lists(st.integers(0, V - 1), min_size=1, max_size=24).map(tuple)
 
 
+@pytest.mark.slow
 @given(
     answers=st.lists(texts, min_size=1, max_size=3),
     curve=st.lists(st.floats(0.5, 5.0), min_size=9, max_size=9),

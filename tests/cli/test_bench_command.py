@@ -21,7 +21,7 @@ from paceline.core.ports import Forward
 from paceline.core.tree import DraftTree
 from paceline.core.verify import Verdict, verify
 from paceline.lab.bench.history import History
-from paceline.lab.bench.measurement import Group
+from paceline.lab.bench.record import Group
 from paceline.lab.peers.llama_server import LlamaServer
 from paceline.lab.peers.process import Program
 from paceline.machine.identity import fingerprint
@@ -309,7 +309,7 @@ def test_a_program_that_fails_in_mid_run_is_told_and_the_others_keep_their_speed
 def with_lookup(server: Path) -> Path:
     """The server, with n-gram drafts among the flags it tells of."""
     path = server.with_name("llama-server")
-    flags = "--spec-type none,ngram-simple"
+    flags = "--spec-type none,ngram-simple --spec-ngram-simple-size-m N"
     path.write_text(f'#!/bin/sh\ncase "$*" in *--help*) echo "{flags}" ;; esac\nexec {server} "$@"\n')
     path.chmod(0o755)
     return path

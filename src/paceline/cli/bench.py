@@ -22,7 +22,7 @@ from paceline.core.errors import LosslessError, PeerError, UsageError
 
 if TYPE_CHECKING:
     from paceline.lab.bench.history import History
-    from paceline.lab.bench.outcome import Record
+    from paceline.lab.bench.record import Record
     from paceline.lab.replay.recording import Recorder
 
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")

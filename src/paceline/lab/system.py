@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -70,8 +69,8 @@ class System(Protocol):
     @property
     def name(self) -> str: ...
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        """Answer all of them at the same time, from an empty cache. Raises PeerError where one fails."""
+    def answer(self, ask: Ask) -> Answer:
+        """Answer one request from an empty cache. Raises PeerError if the program fails."""
 
     def memory(self) -> int | None:
         """Bytes of memory that answering takes, as far as they can be told apart; None where they cannot."""

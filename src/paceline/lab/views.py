@@ -127,7 +127,7 @@ def chosen(plan: Plan) -> list[workload.Item]:
 
 
 def answers(llm: Any, items: list[workload.Item], plan: Plan) -> Iterator[Text]:
-    prompts = Prompts(llm, items, n=plan.n, depth=0, ignore_eos=True, sampling=Sampling(), seed=0)
+    prompts = Prompts(llm, n=plan.n, ignore_eos=True, sampling=Sampling(), seed=0)
     for item in items:
         ask = prompts.ask(item, {}, [])
         yield (

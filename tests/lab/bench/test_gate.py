@@ -33,7 +33,7 @@ class Said:
 
     name: str
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+    def answer(self, ask: Ask) -> Answer:
         raise NotImplementedError
 
     def memory(self) -> int | None:
@@ -87,6 +87,7 @@ def test_a_sampled_verdict_stands_beside_the_greedy_one_and_either_can_fail() ->
     assert both(bad, biased) == bad
 
 
+@pytest.mark.slow
 def test_biased_sampling_is_seen_and_unbiased_is_not_accused(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from bench_records import drafted, plain
 from paceline.core.errors import HistoryError, UsageError
 from paceline.lab.bench.history import History
-from paceline.lab.bench.measurement import Group, Measurement
+from paceline.lab.bench.record import Group, Measurement
 from paceline.lab.system import Answer
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ ENGINE = {
 class Ours:
     name: str = "plain"
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+    def answer(self, ask: Ask) -> Answer:
         raise NotImplementedError
 
     def memory(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Items to requests: templates, sessions, a deeper context, and what does not fit."""
+"""Items to requests: templates, sessions, and what does not fit."""
 
 from __future__ import annotations
 
@@ -41,40 +41,40 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
         yield loaded
 
 
-def prompts(llm: LLM, *items: Item, **settings: Any) -> Prompts:
-    defaults: dict[str, Any] = {"n": None, "depth": 0, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
-    return Prompts(llm, items, **defaults | settings)
+def prompts(llm: LLM, **settings: Any) -> Prompts:
+    defaults: dict[str, Any] = {"n": None, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
+    return Prompts(llm, **defaults | settings)
 
 
 def test_a_prompt_is_asked_as_it_is_with_its_own_length_and_seed(base: LLM) -> None:
-    ask = prompts(base, PLAIN, seed=4, ignore_eos=False).ask(PLAIN, {}, [])
+    ask = prompts(base, seed=4, ignore_eos=False).ask(PLAIN, {}, [])
     assert (ask.prompt, ask.tokens) == ("hello there", tuple(base.tokens("hello there")))
     assert (ask.max_tokens, ask.seed, ask.ignore_eos) == (9, 7, False)
     sampling = Sampling(temperature=0.5)
-    ask = prompts(base, PLAIN, n=5, sampling=sampling).ask(PLAIN, {}, [])
+    ask = prompts(base, n=5, sampling=sampling).ask(PLAIN, {}, [])
     assert (ask.max_tokens, ask.sampling) == (5, sampling)
 
 
 def test_messages_go_through_the_chat_template_and_what_was_answered_stands_between_them(chat: LLM) -> None:
-    asker = prompts(chat, FIRST, SECOND)
+    asker = prompts(chat)
     assert asker.ask(FIRST, {}, []).prompt == "[system]be brief[user]hi[assistant]"
     ask = asker.ask(SECOND, {"s.1": "hello"}, [FIRST])
     assert ask.prompt == "[system]be brief[user]hi[assistant]hello[user]and?[assistant]"
 
 
 def test_a_base_model_is_given_the_conversation_as_plain_text(base: LLM) -> None:
-    ask = prompts(base, FIRST, SECOND).ask(SECOND, {"s.1": "hello"}, [FIRST])
+    ask = prompts(base).ask(SECOND, {"s.1": "hello"}, [FIRST])
     assert ask.prompt == "System: be brief\n\nUser: hi\n\nAssistant: hello\n\nUser: and?\n\nAssistant:"
 
 
 def test_each_open_answer_is_that_of_its_own_question(chat: LLM) -> None:
     third = replace(SECOND, id="s.3", messages=(*SECOND.messages, ("assistant", None), ("user", "so?")))
-    ask = prompts(chat, FIRST, SECOND, third).ask(third, {"s.1": "one", "s.2": "two"}, [FIRST, SECOND])
+    ask = prompts(chat).ask(third, {"s.1": "one", "s.2": "two"}, [FIRST, SECOND])
     assert "[user]hi[assistant]one[user]and?[assistant]two[user]so?" in ask.prompt
     with pytest.raises(UsageError, match=r"goes on from the answer to s\.1, which was not asked"):
-        prompts(chat, third).ask(third, {"s.2": "two"}, [FIRST, SECOND])
+        prompts(chat).ask(third, {"s.2": "two"}, [FIRST, SECOND])
     with pytest.raises(UsageError, match=r"s\.3: it leaves 2 answers open, and its session has 1 items"):
-        prompts(chat, third).ask(third, {"s.1": "one"}, [FIRST])
+        prompts(chat).ask(third, {"s.1": "one"}, [FIRST])
 
 
 def test_the_items_before_are_those_of_the_same_session_in_order() -> None:
@@ -84,37 +84,9 @@ def test_the_items_before_are_those_of_the_same_session_in_order() -> None:
     assert {key: value for key, value in found.items() if value} == {"s.2": [FIRST], "s.3": [FIRST, SECOND]}
 
 
-@pytest.mark.parametrize("depth", [12, 50, 101])
-def test_depth_is_exact_the_prompt_stands_last_and_items_begin_unlike(base: LLM, depth: int) -> None:
-    other = replace(PLAIN, id="q", prompt="other text")
-    asker = prompts(base, PLAIN, other, depth=depth)
-    asks = [asker.ask(item, {}, []) for item in (PLAIN, other)]
-    assert [len(ask.tokens) for ask in asks] == [depth, depth]
-    assert asks[0].prompt.endswith("hello there")
-    assert asks[0].tokens[0] != asks[1].tokens[0]
-
-
-def test_a_prompt_deeper_than_the_depth_stays_as_it_is(base: LLM) -> None:
-    assert prompts(base, PLAIN, depth=5).ask(PLAIN, {}, []).prompt == "hello there"
-
-
-def test_a_filled_prompt_begins_with_the_one_token_that_begins_a_text(models: Path, tmp_path: Path) -> None:
-    data, key = (models / "target.gguf").read_bytes(), b"tokenizer.ggml.add_bos_token\x07\0\0\0"
-    assert data.count(key + b"\0") == 1
-    path = tmp_path / "bos.gguf"
-    path.write_bytes(data.replace(key + b"\0", key + b"\1"))
-    with paceline.load(path, drafters="none", threads=1, n_ctx=128) as loaded:
-        ask = prompts(loaded, PLAIN, depth=40).ask(PLAIN, {}, [])
-        bos = loaded.target.vocab.bos
-    assert len(ask.tokens) == 40
-    assert [i for i, token in enumerate(ask.tokens) if token == bos] == [0]
-
-
 def test_what_does_not_fit_is_refused_with_a_way_out(base: LLM) -> None:
     fits = replace(PLAIN, prompt="x" * 247)
-    assert len(prompts(base, fits).ask(fits, {}, []).tokens) == 247
+    assert len(prompts(base).ask(fits, {}, []).tokens) == 247
     long = replace(PLAIN, id="long", prompt="x" * 248)
     with pytest.raises(UsageError, match=r"item long: its 248 tokens and 9 more .* context of 256: .*\(-c\)"):
-        prompts(base, long).ask(long, {}, [])
-    with pytest.raises(UsageError, match="its 250 tokens and 9 more"):
-        prompts(base, PLAIN, depth=250).ask(PLAIN, {}, [])
+        prompts(base).ask(long, {}, [])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.lab.bench.measurement import Group, Measurement
+from paceline.lab.bench.record import Group, Measurement
 from paceline.lab.bench.summary import Row, speedup, summarize
 from paceline.lab.system import Answer
 

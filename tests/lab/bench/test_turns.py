@@ -19,13 +19,12 @@ from paceline.engines.llama.session import LlamaSession
 from paceline.lab.bench.bench import Bench, unwatched
 from paceline.lab.bench.entry import Entry
 from paceline.lab.bench.history import History
-from paceline.lab.bench.measurement import Group
 from paceline.lab.bench.method import parse_all
 from paceline.lab.bench.models import Models
-from paceline.lab.bench.outcome import Record
 from paceline.lab.bench.own import Paceline
 from paceline.lab.bench.plan import Plan
 from paceline.lab.bench.prompts import Prompts
+from paceline.lab.bench.record import Group, Record
 from paceline.lab.bench.turns import Turns, in_turn
 from paceline.lab.system import Answer, Ask
 from paceline.lab.workload import Item
@@ -42,7 +41,7 @@ ITEMS = (
 class Named:
     name: str
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+    def answer(self, ask: Ask) -> Answer:
         raise NotImplementedError
 
     def memory(self) -> int | None:
@@ -164,10 +163,10 @@ def test_an_answer_that_is_not_plain_decodings_is_no_speed(
 ) -> None:
     answer = Paceline.answer
 
-    def wrong(system: Paceline, asks: Sequence[Ask]) -> list[Answer]:
-        said = answer(system, asks)
+    def wrong(system: Paceline, ask: Ask) -> Answer:
+        said = answer(system, ask)
         if system.name == "lookup":
-            said = [replace(one, tokens=tuple((t + 1) % 50 for t in one.tokens or ())) for one in said]
+            said = replace(said, tokens=tuple((t + 1) % 50 for t in said.tokens or ()))
         return said
 
     monkeypatch.setattr(Paceline, "answer", wrong)
@@ -192,10 +191,9 @@ class Repeats:
     name: str
     said: tuple[int, ...]
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        (ask,) = asks
+    def answer(self, ask: Ask) -> Answer:
         n = min(len(self.said), ask.max_tokens)
-        return [Answer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)]
+        return Answer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)
 
     def memory(self) -> int | None:
         return None
@@ -260,8 +258,8 @@ def target(models: Path) -> Iterator[Models]:
 
 
 def turns(target: Models, items: Sequence[Item], **settings: Any) -> Turns:
-    defaults: dict[str, Any] = {"n": None, "depth": 0, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
-    prompts = Prompts(target.plain, items, **defaults | settings)
+    defaults: dict[str, Any] = {"n": None, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
+    prompts = Prompts(target.plain, **defaults | settings)
     return Turns(target, parse_all("plain", {})[0], prompts, unwatched)
 
 
@@ -316,7 +314,7 @@ def test_an_answer_tells_its_times_and_counts(target: Models, models: Path) -> N
     method = parse_all("model:n_draft=2:p_min=0", {})[1]
     system = Paceline(method, target, models / "draft.gguf")
     tokens = tuple(target.plain.tokens("ab ab ab ab"))
-    (answer,) = system.answer([Ask("ab ab ab ab", tokens, 8)])
+    answer = system.answer(Ask("ab ab ab ab", tokens, 8))
     assert (answer.n_tokens, len(answer.tokens or ()), answer.n_prompt) == (8, 8, 11)
     assert answer.drafted is not None
     assert answer.accepted is not None
@@ -329,7 +327,7 @@ def test_an_answer_tells_its_times_and_counts(target: Models, models: Path) -> N
     # Its prompt is so short that the first step reads it, and is left out.
     assert answer.decoded < 8
     assert answer.parts.steps == answer.steps - 1
-    again = system.answer([Ask("", tokens, 8)])[0]
+    again = system.answer(Ask("", tokens, 8))
     assert again.tokens == answer.tokens
 
 
@@ -337,7 +335,7 @@ def test_a_prompt_read_apart_leaves_every_step_to_decoding(target: Models, model
     tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
     for name, draft in (("none", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):
         method = parse_all(name, {})[-1]
-        (answer,) = Paceline(method, target, draft).answer([Ask("", tokens, 8)])
+        answer = Paceline(method, target, draft).answer(Ask("", tokens, 8))
         assert answer.decoded == answer.n_tokens == 8
         assert answer.parts is not None
         assert answer.parts.steps == answer.steps
@@ -361,7 +359,7 @@ def test_prompts_that_are_kept_are_read_once_for_all_methods(
     said = []
     for name, draft in (("none", None), ("lookup", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):
         system = Paceline(parse_all(name, {})[-1], target, draft, keep_prompts=keep)
-        said += system.answer([Ask("", tokens, 8)])
+        said.append(system.answer(Ask("", tokens, 8)))
         assert said[-1].decoded == 8
     assert len({answer.tokens for answer in said}) == 1
     # The target for each of three, and the draft; or each model once.

@@ -12,9 +12,18 @@ from paceline.core.sampling import Sampling
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.engines.toy import ToyTarget
-from paceline.lab.certify.contexts import KINDS, LENGTH, chosen, distance, first_q, moved, recorded_places
-from paceline.lab.certify.held import HeldTarget, Place
-from paceline.lab.certify.loop import Loop
+from paceline.lab.certify.held import (
+    KINDS,
+    LENGTH,
+    HeldTarget,
+    Loop,
+    Place,
+    chosen,
+    distance,
+    first_q,
+    moved,
+    recorded_places,
+)
 
 V = 4
 # Rows of the target and of the draft: alike; unlike; a likely draft that the target never says; flat.

@@ -21,9 +21,8 @@ from paceline.drafters.model import ModelDrafter
 from paceline.engines.toy import ToyTarget
 from paceline.lab.certify import laws
 from paceline.lab.certify.frequencies import IMPOSSIBLE
-from paceline.lab.certify.held import HeldTarget, Place, recorded
+from paceline.lab.certify.held import Context, HeldTarget, Loop, Place, recorded
 from paceline.lab.certify.laws import TESTS, Counted
-from paceline.lab.certify.loop import Context, Loop
 from planted import CHAIN, GREEDY, TREE, edited, replaced, sure_rejection_without_residual
 
 V = 4

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.core.settings import Drafting
-from paceline.lab.certify import decided, frequencies, sampled
+from paceline.lab.certify import frequencies, sampled
 from paceline.lab.certify.sampled import Sampled, check_sampled
 from planted import CHAIN, GREEDY, TREE, Change, V, mistakes, toy_loop, unchanged
 
@@ -22,7 +22,7 @@ def check(drafting: Drafting, change: Change = unchanged, seed: int = 0, runs: i
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search for the smallest bias takes longer than such a check."""
     monkeypatch.setattr(frequencies, "TRIALS", 2)
-    monkeypatch.setattr(decided, "ENDINGS", 10)
+    monkeypatch.setattr(sampled, "ENDINGS", 10)
     monkeypatch.setattr(sampled, "CHUNK", 50)
 
 
@@ -33,12 +33,13 @@ def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda d: f"{d.verify}, width {d.width}, temperature {d.temperature}, p_min {d.p_min}",
 )  # fmt: skip
 def test_what_is_exact_passes(drafting: Drafting) -> None:
-    found = check(drafting, runs=200)
+    found = check(drafting, runs=100)
     assert found.passed
     assert 0 < found.accepted < found.drafted
-    assert found.runs == 4 * 200
+    assert found.runs == 4 * 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_classic_mistake_is_caught(name: str) -> None:
     mistake = MISTAKES[name]

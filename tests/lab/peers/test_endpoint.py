@@ -49,11 +49,7 @@ def served(listener: socket.socket, *answers: bytes, hang: bool = False) -> Endp
 
 
 def streamed(endpoint: Endpoint) -> list[Event]:
-    connection = endpoint.connect()
-    try:
-        return endpoint.stream(connection, "/completion", b"{}")
-    finally:
-        connection.close()
+    return endpoint.stream("/completion", {})
 
 
 def test_a_message_was_there_when_its_last_piece_was() -> None:
@@ -105,13 +101,6 @@ def test_what_is_not_http_is_quoted(listener: socket.socket) -> None:
 def test_a_server_that_hangs_up_has_broken_off(listener: socket.socket) -> None:
     with pytest.raises(PeerError, match=r"^peer broke off: Remote end closed connection without response$"):
         streamed(served(listener, b""))
-
-
-def test_one_that_breaks_off_ends_all_that_were_asked_together(listener: socket.socket) -> None:
-    hello = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    endpoint = served(listener, hello, hello, b"", b"")
-    with pytest.raises(PeerError, match=r"^peer broke off"):
-        endpoint.stream_all("/completion", [{}, {}], "/health")
 
 
 def test_where_nobody_listens_the_address_is_named() -> None:

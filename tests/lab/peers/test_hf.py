@@ -69,8 +69,7 @@ def systems() -> Iterator[dict[str, Transformers]]:
 
 
 def ask(system: Transformers, what: Ask = PROMPT) -> Answer:
-    (answer,) = system.answer([what])
-    return answer
+    return system.answer(what)
 
 
 def test_every_drafting_says_what_plain_decoding_says(systems: dict[str, Transformers]) -> None:
@@ -129,11 +128,9 @@ def test_the_end_token_ends_it_only_where_it_is_not_ignored(tmp_path: Path) -> N
     assert stopped.tokens == said.tokens[: said.tokens.index(256) + 1]
 
 
-def test_one_request_at_a_time_and_none_beyond_the_context(systems: dict[str, Transformers]) -> None:
-    with pytest.raises(UsageError, match="one request at a time, not 2"):
-        systems["none"].answer([PROMPT, PROMPT])
+def test_no_request_goes_beyond_the_context(systems: dict[str, Transformers]) -> None:
     with pytest.raises(PeerError, match="7 tokens and 5,000 more do not fit the model's context of 2,048"):
-        systems["none"].answer([Ask(PROMPT.prompt, PROMPT.tokens, 5000)])
+        systems["none"].answer(Ask(PROMPT.prompt, PROMPT.tokens, 5000))
 
 
 def test_memory_is_that_of_the_weights_of_both(systems: dict[str, Transformers]) -> None:

@@ -67,12 +67,12 @@ def require_same(llm: LLM, ask: Ask, tokens: tuple[int, ...] | None, n_draft: in
 def test_plain_decoding_says_what_ours_does_and_leaves_no_process(llm: LLM, ask: Ask) -> None:
     server = started()
     try:
-        answer = server.answer([ask])[0]
+        answer = server.answer(ask)
         assert (server.memory() or 0) > zoo.target_path().stat().st_size
         assert server.version().startswith("xllamacpp 2")
         half = next(t for t in range(llm.target.vocab.size) if llm.target.text.piece(t) == b"\xe2")
         stuck = replace(ask, max_tokens=4, sampling=Sampling(logit_bias={half: 1000.0}))
-        unsaid = server.answer([stuck])[0]
+        unsaid = server.answer(stuck)
     finally:
         server.close()
     assert (unsaid.text, unsaid.tokens, unsaid.n_tokens) == ("", None, 4)
@@ -88,25 +88,22 @@ def test_plain_decoding_says_what_ours_does_and_leaves_no_process(llm: LLM, ask:
 
 
 @has_server
-def test_drafts_are_counted_and_requests_share_a_pass(llm: LLM, ask: Ask) -> None:
-    server = started(draft=zoo.draft_path(), method="model", n_draft=4, p_min=0.0, parallel=2, n_ctx=128)
+def test_drafts_are_counted_and_refusals_explained(llm: LLM, ask: Ask) -> None:
+    server = started(draft=zoo.draft_path(), method="model", n_draft=4, p_min=0.0, n_ctx=128)
     try:
-        answers = server.answer([ask, Ask(ask.prompt, ask.tokens, 12)])
-        with pytest.raises(UsageError, match="3 requests at a time, but it has 2 slots"):
-            server.answer([ask] * 3)
+        answer = server.answer(ask)
         with pytest.raises(PeerError, match=r"^llama-server refused: .*context size"):
-            server.answer([Ask("", (5,) * 300, 1)])
+            server.answer(Ask("", (5,) * 300, 1))
         with pytest.raises(PeerError, match=r"llama-server stopped after \d+ of 300 tokens \(limit\)"):
-            server.answer([Ask("", ask.tokens, 300)])
+            server.answer(Ask("", ask.tokens, 300))
     finally:
         server.close()
-    for answer, n in zip(answers, (24, 12), strict=True):
-        assert answer.n_tokens == n
-        assert answer.drafted is not None
-        assert answer.accepted is not None
-        assert 0 < answer.accepted <= answer.drafted
-        assert answer.steps == n - answer.accepted - 1
-    require_same(llm, ask, answers[0].tokens)
+    assert answer.n_tokens == 24
+    assert answer.drafted is not None
+    assert answer.accepted is not None
+    assert 0 < answer.accepted <= answer.drafted
+    assert answer.steps == 23 - answer.accepted
+    require_same(llm, ask, answer.tokens)
 
 
 @has_server
@@ -154,7 +151,7 @@ def test_a_server_that_fails_in_mid_answer_is_told(tmp_path: Path, mode: str, co
     try:
         assert server.version() == "9596 (18ef86ece)"
         with pytest.raises(PeerError, match=complaint):
-            server.answer([ASK])
+            server.answer(ASK)
     finally:
         server.close()
     assert not psutil.pid_exists(server.pid)
@@ -198,18 +195,13 @@ END = {"stop": True, "tokens_predicted": 3, "tokens_evaluated": 2, "timings": {"
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        ({"tokens_predicted": "3"}, "tokens_predicted is '3'"),
-        ({"tokens_predicted": -3}, "tokens_predicted is -3"),
-        ({"tokens_evaluated": 10**250}, "tokens_evaluated is 1"),
+        ({"tokens_predicted": "3x"}, "tokens_predicted is '3x'"),
         ({"tokens_evaluated": None}, "tokens_evaluated is None"),
         ({"timings": {"predicted_ms": [1.0]}}, "predicted_ms is [1.0]"),
-        ({"timings": {"predicted_ms": -1.0}}, "predicted_ms is -1.0"),
-        ({"timings": {"predicted_n": 1e300}}, "predicted_n is 1e+300"),
-        ({"timings": {"draft_n": 3, "draft_n_accepted": 4}}, "draft_n_accepted is 4"),
+        ({"timings": {"predicted_n": 1e300}}, "timings.predicted_n is 1e+300"),
+        ({"timings": {"draft_n": 3, "draft_n_accepted": 4}}, "4 accepted of 3 drafted tokens"),
         ({"stop": False, "tokens": "12"}, "tokens is '12'"),
-        ({"stop": False, "content": 7}, "content is 7"),
         ({"timings": 7}, "ended its answer without saying how it went"),
-        ({"timings": {"predicted_ms": float("inf")}}, "not the JSON that was expected"),
         ({"error": {"message": "\x1b[2J" * 1000}}, "broke off: \\x1b[2J"),
     ],
 )
@@ -219,7 +211,7 @@ def test_an_end_that_cannot_be_is_one_line(tmp_path: Path, lie: dict[str, Any], 
     server = fake(tmp_path, f"says:{said}")
     try:
         with pytest.raises(PeerError) as caught:
-            server.answer([ASK])
+            server.answer(ASK)
     finally:
         server.close()
     assert words in str(caught.value)

@@ -15,7 +15,7 @@ import pytest
 
 from paceline.core.errors import PeerError
 from paceline.lab.peers import process
-from paceline.lab.peers.process import Program, ending, free_port, require_free
+from paceline.lab.peers.process import Program, free_port, require_free
 
 FOREVER = "while :; do sleep 60 & wait; done"
 
@@ -55,12 +55,6 @@ def test_a_program_that_was_killed_is_told_from_one_that_failed() -> None:
     with pytest.raises(PeerError, match=r"^peer was ended by SIGSEGV, without a word$"):
         program.wait_ready(lambda: False, 10)
     program.close()
-
-
-def test_every_signal_has_a_name_or_a_number() -> None:
-    assert ending(-11) == "was ended by SIGSEGV"
-    assert ending(-40) == "was ended by signal 40"
-    assert ending(3) == "ended with exit status 3"
 
 
 def test_last_words_are_quoted_within_reason() -> None:

@@ -123,7 +123,7 @@ def _run(target: Path, question: Question, given: dict[str, Any]) -> Measured:
     accepted = rejected = 0
     with load(target, **given) as llm:
         chosen = workload.sampled(items, ITEMS)
-        prompts = Prompts(llm, chosen, n=TOKENS, depth=0, ignore_eos=True, sampling=Sampling(), seed=0)
+        prompts = Prompts(llm, n=TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
         for item in chosen:
             tokens = prompts.ask(item, {}, []).tokens
             for plain in (True, False):

@@ -20,9 +20,9 @@ from paceline.lab.bench import peers
 from paceline.lab.bench.history import History
 from paceline.lab.bench.method import PLAIN, parse_all
 from paceline.lab.bench.models import Models
-from paceline.lab.bench.outcome import Record
 from paceline.lab.bench.plan import Plan, suite_for
 from paceline.lab.bench.prompts import Prompts
+from paceline.lab.bench.record import Record
 from paceline.lab.bench.summary import summarize
 from paceline.lab.bench.turns import Tick, Turns, Watch
 from paceline.lab.provenance import provenance
@@ -104,7 +104,7 @@ class Bench:
             models = stack.enter_context(Models(given))
             items = self._items(models)
             prompts = Prompts(
-                models.plain, items, n=plan.n or None, depth=0, ignore_eos=plan.ignore_eos,
+                models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
                 sampling=plan.sampling, seed=plan.seed,
             )  # fmt: skip
             if self._recorder is not None:

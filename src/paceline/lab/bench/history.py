@@ -17,12 +17,10 @@ from typing import Any, Literal, Self
 
 import paceline
 from paceline.core.errors import HistoryError, UsageError
-from paceline.lab.bench.measurement import Group
-from paceline.lab.bench.record import Result
+from paceline.lab.bench.record import Group, Result, Status
 from paceline.lab.replay.recording import append
 from paceline.machine.home import home
 
-Status = Literal["running", "done", "interrupted", "failed"]
 FORMAT = 1  # goes up when a name changes its meaning or goes away
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -24,7 +23,7 @@ class Progress:
 
     alone: what came before decoding was alone: the prompt.
     read: seconds until decoding began; n_read: tokens that came before; beginning: statistics until then.
-    (A short prompt is read with the first step, and so is one that others' are read beside.)"""
+    A short prompt is read with the first step."""
 
     first: float = 0.0
     last: float = 0.0
@@ -33,9 +32,9 @@ class Progress:
     n_read: int = 0
     beginning: Stats = field(default_factory=Stats)
 
-    def take(self, output: StepOutput, now: float, stats: Stats, *, single: bool) -> None:
+    def take(self, output: StepOutput, now: float, stats: Stats) -> None:
         if not output.tokens:
-            self.read, self.alone = now, single
+            self.read, self.alone = now, True
             return
         self.last = now
         if not self.first:
@@ -45,8 +44,7 @@ class Progress:
 
 
 class Paceline:
-    """Decodes what it is asked in one loop, all requests in each pass. The text is made as it comes, as for a
-    user, so that its cost counts."""
+    """Paceline's own engine. The text is made as it comes, as for a user, so that its cost counts."""
 
     def __init__(
         self, method: Method, models: Models, draft: Path | None, *, keep_prompts: bool = False
@@ -58,34 +56,30 @@ class Paceline:
         self._draft = draft if method.uses_draft else None
         self.llm = models.llm(method.drafting, self._draft)
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+    def answer(self, ask: Ask) -> Answer:
         llm = self.llm
         if not self._keep_prompts:
             llm.target.forget()
             if llm.draft is not None:
                 llm.draft.forget()
-        run, progress = llm.engine.run_batch(), list[Progress]()
-        began, single = perf_counter(), len(asks) == 1
-        if single:
-            self._read_draft(asks[0])
+        run, progress = llm.engine.run_batch(), Progress()
+        began = perf_counter()
+        self._read_draft(ask)
         try:
-            handles = [run.add(request_of(ask)) for ask in asks]
-            of = {handle: Progress() for handle in handles}
-            progress = list(of.values())
+            handle = run.add(request_of(ask))
             run.begin()
-            active = handles[0].scheduled.active
-            if single and active is not None and active.session.unread == 0:  # read for another method
-                progress[0].read, progress[0].alone = perf_counter() - began, True
+            active = handle.scheduled.active
+            if active is not None and active.session.unread == 0:  # read for another method
+                progress.read, progress.alone = perf_counter() - began, True
             while not run.is_over:
-                for handle, output in run.step():
-                    of[handle].take(output, perf_counter() - began, handle.stats, single=single)
+                for _, output in run.step():
+                    progress.take(output, perf_counter() - began, handle.stats)
         finally:
             with llm.engine.turn():
                 run.close()
-        for handle in handles:
-            if handle.finish is not None and handle.finish.error is not None:
-                raise handle.finish.error
-        return [answered(*each) for each in zip(asks, handles, progress, strict=True)]
+        if handle.finish is not None and handle.finish.error is not None:
+            raise handle.finish.error
+        return answered(ask, handle, progress)
 
     def _read_draft(self, ask: Ask) -> None:
         """The draft reads a prompt now, not when it first drafts, so that decoding is what other systems'

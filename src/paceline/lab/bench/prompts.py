@@ -1,9 +1,8 @@
-"""Items to requests: chat templates, earlier answers, a deeper context, and what does not fit."""
+"""Items to requests: chat templates, earlier answers, and what does not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, cycle, islice
 
 from paceline.core.errors import ModelError, UsageError
 from paceline.core.sampling import Sampling
@@ -13,25 +12,20 @@ from paceline.llm import LLM
 
 
 class Prompts:
-    """Turns items into Asks for one target. n: most tokens of each, None leaves it to the item. depth: tokens
-    that every prompt is filled up to, by the suite's other prompts put before it."""
+    """Turns items into Asks for one target. n: most tokens of each, None leaves it to the item."""
 
     def __init__(
         self,
         llm: LLM,
-        items: Sequence[Item],
         *,
         n: int | None,
-        depth: int,
         ignore_eos: bool,
         sampling: Sampling,
         seed: int,
     ) -> None:
         self._llm = llm
-        self._n, self._depth, self._ignore_eos = n, depth, ignore_eos
+        self._n, self._ignore_eos = n, ignore_eos
         self._sampling, self._seed = sampling, seed
-        texts = [item.prompt or " ".join(content or "" for _, content in item.messages) for item in items]
-        self._filler = [llm.target.text.encode(text, add_bos=False) for text in texts] if depth else []
 
     def ask(self, item: Item, answers: Mapping[str, str], before: Sequence[Item]) -> Ask:
         """The request of `item`. answers: item id -> what the target said. before: the items before it in its
@@ -50,8 +44,6 @@ class Prompts:
             )
         tokens = self._tokens(item, [answers[one.id] for one in referred])
         target = self._llm.target
-        if self._depth > len(tokens):
-            tokens = self._filled(item, tokens)
         n = item.max_tokens if self._n is None else self._n
         if len(tokens) + n > target.caps.n_ctx:
             raise UsageError(
@@ -81,15 +73,6 @@ class Prompts:
         except ModelError:  # a base model: the conversation as plain text
             lines = [f"{message['role'].capitalize()}: {message['content']}" for message in messages]
             return self._llm.tokens("\n\n".join([*lines, "Assistant:"]))
-
-    def _filled(self, item: Item, tokens: list[int]) -> list[int]:
-        others = [one for one in self._filler if one] or [tokens]
-        start = sum(map(ord, item.id)) % len(others)  # so that items do not all begin alike
-        endless = chain.from_iterable(cycle([*others[start:], *others[:start]]))
-        vocab = self._llm.target.vocab
-        head = [vocab.bos] if vocab.add_bos and vocab.bos is not None and tokens[:1] == [vocab.bos] else []
-        body = tokens[len(head) :]
-        return [*head, *islice(endless, self._depth - len(tokens)), *body]
 
 
 def earlier(items: Sequence[Item]) -> dict[str, list[Item]]:

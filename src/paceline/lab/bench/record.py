@@ -1,10 +1,75 @@
-"""What a bench found: one Result a system. Tables, files and the history hold these."""
+"""Findings of a bench: measurements by item and round, a Result for each system, and the whole Record."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from paceline.lab.bench.plan import Plan
+from paceline.lab.system import Answer
+
+Status = Literal["running", "done", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one system did with one item.
+
+    tokens, seconds: decoded once the prompt was read, and how long that took. n_tokens: of the whole answer.
+    first: seconds to the first of them. Every other field is None where the system does not tell.
+    """
+
+    system: str
+    tokens: int
+    seconds: float
+    n_tokens: int
+    first: float
+    steps: int | None
+    drafted: int | None
+    accepted: int | None
+    rejected: int | None
+    draft_seconds: float | None
+    decode_seconds: float | None
+    own_speed: float | None
+
+    @classmethod
+    def of(cls, system: str, answer: Answer) -> Measurement:
+        return cls(
+            system=system,
+            tokens=answer.decoded,
+            seconds=answer.decoding,
+            n_tokens=answer.n_tokens,
+            first=answer.first,
+            steps=answer.steps,
+            drafted=answer.drafted,
+            accepted=answer.accepted,
+            rejected=answer.rejected,
+            draft_seconds=None if answer.parts is None else answer.parts.draft_seconds,
+            decode_seconds=None if answer.parts is None else answer.parts.seconds,
+            own_speed=answer.own_speed,
+        )
+
+
+@dataclass(frozen=True)
+class Group:
+    """One turn of every system at the same item, in the same minute. measurements: by system. outcomes: by
+    system, what the lossless gate found of its greedy answer."""
+
+    round: int
+    item: str
+    category: str
+    measurements: Mapping[str, Measurement]
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Group:
+        names = [f.name for f in fields(Measurement)]
+        measured = {
+            system: Measurement(**{name: one[name] for name in names})
+            for system, one in stored["measurements"].items()
+        }
+        return cls(stored["round"], stored["item"], stored["category"], measured, stored["outcomes"])
 
 
 @dataclass(frozen=True)
@@ -51,3 +116,44 @@ class Result:
     memory: int | None = None
     own_speed: float | None = None
     clear: bool | None = None
+
+
+@dataclass
+class Record:
+    """What a bench came to. groups: all measurements. run: its number in the history. skipped:
+    why which items were not asked. reading: tokens and seconds of prompts that were read. lost: why the
+    history could not be written any more."""
+
+    plan: Plan
+    provenance: dict[str, Any] = field(default_factory=dict)
+    status: Status = "running"
+    run: int | None = None
+    results: list[Result] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    reading: list[tuple[int, float]] = field(default_factory=list)
+    lost: str = ""
+
+    @property
+    def prompt_speed(self) -> float | None:
+        """Tokens/s of reading prompts."""
+        seconds = sum(took for _, took in self.reading)
+        return sum(n for n, _ in self.reading) / seconds if seconds > 0 else None
+
+    def measurements(self) -> Iterator[dict[str, Any]]:
+        """Every one: of an item, in a round, by a system."""
+        for group in self.groups:
+            told = {"round": group.round, "item": group.item, "category": group.category}
+            yield from (told | asdict(one) for one in group.measurements.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "status": self.status,
+            "plan": self.plan.as_dict(),
+            "results": [asdict(result) for result in self.results],
+            "skipped": self.skipped,
+            "prompt_speed": self.prompt_speed,
+            "measurements": list(self.measurements()),
+            "provenance": self.provenance,
+        }

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core import theory
-from paceline.lab.bench.measurement import Group, Measurement
-from paceline.lab.bench.record import Interval, Result
+from paceline.lab.bench.record import Group, Interval, Measurement, Result
 from paceline.report.bench import ENOUGH
 
 RESAMPLES = 2000

@@ -13,11 +13,11 @@ from paceline.core.errors import PacelineError, UsageError
 from paceline.core.sampling import Sampling
 from paceline.lab.bench.entry import NOT_CHECKED, Entry
 from paceline.lab.bench.gate import Examiner, Verdict, sampled_verdict
-from paceline.lab.bench.measurement import Group, Measurement
 from paceline.lab.bench.method import Method
 from paceline.lab.bench.models import Models, resident
 from paceline.lab.bench.own import Paceline
 from paceline.lab.bench.prompts import Prompts, earlier
+from paceline.lab.bench.record import Group, Measurement
 from paceline.lab.bench.recorded import GREEDY, record, todo
 from paceline.lab.replay.recording import Recorder
 from paceline.lab.system import Answer, Ask
@@ -240,7 +240,7 @@ class Turns:
         if entry.failed:
             return None
         try:
-            (answer,) = entry.system.answer([ask])
+            answer = entry.system.answer(ask)
         except PacelineError as error:
             if isinstance(entry.system, Paceline):
                 raise

@@ -13,10 +13,8 @@ import numpy as np
 from paceline.core.errors import ModelError
 from paceline.core.sampling import Sampling
 from paceline.engines.noise import batch_noise
-from paceline.lab.certify.contexts import recorded_places
 from paceline.lab.certify.greedy import Greedy, Logprobs, check_greedy
-from paceline.lab.certify.held import HeldTarget, Place, recorded, require_numbers_of
-from paceline.lab.certify.loop import Loop
+from paceline.lab.certify.held import HeldTarget, Loop, Place, recorded, recorded_places, require_numbers_of
 from paceline.lab.certify.prompts import PROMPTS
 from paceline.lab.certify.sampled import CHUNK, Sampled, check_sampled
 from paceline.lab.certify.state import State, check_state

@@ -17,7 +17,7 @@ from paceline.core.arrays import Probabilities
 from paceline.core.record import Step
 from paceline.core.tree import ROOT, DraftTree
 from paceline.lab.certify.frequencies import RARE, Table
-from paceline.lab.certify.loop import Context, Loop
+from paceline.lab.certify.held import Context, Loop
 
 # What is tested: what is drafted, and whether it is accepted; the first token, and whether it was the first
 # draft; the second token after each first one.

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from paceline.core.decode import advance
+from paceline.core.decode import ActiveRequest, advance, start
 from paceline.core.policy import Fixed
-from paceline.lab.certify.contexts import chosen
-from paceline.lab.certify.decided import begun, misjudged_ties, overrun
+from paceline.core.request import GenerationRequest
+from paceline.core.sampling import Sampling, argmax
 from paceline.lab.certify.frequencies import p_value, smallest_bias
+from paceline.lab.certify.held import Context, HeldTarget, Loop, chosen, first_q
 from paceline.lab.certify.laws import TESTS, Counted
-from paceline.lab.certify.loop import Context, Loop
 
 # The chance that a certificate is refused to a system that is exact, however often one looks.
 FALSE_ALARM = 1e-3
 CHUNK = 100  # runs of each context between two looks
+ENDINGS = 50  # runs after each context in search of texts that go on behind their end
 SUSPICIOUS, LONGER = 0.03, 3  # below such a p-value it goes on, for up to so many times the runs
 
 
@@ -135,3 +136,54 @@ def judged(evidence: Sequence[float]) -> tuple[float, ...]:
 
 def least(p_values: dict[str, tuple[float, ...]]) -> float:
     return min(map(min, p_values.values()))
+
+
+def begun(loop: Loop, context: Context, seed: int) -> ActiveRequest:
+    """Start a request after `context`. The checks drive decoding themselves, not through an engine: they need
+    each Step with its draft tree, which no output of an engine carries."""
+    loop.place.at = context.row
+    request = GenerationRequest(
+        prompt=context.tokens,
+        max_tokens=loop.budget.depth + 2,
+        sampling=loop.sampling,
+        seed=seed,
+        ignore_eos=True,
+    )
+    return start(loop.target, loop.drafter, request, rule=loop.rule)
+
+
+def overrun(loop: Loop, contexts: Sequence[Context], seed: int) -> int:
+    """How many texts went on behind their end, which is the token that is most often drafted and kept."""
+    policy, wrong = Fixed(loop.budget), 0
+    for number, context in enumerate(contexts):
+        q = first_q(loop, context)
+        if q is None:
+            continue
+        end = int(np.minimum(q, loop.p(context)).argmax())
+        for seed_of_run in np.random.default_rng([seed, number, 1]).integers(2**32, size=ENDINGS).tolist():
+            request = begun(loop, context, seed_of_run)
+            request.eos = frozenset({end})
+            step = advance(loop.target, loop.drafter, policy, [request])[0][1]
+            request.close()
+            last = len(step.tokens) - 1
+            if end in step.tokens and (step.tokens.index(end) < last or step.stop_reason != "eos"):
+                wrong += 1
+    return wrong
+
+
+def misjudged_ties(loop: Loop, contexts: Sequence[Context]) -> int:
+    """After how many contexts greedy output was not the lowest of the likeliest tokens, with logits rounded
+    to whole numbers, so that many are equal."""
+    rounded = HeldTarget(loop.target, np.round(loop.target.rows), loop.place)
+    greedy = replace(loop, target=rounded, sampling=Sampling())
+    policy, wrong = Fixed(loop.budget), 0
+    for context in contexts:
+        request = begun(greedy, context, 0)
+        tokens = advance(rounded, loop.drafter, policy, [request])[0][1].tokens
+        request.close()
+        for i, token in enumerate(tokens):
+            row = rounded.rows[loop.place.row(tokens[:i], len(rounded.rows))]
+            if token != argmax(row):
+                wrong += 1
+                break
+    return wrong

@@ -13,7 +13,6 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 
 from paceline.core.errors import PeerError, UsageError
 from paceline.core.printable import shortened
-from paceline.machine.deadline import Deadline, OverdueError, hang_up
+from paceline.machine.deadline import Deadline, OverdueError
 from paceline.machine.strict_json import loads
 
 BUFFER = 65536
@@ -65,19 +64,18 @@ class Endpoint:
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         return kind(parts.hostname or "", parts.port, timeout=self.timeout)
 
-    def get(self, path: str, connection: http.client.HTTPConnection | None = None) -> tuple[int, bytes]:
-        """(status, body). Raises PeerError where nobody answers, or not as a server does."""
-        own = self.connect() if connection is None else connection
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Return (status, body). Raises PeerError where nobody answers, or not as a server does."""
+        connection = self.connect()
         try:
-            with self._patience(own, self.timeout):
-                own.request("GET", self.base + path, headers=dict(self.headers))
-                with own.getresponse() as response:
+            with self._patience(connection, self.timeout):
+                connection.request("GET", self.base + path, headers=dict(self.headers))
+                with connection.getresponse() as response:
                     return response.status, self._body(response)
         except (OSError, http.client.HTTPException) as error:
             raise self.failed(error) from error
         finally:
-            if connection is None:
-                own.close()
+            connection.close()
 
     def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """(status, the JSON of the answer). Raises PeerError where nobody answers, or not in JSON."""
@@ -115,13 +113,17 @@ class Endpoint:
                 raise PeerError(f"{self.name} sends more than {LARGEST_BODY >> 20} MiB at once")
         return bytes(found)
 
-    def stream(self, connection: http.client.HTTPConnection, path: str, body: bytes) -> list[Event]:
-        """Ask, and read the answer to its end."""
+    def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
+        """Ask, and read the answer to its end. The connection is there before the clock runs; it is new each
+        time, since llama-server ends a stream by hanging up."""
+        connection, sent = self.connect(), json.dumps(body).encode()
         try:
             with self._patience(connection, self.timeout * ANSWER):
-                pieces = self._pieces(connection, path, body)
+                pieces = self._pieces(connection, path, sent)
         except (OSError, http.client.HTTPException) as error:
             raise self.failed(error) from error
+        finally:
+            connection.close()
         return self.events(pieces)
 
     def _pieces(
@@ -151,30 +153,6 @@ class Endpoint:
             elif now - spoke > self.timeout:
                 raise TimeoutError
         return pieces
-
-    def stream_all(self, path: str, bodies: Sequence[Mapping[str, Any]], hello: str) -> list[list[Event]]:
-        """Ask everything at the same time. Connections are set up, by asking for `hello`, before any clock
-        runs, and are new each time: llama-server ends a stream by hanging up."""
-        sent = [json.dumps(body).encode() for body in bodies]
-        connections = [self.connect() for _ in bodies]
-        try:
-            for connection in connections:
-                self.get(hello, connection)
-            lines = [self._line(connection) for connection in connections]
-            if len(sent) == 1:
-                return [self.stream(connections[0], path, sent[0])]
-            with ThreadPoolExecutor(len(sent)) as pool:
-                try:
-                    return list(pool.map(self.stream, connections, [path] * len(sent), sent))
-                except BaseException:
-                    for line in lines:  # the others would be read to their end first
-                        hang_up(line)
-                    raise
-        except OSError as error:
-            raise self.failed(error) from error
-        finally:
-            for connection in connections:
-                connection.close()
 
     def events(self, pieces: Sequence[tuple[float, bytes]]) -> list[Event]:
         """The messages of a stream. A line may come in several pieces, and a piece may hold several lines."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -60,7 +60,7 @@ class Clock:
 
 
 class Transformers:
-    """One way of transformers to answer. It answers one request at a time.
+    """One way of transformers to answer.
 
     drafting: "none" is plain decoding, "model" assisted generation by `draft`, at a constant n_draft and
     with p_min as its confidence threshold (0: never stops early; else transformers moves it by itself where
@@ -101,11 +101,8 @@ class Transformers:
             settings.num_assistant_tokens_schedule = "constant"
             settings.assistant_confidence_threshold = p_min
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        """Raises UsageError for more than one ask, or sampling that transformers does not have."""
-        if len(asks) != 1:
-            raise UsageError(f"{self.name} answers one request at a time, not {len(asks)}: use a batch of 1")
-        ask = asks[0]
+    def answer(self, ask: Ask) -> Answer:
+        """Raise UsageError for sampling that transformers does not have."""
         room = self._target.config.get_text_config().max_position_embeddings
         if len(ask.tokens) + ask.max_tokens > room:
             raise PeerError(
@@ -123,7 +120,7 @@ class Transformers:
         finally:
             self._config.num_hidden_layers = layers  # an early exit that failed leaves fewer
             handle.remove()
-        return [self._answered(ask, clock)]
+        return self._answered(ask, clock)
 
     def _generate(self, ask: Ask, clock: Clock) -> None:
         import torch

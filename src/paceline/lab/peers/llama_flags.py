@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from paceline.core.errors import PeerError
-from paceline.lab.peers.run_once import run_once
 
 # How llama.cpp calls what our drafters do.
 TYPES = {"model": "draft-simple", "lookup": "ngram-simple"}
@@ -62,11 +62,23 @@ def output_of(command: Sequence[str], flag: str) -> str:
     """What a program prints and exits. Raises PeerError where it fails without a word of help: builds of 2024
     print theirs and call it a failure."""
     name = shlex.join(command)
-    code, out, err = run_once(name, [*command, flag], HELP_SECONDS)
-    said = out + err
-    if code != 0 and "--help" not in said:
+    try:
+        done = subprocess.run(
+            [*command, flag],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=HELP_SECONDS,
+            check=False,
+        )
+    except OSError as error:
+        raise PeerError(f"{name}: {command[0]} cannot be started: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise PeerError(f"{name} {flag} did not end within {HELP_SECONDS:g} s and was stopped") from error
+    said = done.stdout.decode(errors="replace")
+    if done.returncode != 0 and "--help" not in said:
         tail = said.strip()[-300:]
-        raise PeerError(f"{name} {flag} failed with exit status {code}: {tail}")
+        raise PeerError(f"{name} {flag} failed with exit status {done.returncode}: {tail}")
     return said
 
 
@@ -121,6 +133,11 @@ def speculation_arguments(
     ngram-simple and ngram-map-k copy, but not of ngram-mod, whose lengths go together."""
     if not types:
         return []
+    # Before draft models had a name among the types, naming the file was enough.
+    named = [one for one in types if one != "draft-simple" or flags.has(one)]
+    for one in named:
+        if not flags.has(one):
+            raise PeerError(f"{flags.program} does not draft by {one}: see --spec-type in its --help")
     arguments: list[str] = []
     if draft is not None and needs_draft(types):
         arguments += ["-md", str(draft), flags.choose("--spec-draft-ngl", "-ngld"), str(gpu_layers)]
@@ -135,9 +152,4 @@ def speculation_arguments(
     for one in types:
         if n_draft is not None and one in ("ngram-simple", "ngram-map-k", "ngram-map-k4v"):
             arguments += [flags.choose(f"--spec-{one}-size-m", "--spec-ngram-size-m"), str(n_draft)]
-    # Before draft models had a name among the types, naming the file was enough.
-    named = [one for one in types if one != "draft-simple" or flags.has(one)]
-    for one in named:
-        if not flags.has(one):
-            raise PeerError(f"{flags.program} does not draft by {one}: see --spec-type in its --help")
     return [*arguments, *(["--spec-type", ",".join(named)] if named else [])]

@@ -12,11 +12,12 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+from pydantic import ValidationError
+
 from paceline.core.errors import PeerError, UsageError
 from paceline.core.printable import shortened
 from paceline.core.sampling import Sampling
 from paceline.lab.peers.endpoint import Endpoint, Event
-from paceline.lab.peers.fields import count, counts, text
 from paceline.lab.peers.llama_flags import (
     model_arguments,
     needs_draft,
@@ -26,8 +27,8 @@ from paceline.lab.peers.llama_flags import (
     speculation_arguments,
 )
 from paceline.lab.peers.llama_log import cause_of_failure, cause_of_silence
-from paceline.lab.peers.llama_timings import decoding, drafts, own_speed
 from paceline.lab.peers.process import LOCAL, Program, free_port, require_free
+from paceline.lab.peers.replies import Completion, CompletionEnd, describe
 from paceline.lab.system import Answer, Ask
 
 XLLAMACPP = "xllamacpp"
@@ -59,7 +60,7 @@ class LlamaServer:
     """A llama-server of our own: started here, the sole user of it, stopped by `close`.
 
     method: plain, model, lookup, one of the program's --spec-type, or a comma list of them. n_ctx: of each of
-    `parallel` slots, which is how many asks it answers at a time. n_draft, p_min: None leaves them to the
+    `parallel` slots. n_draft, p_min: None leaves them to the
     program. extra: more arguments, last. start_timeout, timeout: seconds to load, and of silence.
     Raises PeerError where it does not start or cannot do what it is told, UsageError for a missing draft.
     """
@@ -87,7 +88,6 @@ class LlamaServer:
     ) -> None:
         self.name = name
         self._command = tuple(command)
-        self._parallel = parallel
         self._types = spec_types(method)
         if needs_draft(self._types) and draft is None:
             raise UsageError(f"{name}: the method {method} needs a draft model (-md)")
@@ -142,16 +142,12 @@ class LlamaServer:
             return False
         return status == 200
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        if len(asks) > self._parallel:
-            raise UsageError(
-                f"{self.name}: {len(asks)} requests at a time, but it has {self._parallel} slots"
-            )
+    def answer(self, ask: Ask) -> Answer:
         try:
-            streams = self._endpoint.stream_all("/completion", [self.body(ask) for ask in asks], "/health")
-            return [self._answered(ask, events) for ask, events in zip(asks, streams, strict=True)]
-        except ValueError as error:
-            raise PeerError(f"{self.name}: its answer is not what llama-server's is: {error}") from error
+            return self._answered(ask, self._endpoint.stream("/completion", self.body(ask)))
+        except ValidationError as error:
+            why = describe(error)
+            raise PeerError(f"{self.name}: its answer is not what llama-server's is: {why}") from error
         except PeerError as error:
             if self._program.ended(GRACE):
                 died = PeerError(f"{self.name} {self._program.obituary()}")
@@ -163,38 +159,32 @@ class LlamaServer:
         return request(ask)
 
     def _answered(self, ask: Ask, events: Sequence[Event]) -> Answer:
-        spoken = [
-            e
-            for e in events
-            if not e.data.get("stop") and (counts(e.data, "tokens") or text(e.data, "content"))
-        ]
-        last = events[-1] if events else None
-        if last is None or not isinstance(last.data.get("timings"), dict):
+        if not events or not isinstance(events[-1].data.get("timings"), dict):
             raise PeerError(f"{self.name} ended its answer without saying how it went")
-        timings = last.data["timings"]
-        n_tokens = count(last.data, "tokens_predicted")
-        if ask.ignore_eos and n_tokens < ask.max_tokens:
-            why = shortened(text(last.data, "stop_type")) or "unknown reason"
+        end = CompletionEnd.model_validate(events[-1].data)
+        if ask.ignore_eos and end.tokens_predicted < ask.max_tokens:
             raise PeerError(
-                f"{self.name} stopped after {n_tokens} of {ask.max_tokens} tokens ({why}): "
-                "does it need a larger context?"
+                f"{self.name} stopped after {end.tokens_predicted} of {ask.max_tokens} tokens "
+                f"({shortened(end.stop_type) or 'unknown reason'}): does it need a larger context?"
             )
-        tokens = tuple(token for event in spoken for token in counts(event.data, "tokens"))
-        # It holds back what ends inside a character, and never tells the tokens of such pieces.
-        complete = len(tokens) == n_tokens
-        first, until = (spoken[0], spoken[-1]) if spoken else (last, last)
-        if until.data.get("tokens_predicted") != n_tokens:
-            until = last
-        together = min(count(first.data, "tokens_predicted", 1), n_tokens)
-        rest, n_first = decoding(timings, first.seconds, until.seconds, together)
-        drafted, accepted = drafts(timings, self._tells_drafts)
+        n_tokens, ended = end.tokens_predicted, events[-1].seconds
+        pieces = [(event.seconds, Completion.model_validate(event.data)) for event in events]
+        pieces = [(at, piece) for at, piece in pieces if not piece.stop and (piece.tokens or piece.content)]
+        tokens = tuple(token for _, piece in pieces for token in piece.tokens)
+        first, together, until = ended, n_tokens, ended
+        if pieces:
+            first, together = pieces[0][0], min(pieces[0][1].tokens_predicted or 1, n_tokens)
+            # It holds back what ends inside a character: the last tokens may come with no piece of text.
+            until = pieces[-1][0] if pieces[-1][1].tokens_predicted == n_tokens else ended
+        rest, n_first = end.timings.decoding(first, until, together)
+        drafted, accepted = end.timings.drafts(self._tells_drafts)
         return Answer(
-            text="".join(text(event.data, "content") for event in spoken),
-            tokens=tokens if complete else None,
+            text="".join(piece.content for _, piece in pieces),
+            tokens=tokens if len(tokens) == n_tokens else None,
             n_tokens=n_tokens,
-            n_prompt=count(last.data, "tokens_evaluated"),
-            first=until.seconds - rest,
-            seconds=until.seconds,
+            n_prompt=end.tokens_evaluated,
+            first=until - rest,
+            seconds=until,
             decoded=n_tokens - n_first,
             decoding=rest,
             # The first token is the prompt's own, with no draft behind it.
@@ -203,8 +193,8 @@ class LlamaServer:
             accepted=accepted,
             # By how many steps the rest was lost it does not tell.
             rejected=0 if drafted is not None and drafted == accepted else None,
-            own_speed=own_speed(timings),
-            extra={"timings": timings},
+            own_speed=end.timings.own_speed,
+            extra={"timings": events[-1].data["timings"]},
         )
 
     def memory(self) -> int | None:

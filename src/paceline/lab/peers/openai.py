@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 from time import sleep
 from typing import Any
+
+from pydantic import ValidationError
 
 from paceline.core.errors import MissingExtraError, PeerError, UsageError
 from paceline.core.printable import shortened
 from paceline.core.sampling import Sampling
 from paceline.lab.peers.endpoint import Endpoint, Event, complaint
-from paceline.lab.peers.fields import count, counts, object_of, objects, text
-from paceline.lab.peers.llama_timings import decoding, own_speed
 from paceline.lab.peers.prometheus import Drafts, drafts_between, read_metrics
+from paceline.lab.peers.replies import Chunk, ModelList, Timings, describe
 from paceline.lab.system import Answer, Ask
 
 COMPLETIONS, MODELS, METRICS = "/v1/completions", "/v1/models", "/metrics"
@@ -45,9 +45,10 @@ class OpenAI:
         status, said = self._endpoint.get(MODELS)
         data = self._endpoint.parsed(said)
         try:
-            models = [name for one in objects(data, "data") if (name := text(one, "id"))]
-        except ValueError as error:
-            raise PeerError(f"{self.name}: its {MODELS} is not what OpenAI's API says: {error}") from error
+            models = [one.id for one in ModelList.model_validate(data).data or () if one.id]
+        except ValidationError as error:
+            why = describe(error)
+            raise PeerError(f"{self.name}: its {MODELS} is not what OpenAI's API says: {why}") from error
         if status != 200 or not models:
             raise PeerError(f"{self.name}: {MODELS} names no model: {complaint(data)} (HTTP {status})")
         if len(models) > 1:
@@ -99,50 +100,50 @@ class OpenAI:
             "cache_salt": uuid.uuid4().hex,
         }
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        """Asks are answered from an empty cache where the server can be told so: SGLang cannot, and needs
-        --disable-radix-cache."""
+    def answer(self, ask: Ask) -> Answer:
+        """Answer from an empty cache where a request can say so: SGLang needs --disable-radix-cache."""
         before = self._counters() if self._counts else None
-        bodies = [self._request(ask, self._extended) for ask in asks]
-        streams = self._endpoint.stream_all(COMPLETIONS, bodies, MODELS)
+        events = self._endpoint.stream(COMPLETIONS, self._request(ask, self._extended))
         try:
-            answers = [self._answered(events) for events in streams]
-        except ValueError as error:
-            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {error}") from error
-        if before is None or all(answer.drafted is not None for answer in answers):
-            return answers
-        drafts = self._drafts_since(before, sum(answer.n_tokens for answer in answers), len(asks))
-        return answers if drafts is None else shared_out(answers, drafts)
+            answer = self._answered(events)
+        except ValidationError as error:
+            why = describe(error)
+            raise PeerError(f"{self.name}: its answer is not what OpenAI's API says: {why}") from error
+        if before is None or answer.drafted is not None:
+            return answer
+        drafts = self._drafts_since(before, answer.n_tokens)
+        return answer if drafts is None else drafted(answer, drafts.drafted, drafts.accepted)
 
     def _answered(self, events: Sequence[Event]) -> Answer:
-        choices = [(event, choice) for event in events for choice in objects(event.data, "choices")]
-        said = [
-            (event.seconds, text(choice, "text"), ids)
-            for event, choice in choices
-            if (ids := counts(choice, "token_ids")) or choice.get("text")
+        chunks = [Chunk.model_validate(event.data) for event in events]
+        pieces = [
+            (event.seconds, choice.text or "", choice.token_ids or ())
+            for event, chunk in zip(events, chunks, strict=True)
+            for choice in chunk.choices or ()
+            if choice.token_ids or choice.text
         ]
-        usage = next((use for e in reversed(events) if (use := object_of(e.data, "usage"))), None)
-        if not said or usage is None:
+        usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None)
+        if not pieces or usage is None:
             raise PeerError(f"{self.name} ended its answer without saying how many tokens it has")
-        first, last = said[0][0], said[-1][0]
-        n_tokens = count(usage, "completion_tokens")
-        tokens = tuple(token for _, _, ids in said for token in ids)
-        timings = next((object_of(e.data, "timings") for e in reversed(events) if "timings" in e.data), None)
-        # A chunk of a server that tells no token ids is taken for one token.
-        together = sum(len(ids) or 1 for seconds, _, ids in said if seconds == first)
-        rest, n_first = decoding(timings or {}, first, last, min(together, n_tokens))
+        first, last = pieces[0][0], pieces[-1][0]
+        n_tokens = usage.completion_tokens
+        tokens = tuple(token for _, _, ids in pieces for token in ids)
+        timings = next((c.timings for c in reversed(chunks) if c.timings is not None), Timings())
+        # A chunk of a server that sends no token ids counts as one token.
+        together = sum(len(ids) or 1 for seconds, _, ids in pieces if seconds == first)
+        rest, n_first = timings.decoding(first, last, min(together, n_tokens))
         answer = Answer(
-            text="".join(piece for _, piece, _ in said),
+            text="".join(piece for _, piece, _ in pieces),
             tokens=tokens if len(tokens) == n_tokens else None,
             n_tokens=n_tokens,
-            n_prompt=count(usage, "prompt_tokens"),
+            n_prompt=usage.prompt_tokens,
             first=last - rest,
             seconds=last,
             decoded=n_tokens - n_first,
             decoding=rest,
-            own_speed=None if timings is None else own_speed(timings),
+            own_speed=timings.own_speed,
         )
-        return with_drafts(answer, events)
+        return with_drafts(answer, chunks)
 
     def _counters(self) -> dict[str, float] | None:
         status, said = self._endpoint.get(METRICS)
@@ -153,11 +154,11 @@ class OpenAI:
         except MissingExtraError:  # its speed can be told without them
             return None
 
-    def _drafts_since(self, before: dict[str, float], n_tokens: int, n_requests: int) -> Drafts | None:
+    def _drafts_since(self, before: dict[str, float], n_tokens: int) -> Drafts | None:
         """Counters may lag behind the answer: they are read until they rest."""
         found = None
         for _ in range(LOOKS):
-            last, found = found, drafts_between(before, self._counters() or {}, n_tokens, n_requests)
+            last, found = found, drafts_between(before, self._counters() or {}, n_tokens)
             if found == last:
                 break
             sleep(SETTLE)
@@ -171,28 +172,18 @@ class OpenAI:
         """The server is not ours."""
 
 
-def with_drafts(answer: Answer, events: Sequence[Event]) -> Answer:
-    """`answer` with what the server told of this request's drafts: llama-server in its timings, vLLM where it
-    was started with --per-request-spec-decode-metrics."""
-    for event in reversed(events):
-        timings = object_of(event.data, "timings")
-        metrics = object_of(object_of(event.data, "metrics"), "speculative_decoding")
-        if "draft_n" in timings:
-            n = count(timings, "draft_n")
-            return drafted(answer, n, count(timings, "draft_n_accepted", most=n))
-        if metrics:
-            n = count(metrics, "num_draft_tokens")
-            accepted = count(metrics, "num_accepted_draft_tokens", most=n)
-            return replace(drafted(answer, n, accepted), rejected=rejected_of(metrics))
+def with_drafts(answer: Answer, chunks: Sequence[Chunk]) -> Answer:
+    """Add the server's own counts of this request's drafts: llama-server's timings, or vLLM's metrics (with
+    --per-request-spec-decode-metrics)."""
+    for chunk in reversed(chunks):
+        timings = chunk.timings
+        metrics = None if chunk.metrics is None else chunk.metrics.speculative_decoding
+        if timings is not None and timings.draft_n is not None:
+            return drafted(answer, timings.draft_n, timings.draft_n_accepted)
+        if metrics is not None:
+            found = drafted(answer, metrics.num_draft_tokens, metrics.num_accepted_draft_tokens)
+            return replace(found, rejected=metrics.rejected)
     return answer
-
-
-def rejected_of(metrics: Mapping[str, Any]) -> int | None:
-    """The steps that kept less than was drafted, where every step drafted as much."""
-    longest, histogram = count(metrics, "num_spec_tokens"), counts(metrics, "acceptance_histogram")
-    if count(metrics, "num_draft_tokens") != longest * count(metrics, "num_spec_steps"):
-        return None
-    return sum(histogram[:longest])
 
 
 def drafted(answer: Answer, n_drafted: int, n_accepted: int) -> Answer:
@@ -203,12 +194,3 @@ def drafted(answer: Answer, n_drafted: int, n_accepted: int) -> Answer:
         accepted=n_accepted,
         rejected=0 if n_drafted == n_accepted else None,
     )
-
-
-def shared_out(answers: Sequence[Answer], drafts: Drafts) -> list[Answer]:
-    """Counters are for all requests together: each answer gets a part by its length, and sums stay right."""
-    ends = list(accumulate(answer.n_tokens for answer in answers))
-    parts = [
-        [round(count * end / ends[-1]) for end in (0, *ends)] for count in (drafts.drafted, drafts.accepted)
-    ]
-    return [drafted(answer, *(part[i + 1] - part[i] for part in parts)) for i, answer in enumerate(answers)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from paceline.core.errors import MissingExtraError, PeerError
 from paceline.core.printable import shortened
-from paceline.lab.peers.fields import MOST
+from paceline.lab.peers.replies import MAX_COUNT
 
 COUNTED = ("vllm:spec_decode_num_", "llamacpp:spec_decode_num_")  # the second took the first's names
 VERIFIED = "sglang:spec_verify_calls_total"
@@ -49,11 +49,9 @@ def read_metrics(name: str, text: str) -> dict[str, float]:
     return {sample: value for sample, value in sums.items() if math.isfinite(value)}
 
 
-def drafts_between(
-    before: Mapping[str, float], after: Mapping[str, float], n_tokens: int, n_requests: int
-) -> Drafts | None:
-    """What was drafted for `n_requests` that came to `n_tokens`; None where the server does not count it, or
-    counts what cannot be."""
+def drafts_between(before: Mapping[str, float], after: Mapping[str, float], n_tokens: int) -> Drafts | None:
+    """Return what was drafted for an answer of `n_tokens`; None if the server does not count it, or counts
+    what cannot be."""
 
     def grown(name: str) -> int:
         return round(after.get(name, 0.0) - before.get(name, 0.0))
@@ -71,5 +69,5 @@ def drafts_between(
         # It counts no accepted tokens: they are those that neither a prompt nor a verification itself gave.
         passes = grown(VERIFIED)
         drafted = passes * (round(after[ROWS]) - 1)
-        accepted = min(max(0, n_tokens - n_requests - passes), drafted)
-    return Drafts(drafted, accepted) if 0 <= accepted <= drafted <= MOST else None
+        accepted = min(max(0, n_tokens - 1 - passes), drafted)
+    return Drafts(drafted, accepted) if 0 <= accepted <= drafted <= MAX_COUNT else None
