@@ -222,7 +222,6 @@ def test_flash_attention_is_tried_and_the_faster_is_named(
     assert len(list((tmp_path / "attention").iterdir())) == 1  # whatever is loaded next goes by it
     other = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json", "--cache-type", "bf16")
     assert other.json["attention"] is None  # of f16 and f32 it is known that they can do without
-    assert other.json["diagnosis"]["evidence"]["flash"] is False
 
     def full(*args: Any, **more: Any) -> None:
         raise ModelError("no room")
