@@ -146,7 +146,7 @@ def table(out: Path, n: int) -> None:
     import sys
 
     from paceline.lab.transplant import Rules, Transplant
-    from paceline.report.block import Block
+    from paceline.report.table import Block
 
     def made(name: str, rules: Rules) -> Path:
         path = out / f"{name}.gguf"

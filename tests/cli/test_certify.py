@@ -59,6 +59,7 @@ def timeless(record: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.slow
 def test_the_summary_goes_to_stdout_and_nothing_else_anywhere(capsys: Capture, models: Path) -> None:
     """With the built-in prompts."""
     files = ("-m", models / "target.gguf", "-md", models / "draft.gguf")
@@ -104,6 +105,7 @@ def test_json_has_every_figure_and_where_it_came_from(capsys: Capture, pair: tup
     assert request["sampling"]["typical_p"] == 0.99
 
 
+@pytest.mark.slow
 def test_prompts_are_lines_of_text_or_of_json(
     capsys: Capture, pair: tuple[str, ...], text: Path, tmp_path: Path
 ) -> None:
@@ -119,21 +121,12 @@ def test_prompts_are_lines_of_text_or_of_json(
     ("name", "content", "words"),
     [
         ("missing.txt", None, "missing.txt: cannot be read (No such file or directory)"),
-        (".", None, "cannot be read (Is a directory)"),
-        ("empty.txt", b"", "empty.txt, line 1: is empty; give a prompt in every line"),
         ("gap.txt", b"one\n\ntwo\n", "gap.txt, line 2: is empty"),
-        ("blank.txt", b"one\n \t\r\n", "blank.txt, line 2: is empty"),
         ("latin-1.txt", b"one\ncaf\xe9\n", "latin-1.txt: is not UTF-8 text (byte 7)"),
-        ("empty.jsonl", b"", "empty.jsonl, line 1: is no JSON"),
         ("gap.jsonl", b'{"prompt": "a"}\n\n', "gap.jsonl, line 2: is no JSON"),
-        ("blank.jsonl", b'{"prompt": " "}', "blank.jsonl, line 1: is empty"),
-        ("text.jsonl", b"hello", 'text.jsonl, line 1: is no JSON object with a "prompt"'),
-        ("list.jsonl", b'{"prompt": "a"}\n["prompt"]', "list.jsonl, line 2: is no JSON object"),
-        ("string.jsonl", b'"prompt"', "string.jsonl, line 1: is no JSON object"),
         ("deep.jsonl", b"[" * 100_000, "deep.jsonl, line 1: is no JSON object"),
         ("none.jsonl", b'{"text": "a"}', 'none.jsonl, line 1: is no JSON object with a "prompt"'),
         ("number.jsonl", b'{"prompt": 5}', "number.jsonl, line 1 "),
-        ("list-in.jsonl", b'{"prompt": ["a"]}', "list-in.jsonl, line 1 "),
         ("half.jsonl", b'{"prompt": "\\ud800"}', "half.jsonl, line 1 is not UTF-8 text (character 0)"),
         ("long.txt", b"a\n" + b"hello" * 200, "the prompt has 1,000 tokens, the context 512"),
     ],
@@ -149,19 +142,12 @@ def test_prompts_that_cannot_be_used_are_refused(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ("-n 1", "Invalid value for"),
         ("--samples 10", "Invalid value for"),
-        ("--contexts 0", "Invalid value for"),
-        ("--sequences 0", "Invalid value for"),
-        ("--seed -1", "Invalid value for"),
         ("--draft none", "--draft none: nothing to certify"),
-        ("--typical 0.9", "it needs a temperature above 0"),
-        ("--logit-bias 1000=1", "logit_bias for token 1000: the model's tokens are 0 to 257"),
         (
             "--exact-greedy --kernels off --width 2",
             "exact greedy output without kernels of our own needs drafts that are chains: use width 1",
         ),
-        ("ab", "unexpected extra argument"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(
@@ -179,15 +165,7 @@ def test_a_recurrent_model_is_refused(
     certify(capsys, *pair).refused(2, "a recurrent model's state cannot be rolled back yet")
 
 
-def test_without_a_draft_model_there_is_no_cache_of_its_to_check(
-    capsys: Capture, pair: tuple[str, ...]
-) -> None:
-    record = certify(capsys, *pair[:2], *pair[4:], "--json").json
-    assert record["draft_state"] is None
-    assert record["provenance"]["drafting"]["drafters"] == ["auto"]
-    assert record["certified"]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "width"),
     [("token", 1), ("block", 1), ("recursive", 2), ("traversal", 2)],
@@ -202,6 +180,7 @@ def test_every_rule_for_sampled_drafts_is_certified(
     assert done.json["provenance"]["drafting"]["verify"] == rule
 
 
+@pytest.mark.slow
 def test_named_samplers_replace_the_default_ones_and_need_a_temperature(
     capsys: Capture, pair: tuple[str, ...]
 ) -> None:
@@ -213,7 +192,8 @@ def test_named_samplers_replace_the_default_ones_and_need_a_temperature(
     assert record["provenance"]["request"]["sampling"]["temperature"] == 0.5
 
 
-@pytest.mark.parametrize("check", ["greedy", "state", "draft state", "sampled", "the verdict"])
+@pytest.mark.slow
+@pytest.mark.parametrize("check", ["greedy", "sampled", "the verdict"])
 def test_ctrl_c_ends_any_check_and_nothing_is_printed(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, check: str
 ) -> None:
@@ -226,14 +206,7 @@ def test_ctrl_c_ends_any_check_and_nothing_is_printed(
         return press
 
     checks: Any = certificate
-    walk = checks.check_state
-
-    def walks(target: Any, *args: Any, **named: Any) -> Any:
-        name = "draft state" if target.path.name == "draft.gguf" else "state"
-        return pressed(name, walk)(target, *args, **named)
-
     monkeypatch.setattr(checks, "check_greedy", pressed("greedy", checks.check_greedy))
-    monkeypatch.setattr(checks, "check_state", walks)
     monkeypatch.setattr(checks, "check_sampled", pressed("sampled", checks.check_sampled))
     monkeypatch.setattr(checks, "Certificate", pressed("the verdict", checks.Certificate))
     closed: list[str] = []
@@ -263,6 +236,7 @@ def defects(done: Done) -> list[str]:
     return names
 
 
+@pytest.mark.slow
 def test_a_verification_that_accepts_too_much_is_a_defect_of_greedy_and_sampled_output(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +246,7 @@ def test_a_verification_that_accepts_too_much_is_a_defect_of_greedy_and_sampled_
     assert done.out.splitlines()[-1] == "NOT CERTIFIED: greedy, sampled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["residual p without the rejected token", "accepted with p alone"])
 def test_a_verification_that_is_biased_is_a_defect_of_sampled_output_alone(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, name: str
@@ -282,6 +257,7 @@ def test_a_verification_that_is_biased_is_a_defect_of_sampled_output_alone(
     assert "sampled" in names
 
 
+@pytest.mark.slow
 def test_log_probabilities_of_another_row_are_a_defect(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +285,7 @@ def stale(models: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LlamaSession, "_commit", commits)
 
 
+@pytest.mark.slow
 def test_rejected_cells_that_stay_are_a_defect_of_the_state(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +294,7 @@ def test_rejected_cells_that_stay_are_a_defect_of_the_state(
     assert "state" in names
 
 
+@pytest.mark.slow
 def test_a_wrong_branch_that_is_committed_is_a_defect_of_the_state(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +311,7 @@ def test_a_wrong_branch_that_is_committed_is_a_defect_of_the_state(
     assert "state" in defects(certify(capsys, *pair, "--width", "3", "--sequences", "6", "--json"))
 
 
+@pytest.mark.slow
 def test_a_wrong_draft_cache_costs_acceptance_only_and_is_told(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ def doctor(capsys: Capture, models: Path, home: Path, *args: str, draft: bool = 
 def test_the_table_goes_to_stdout_and_nothing_else_anywhere(
     capsys: Capture, models: Path, tmp_path: Path
 ) -> None:
-    done = doctor(capsys, models, tmp_path, *QUICK)
+    done = doctor(capsys, models, tmp_path, *QUICK, "--seconds", "2")  # for a busy machine, too
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert "target, after 16 tokens" in lines
@@ -148,7 +148,7 @@ def test_the_machine_is_told_first_then_costs_then_what_is_wrong(
     assert any("read at 12.5 GB/s (measured)" in line for line in lines)
 
 
-ORDER = ("processor  ", "threads    ", "target, after 16 tokens", "time of ", "output identical: ")
+ORDER = ("processor  ", "threads    ", "target, after ", "time of ", "output identical: ")
 
 
 def test_json_has_the_machine_and_the_diagnosis_and_no_trials(
@@ -222,7 +222,6 @@ def test_flash_attention_is_tried_and_the_faster_is_named(
     assert len(list((tmp_path / "attention").iterdir())) == 1  # whatever is loaded next goes by it
     other = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json", "--cache-type", "bf16")
     assert other.json["attention"] is None  # of f16 and f32 it is known that they can do without
-    assert other.json["diagnosis"]["evidence"]["flash"] is False
 
     def full(*args: Any, **more: Any) -> None:
         raise ModelError("no room")

@@ -29,8 +29,6 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of files that are not what they should be."""
     folder = tmp_path_factory.mktemp("odd")
     write_llama(folder / "bert.gguf", arch="bert")
-    write_llama(folder / "pooled.gguf", metadata={"llama.pooling_type": 1})
-    write_llama(folder / "two-way.gguf", metadata={"llama.attention.causal": False})
     write_llama(folder / "unheard-of.gguf", arch="unheard-of")
     write_llama(folder / "vocabulary.gguf", vocab_only=True)
     write_llama(folder / "larger.gguf", extra_tokens=tuple(f"word{i}" for i in range(200)))
@@ -55,8 +53,6 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("empty.gguf", 1, "is empty: fetch it again"),
         ("text.gguf", 1, "is not a GGUF file"),
         ("bert.gguf", 1, "is an embedding model (bert), which does not generate text"),
-        ("pooled.gguf", 1, "is an embedding model (llama), which does not generate text"),
-        ("two-way.gguf", 1, "is an embedding model (llama), which does not generate text"),
         ("unheard-of.gguf", 1, "unknown model architecture: 'unheard-of'"),
         ("vocabulary.gguf", 1, "holds no usable weights"),
     ],
@@ -72,14 +68,8 @@ def test_a_file_that_is_no_model_is_refused_as_target_and_as_draft(
     "args",
     [
         ("run", "hi", "-m"),
-        ("run", "hi", "-m", "toy:", "-md"),
-        ("chat", "-m"),
         ("serve", "--port", "0", "-m"),
-        ("bench", "--no-history", "-m"),
-        ("certify", "-m"),
         ("replay", "log.jsonl", "-m"),
-        ("views", "search", "-m"),
-        ("corpus", "build", "mine", "--from", "log.jsonl", "--tokenizer"),
         ("doctor", "-m"),
     ],
 )
@@ -99,7 +89,7 @@ def test_a_transformers_model_without_pytorch_is_one_line_that_says_what_to_inst
     assert last.endswith("pip install 'paceline[hf]'")
 
 
-@pytest.mark.parametrize("kept", [4, 20, 100, 3000, 5000, 8000, -1])
+@pytest.mark.parametrize("kept", [4, 3000, -1])
 def test_a_truncated_model_is_refused_wherever_it_ends(
     capsys: Capture, target: Path, tmp_path: Path, kept: int
 ) -> None:
@@ -168,6 +158,7 @@ def test_layers_for_a_gpu_that_the_engine_cannot_use_stay_where_they_are(
     assert "-ngl" in command(capsys, "run", "-m", "toy:", "1", "-n", "1", "-ngl", "1").err
 
 
+@pytest.mark.slow
 def test_a_model_that_would_end_the_process_is_refused_in_one_line(target: Path, tmp_path: Path) -> None:
     good = Model.read(target)
     tokens = next(strings(value) for name, _, value in good.fields if name == "tokenizer.ggml.tokens")
@@ -189,13 +180,6 @@ def test_a_draft_with_another_vocabulary_is_refused(
 ) -> None:
     done = run(capsys, odd / target_name, "-md", odd / draft_name, "hi")
     done.refused(2, "the draft has another vocabulary", words, "use a draft of the same family")
-
-
-@pytest.mark.parametrize("args", [["--draft", "model"], ["--draft", "lookup", "-md", "x.gguf"]])
-def test_a_draft_model_and_the_drafter_model_need_each_other(
-    capsys: Capture, target: Path, args: list[str]
-) -> None:
-    run(capsys, target, *args, "hi").refused(2, "draft model")
 
 
 @pytest.mark.parametrize(
@@ -238,72 +222,30 @@ def test_stdin_without_an_end_is_refused_before_it_fills_the_memory(
     run(capsys, target, stdin=b"a" * 10).refused(2, "stdin: has more than")
 
 
-def test_stdin_that_is_not_utf8_is_refused(capsys: Capture, target: Path) -> None:
-    run(capsys, target, stdin=b"caf\xe9").refused(2, "stdin: is not UTF-8 text (byte 3)")
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
         ("-n many", "'-n' / '--n-predict'"),
-        ("-t 0", "0 threads: must be at least 1"),
         (f"-t {logical_cores() + 1}", f"this machine has {logical_cores()} cores"),
         ("-c 4294967297", "a context of 4,294,967,297 tokens: at most 2,147,483,647"),
         ("--temp -1", "temperature -1.0: must be"),
-        ("--temp inf", "temperature inf: must be"),
-        ("--top-k -1", "top-k -1: must be"),
-        ("--top-p 1.5", "top-p 1.5: must be between 0 and 1"),
-        ("--top-p -0.1", "top-p -0.1: must be between 0 and 1"),
-        ("--min-p 2", "min-p 2.0: must be between 0 and 1"),
-        ("--typical 2 --temp 1", "typical-p 2.0: must be between 0 and 1"),
-        ("--typical 0.9", "typical-p may leave the likeliest token out: it needs a temperature above 0"),
-        ("--xtc-probability 0.5", "XTC may leave the likeliest token out: it needs a temperature above 0"),
         ("--xtc-probability 2 --temp 1", "XTC probability 2.0: must be between 0 and 1"),
-        ("--xtc-threshold 2", "XTC threshold 2.0: must be between 0 and 1"),
-        ("--repeat-last-n -1", "repeat-last-n -1: must be a number of at least 0"),
-        ("--repeat-penalty 0", "repeat penalty 0.0: must be above 0"),
-        ("--n-draft 0", "n_draft 0: must be at least 1"),
-        ("--width 0", "width 0: must be at least 1"),
+        ("--repeat-penalty nan", "nan: must be "),
         ("--width 2 --verify block", "verify block is for chains (width 1)"),
         ("--draft guess", "unknown drafter 'guess': choose from suffix, lookup, ngram"),
-        ("--draft lookup,", "unknown drafter ''"),
-        ("--draft none,lookup", "'none' means plain decoding: name it without other drafters"),
-        ("--draft lookup,lookup", "a drafter is named twice"),
+        ("--draft model", "draft model"),
         ("--draft none --compare", "nothing to compare"),
         ("--draft-temp 0.8", "temperature of 0.8 is for a draft model's tokens: give one (draft, -md)"),
-        ("--flash-attn maybe", "'--flash-attn'"),
         ("--cache-type q3", "unknown cache type 'q3'"),
-        ("--logit-bias 13", "--logit-bias 13: write TOKEN=BIAS"),
-        ("--logit-bias x=1", "--logit-bias x=1: write TOKEN=BIAS"),
         ("--logit-bias 13=much", "--logit-bias 13=much: write TOKEN=BIAS"),
-        ("--logit-bias -1=2", "logit bias -1=2.0: needs a token id"),
-        ("--logit-bias 1=inf", "logit bias 1=inf: needs"),
         ("--logit-bias 1000=2", "logit_bias for token 1000: the model's tokens are 0 to 257"),
+        ("--logprobs 3", "--logprobs: prints with --json only; add it"),
         ("--xyzzy", "No such option: --xyzzy; see paceline run --help"),
         ("second", "unexpected extra argument"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(capsys: Capture, target: Path, args: str, words: str) -> None:
     run(capsys, target, "hi", *args.split()).refused(2, words)
-
-
-NUMBERS = [
-    "temp",
-    "typical",
-    "top-p",
-    "min-p",
-    "xtc-probability",
-    "xtc-threshold",
-    "p-min",
-    "p-split",
-    "draft-temp",
-]
-PENALTIES = ["repeat-penalty", "presence-penalty", "frequency-penalty"]
-
-
-@pytest.mark.parametrize("flag", NUMBERS + PENALTIES)
-def test_no_number_takes_nan(capsys: Capture, target: Path, flag: str) -> None:
-    run(capsys, target, "hi", f"--{flag}", "nan").refused(2, "nan: must be ")
 
 
 def test_a_context_that_memory_cannot_hold_is_refused_before_it_is_made(

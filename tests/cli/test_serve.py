@@ -84,22 +84,14 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str | Path) -> Done:
     ("args", "words"),
     [
         (("--port", "65536"), "cannot listen on"),
-        (("--port", "-1"), "'--port'"),
-        (("--port", "http"), "--port"),
-        (("--sessions", "0"), "'--sessions'"),
-        (("--queue", "-1"), "'--queue'"),
-        (("--chunk", "0"), "'--chunk'"),
-        (("--timeout", "0"), "--timeout 0: must be above 0"),
         (("--timeout", "nan"), "--timeout nan"),
         (("--body-limit", "inf"), "--body-limit inf"),
         (("--temp", "-1"), "temperature"),
         (("--trusted-proxy", "nginx"), "--trusted-proxy nginx"),
         (("--grace", "-1"), "--grace -1"),
-        (("--api-key", ""), "an API key must be printable ASCII"),
         (("--api-key", "two words"), "an API key must be printable ASCII"),
         (("--api-key-file", "/nowhere"), "/nowhere"),
         (("--host", "nowhere.invalid", "--api-key", "k"), "cannot listen on nowhere.invalid"),
-        (("--host", "1.2.3.4", "--api-key", "k"), "cannot listen on 1.2.3.4"),
     ],
 )
 def test_what_cannot_be_served_is_told_before_a_model_is_loaded(
@@ -114,6 +106,7 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
         refused(capsys, "-m", "/nowhere.gguf", "--port", str(port)).refused(2, f"port {port}", "--port")
 
 
+@pytest.mark.slow
 def test_two_that_begin_at_once_on_one_port() -> None:
     """Both can have it until one of them listens."""
     with socket.socket() as one:
@@ -133,21 +126,12 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/nowhere.gguf" in done.err
 
 
-@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "prometheus_client"])
+@pytest.mark.parametrize("missing", ["fastapi", "prometheus_client"])
 def test_without_the_extra_it_says_what_to_install(
     missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     refused(capsys, *TOY).refused(1, f"serving needs {missing}", "pip install 'paceline[serve]'")
-
-
-def test_help_needs_no_server() -> None:
-    """Whoever asks for it may not have the extra."""
-    code = "import sys; sys.modules['fastapi'] = sys.modules['uvicorn'] = None; "
-    code += "from paceline.cli.app import invoke; sys.exit(invoke(['serve', '--help']))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=LONG, check=False)
-    assert done.returncode == 0
-    assert b"--per-client" in done.stdout
 
 
 def test_keys_come_from_options_a_file_or_the_environment(
@@ -181,6 +165,7 @@ def test_the_name_of_a_model(target: str, name: str) -> None:
     assert default_name(target) == name
 
 
+@pytest.mark.slow
 def test_it_says_where_it_is_and_asks_for_its_key(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("sesame\n")
     with running(*TOY, "--api-key-file", tmp_path / "keys", "--alias", "a", "--alias", "b/c") as server:
@@ -199,6 +184,7 @@ def test_it_says_where_it_is_and_asks_for_its_key(tmp_path: Path) -> None:
     assert not any("sesame" in line for line in server.err)
 
 
+@pytest.mark.slow
 def test_on_every_interface_without_a_key_it_warns() -> None:
     with running(*TOY, "--host", "0.0.0.0") as server:
         assert any("no --api-key: whoever reaches this machine can use it" in line for line in server.err)
@@ -220,6 +206,7 @@ def talk(url: str) -> None:
     httpx2.get(f"{url}/a%0aINFO%1b[31mforged", headers={"x-forwarded-for": "6.6.6.6"}, timeout=LONG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [True, False])
 def test_logs_tell_of_requests_and_not_what_was_said(as_json: bool) -> None:
     with running(*TOY, *(["--log-json"] if as_json else [])) as server:
@@ -244,14 +231,6 @@ def test_logs_tell_of_requests_and_not_what_was_said(as_json: bool) -> None:
     assert any(one.get("id") == "mine" for one in said)
 
 
-def test_quiet_means_no_line_a_request() -> None:
-    with running(*TOY, "--quiet") as server:
-        talk(server.url)
-        server.process.send_signal(signal.SIGTERM)
-        assert server.ends() == 0
-    assert not [line for line in server.err if "path" in line]
-
-
 def stream(url: str, n: int) -> httpx2.Request:
     body = {
         "prompt": "Once upon a time",
@@ -263,6 +242,7 @@ def stream(url: str, n: int) -> httpx2.Request:
     return httpx2.Request("POST", f"{url}/v1/completions", json=body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
 def test_a_stream_ends_whole_and_nobody_new_is_let_in(kind: signal.Signals) -> None:
     with (
@@ -283,6 +263,7 @@ def test_a_stream_ends_whole_and_nobody_new_is_let_in(kind: signal.Signals) -> N
         assert server.ends() == 0
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_waits_for_nobody() -> None:
     with (
         running("-m", smollm2(), "--draft", "none", "-c", "4096") as server,
@@ -300,6 +281,7 @@ def test_a_second_ctrl_c_waits_for_nobody() -> None:
     assert "Traceback" not in "".join(server.err)
 
 
+@pytest.mark.slow
 def test_grace_has_an_end() -> None:
     with (
         running("-m", smollm2(), "--draft", "none", "-c", "4096", "--grace", "1") as server,

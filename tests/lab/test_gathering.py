@@ -10,19 +10,13 @@ from typing import Any
 from paceline.assemble import load
 from paceline.core.cost import Cost, Costs
 from paceline.lab import gathering
-from paceline.lab.evidence import Evidence
+from paceline.lab.diagnosis import Evidence
 from paceline.lab.gathering import Meter, of_a_run, of_models
 from paceline.machine.hardware.containers import Limits
 from paceline.machine.hardware.gpus import Gpu
 from paceline.machine.hardware.probe import Memory, probe
 from paceline.machine.models.facts import HYBRID, Facts
 
-ENGINE: dict[str, Any] = {
-    "threads": 3,
-    "gpu_layers": 7,
-    "draft_layers": 5,
-    "flash": True,
-}
 HARDWARE = replace(
     probe(), limits=Limits(cpus=1.5), memory=Memory(10**9, 10**8, limit=10**7), gpus=(), offload=False
 )
@@ -36,17 +30,14 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
     target = facts("t", size=100, experts=8, experts_used=2, memory=HYBRID)
     draft = facts("d", size=20)
     costs = Costs(Cost({256: {1: 0.1, 4: 0.2}, 1024: {1: 0.3}}), Cost({256: {1: 0.01}}))
-    found = of_models(HARDWARE, target, draft, ENGINE, costs)
+    found = of_models(HARDWARE, target, draft, costs, threads=3, gpu_layers=7)
     assert found == Evidence(
         threads=3,
         physical=HARDWARE.cores.physical,
         logical=HARDWARE.cores.logical,
         quota=1.5,
-        flash=True,
         offload=False,
         target_layers=7,
-        draft_layers=5,
-        drafted_for=True,
         memory=HYBRID,
         experts=8,
         experts_used=2,
@@ -54,19 +45,18 @@ def test_what_headers_and_the_machine_say_is_evidence() -> None:
         available=10**8,
         usable=10**7,
         curve={1: 0.1, 4: 0.2},
-        deeper={256: 0.1, 1024: 0.3},
         draft_token=0.01,
     )
 
 
 def test_an_intel_gpu_that_shares_memory_is_none_to_gain_by() -> None:
     gpus = (Gpu("Intel", "UHD", shared=True), Gpu("Intel", "Arc", 10**10), Gpu("Apple", "M", shared=True))
-    assert of_models(replace(HARDWARE, gpus=gpus), None, None, ENGINE, None).gpus == 2
+    assert of_models(replace(HARDWARE, gpus=gpus), None, None, None, threads=3).gpus == 2
 
 
 def test_without_headers_costs_and_memory_the_rest_is_known() -> None:
-    found = of_models(replace(HARDWARE, memory=None), None, None, ENGINE, None)
-    assert (found.threads, found.drafted_for, found.curve, found.size, found.usable) == (3, False, None, 0, 0)
+    found = of_models(replace(HARDWARE, memory=None), None, None, None, threads=3)
+    assert (found.threads, found.curve, found.size, found.usable) == (3, None, 0, 0)
 
 
 def test_a_run_of_a_model_that_drafts_for_itself_keeps_every_token(models: Path) -> None:
@@ -83,9 +73,9 @@ def test_a_run_of_a_model_that_drafts_for_itself_keeps_every_token(models: Path)
 
 
 def test_what_others_took_is_what_we_did_not() -> None:
-    before = Meter(clock=10.0, busy=100.0, own=7.0, swapped=5, faults=1, throttled=1.0)
-    after = Meter(clock=12.0, busy=105.0, own=8.0, swapped=9, faults=3, throttled=1.5)
-    assert after.since(before) == {"seconds": 2.0, "others": 2.0, "throttled": 0.5, "swapped": 4, "faults": 2}
+    before = Meter(clock=10.0, busy=100.0, own=7.0, swapped=5, throttled=1.0)
+    after = Meter(clock=12.0, busy=105.0, own=8.0, swapped=9, throttled=1.5)
+    assert after.since(before) == {"seconds": 2.0, "others": 2.0, "throttled": 0.5, "swapped": 4}
     nothing = replace(before, busy=None, throttled=None)
     assert (after.since(nothing)["others"], after.since(nothing)["throttled"]) == (None, None)
 

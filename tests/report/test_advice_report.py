@@ -119,16 +119,6 @@ def test_names_that_are_no_text_are_escaped() -> None:
     assert "\\x1b[2Jdraft\\n" in text
 
 
-@pytest.mark.parametrize("room", [80, 120])
-def test_long_names_give_way_to_the_figures(room: int) -> None:
-    said = record(draft("deep/" * 30 + "draft"))["drafts"]
-    cells = [row[0] for row in report.table(said, room).rows]
-    assert max(map(len, cells)) <= max(report.SHORTEST, room // 2)
-    assert cells[0].startswith("…")
-    assert cells[0].endswith("draft.gguf")
-    assert max(len(row[0]) for row in report.table(said).rows) > 120
-
-
 def test_commands_can_be_copied_whatever_files_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert report.typed("/home/me/my model.gguf") == "~/'my model.gguf'"

@@ -16,16 +16,16 @@ def test_a_bench_is_a_header_a_table_and_a_conclusion() -> None:
     out = io.StringIO()
     write(record([plain(), LOOKUP, failed("suffix")]), out)
     assert out.getvalue().splitlines() == [
-        "target    Tiny (llama 1B Q4_0), 1.00 GiB, fingerprint 0123456789abcdef",
+        "target    Tiny (llama 1B Q4_0), 1.1 GB, fingerprint 0123456789abcdef",
         "engine    paceline 0.4.0, llama-cpp-python 0.3.36",
         "machine   A processor, Linux x86_64, threads 2, no flash attention",
         "suite     code, 8 items, 5 rounds, temperature 0",
         "",
         "                                        accept.  accept.  TTFT  TPOT  draft",
-        "method         t/s             speedup     rate   length    ms    ms      %    memory      lossless",
-        "plain   40.0 ± 0.2               1.00x        -        -   123  25.0      -   812 MiB     identical",
-        "lookup  80.0 ± 0.5  2.00x [1.90, 2.10]     0.60     3.40   130  12.5     12  1.50 GiB    1 near-tie",
-        "suffix           -                   -        -        -     -     -      -         -  NOT LOSSLESS",
+        "method         t/s             speedup     rate   length    ms    ms      %  memory      lossless",
+        "plain   40.0 ± 0.2               1.00x        -        -   123  25.0      -  851 MB     identical",
+        "lookup  80.0 ± 0.5  2.00x [1.90, 2.10]     0.60     3.40   130  12.5     12  1.6 GB    1 near-tie",
+        "suffix           -                   -        -        -     -     -      -       -  NOT LOSSLESS",
         "",
         "suffix: NOT LOSSLESS: code/3 from token 17 on",
         "fastest: lookup, 2.00x [1.90, 2.10] plain decoding",
@@ -122,14 +122,13 @@ def test_names_from_files_cannot_draw_on_the_terminal() -> None:
 
 def test_markdown_has_the_same_tables() -> None:
     said = markdown(record([plain(), LOOKUP, failed("a|b")])).splitlines()
-    assert said[0] == "- target: Tiny (llama 1B Q4_0), 1.00 GiB, fingerprint 0123456789abcdef"
+    assert said[0] == "- target: Tiny (llama 1B Q4_0), 1.1 GB, fingerprint 0123456789abcdef"
     assert said[5:10] == [
         "| method | t/s | speedup | accept. rate | accept. length | TTFT ms | TPOT ms | draft % | memory "
         "| lossless |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| plain | 40.0 ± 0.2 | 1.00x | - | - | 123 | 25.0 | - | 812 MiB | identical |",
-        "| lookup | 80.0 ± 0.5 | 2.00x [1.90, 2.10] | 0.60 | 3.40 | 130 | 12.5 | 12 | 1.50 GiB "
-        "| 1 near-tie |",
+        "| plain | 40.0 ± 0.2 | 1.00x | - | - | 123 | 25.0 | - | 851 MB | identical |",
+        "| lookup | 80.0 ± 0.5 | 2.00x [1.90, 2.10] | 0.60 | 3.40 | 130 | 12.5 | 12 | 1.6 GB | 1 near-tie |",
         "| a\\|b | - | - | - | - | - | - | - | - | NOT LOSSLESS |",
     ]
     assert said[-1] == "**fastest: lookup, 2.00x [1.90, 2.10] plain decoding**"

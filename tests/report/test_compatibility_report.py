@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 
 from paceline.machine.fit.reason import FATAL, MAPPING, NOTE, WARNING, Reason
 from paceline.report.compatibility import WORDS, cell, write
@@ -28,11 +27,6 @@ def record(verdict: str = "mappable", more: tuple[Reason, ...] = (), **changed: 
         "draft with it as it is: paceline run -m some/where/target.gguf -md draft.gguf --cross-vocab auto"
     ]
     return said | {"reasons": [asdict(r) for r in (*REASONS, *more)], "advice": advice} | changed
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def shown(said: dict[str, Any], file: io.StringIO | None = None) -> list[str]:
@@ -77,16 +71,6 @@ def test_what_a_file_says_cannot_steer_a_terminal() -> None:
     evil = Reason("family", "\x1b]0;x\x07", "a\nb", WARNING, "\x9b31m\r")
     out = "\n".join(shown(record("incompatible", (evil,), target="\x1b[2J.gguf", advice=["\x1b[0m"])))
     assert [c for c in out if not c.isprintable() and c != "\n"] == []
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_terminal_gets_lines_that_fit_it(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("TERM", "dumb")
-    long = Reason("other specials", {"pad": 1, "eot": 2, "fim_pre": 3}, FIRST * 5, NOTE, "no matter " * 20)
-    lines = shown(record(more=(long,), advice=[]), Terminal())
-    assert max(map(cell_len, lines)) <= width
-    assert any("…" in line for line in lines)
 
 
 @pytest.mark.parametrize(

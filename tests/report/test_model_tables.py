@@ -71,26 +71,6 @@ def test_what_is_piped_is_whole() -> None:
     assert lines[2].endswith("MoE 10 of 512, hybrid, window 4K")
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
-def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    lines = shown([PLAIN, MIXED | {"model": "/models/" + "x" * 90 + ".gguf"}], Terminal())
-    assert max(map(len, lines)) <= columns
-    # Folded in its column; or, where there is too little room for that, over lines of its own.
-    name = "".join(line.split(" ")[0] if columns > 60 else line.strip() for line in lines)
-    assert "/models/" + "x" * 90 + ".gguf" in name
-    text = " ".join(" ".join(lines).split())
-    assert all(word in text for word in ("79.7B", "Q4_K_M", "2.0 GB", "128K", "MoE 10 of 512", "window 4K"))
-
-
-def test_the_family_goes_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert "family" in shown([PLAIN], Terminal())[0]
-    assert "family" not in shown([PLAIN, MIXED], Terminal())[0]
-
-
 def test_home_is_short_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     model = PLAIN | {"model": str(Path.home() / "models/m.gguf")}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
 
 from paceline.report import where
-from paceline.report.table import comparison, listing, summary
+from paceline.report.table import Block, comparison, listing, summary
 
 
 def a_run(
@@ -38,6 +39,40 @@ def both(plain: dict[str, Any], drafted: dict[str, Any], **read: Any) -> dict[st
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+ROWS = [("suffix, lookup", "1,234,567", "0.98x [0.91, 1.05]"), ("model", "12", "1.42x [1.05, 2.59]")]
+COLUMNS = ("draft", "tokens\na step", "speed-up")
+
+
+@pytest.mark.parametrize("room", [20, 30, 40, 60, 80])
+@pytest.mark.parametrize("n_left", [1, None])
+def test_nothing_is_cropped_however_narrow_the_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, room: int, n_left: int | None
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(room))
+    out = Terminal()
+    listing(COLUMNS, ROWS, out, n_left)
+    said = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    words = " ".join(said.split())
+    assert all(part in words for row in ROWS for cell in row for part in cell.split())
+    if room >= 40:
+        assert max(map(len, said.splitlines())) <= room
+
+
+def test_a_table_that_does_not_fit_has_a_line_for_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    out = Terminal()
+    listing(COLUMNS, ROWS[1:], out, 1)
+    assert out.getvalue() == "draft          model\ntokens a step  12\nspeed-up       1.42x [1.05, 2.59]\n"
+
+
+def test_markdown_names_columns_on_one_line_and_escapes_bars() -> None:
+    assert Block("", ("a", "json-\nline", "draft\n%"), (("x|y", "1", "2"),), 1).markdown() == [
+        "| a | json-line | draft % |",
+        "| --- | ---: | ---: |",
+        "| x\\|y | 1 | 2 |",
+    ]
 
 
 def test_a_comparison_is_a_table_of_two_rows_and_the_verdict() -> None:

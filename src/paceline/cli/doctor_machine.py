@@ -125,16 +125,19 @@ def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick
         for model in (llm.target, llm.draft)
     )
     given = llm.target.settings
-    attention = record["attention"]
-    may_be_slower = attention is None or not attention["tried"][attention["best"]]["flash"]
-    engine = {
-        "threads": given["threads"],
-        "gpu_layers": given.get("gpu_layers", 0),
-        "draft_layers": 0 if llm.draft is None else llm.draft.settings.get("gpu_layers", 0),
-        "flash": may_choose(llm.target) and given["flash_attention"] is not False and may_be_slower,
-    }
     doubt = next(iter(record["doubts"].values()), "")
-    evidence, run = gathering.of_models(hardware, target, draft, engine, Costs.read(record), doubt), None
+    evidence, run = (
+        gathering.of_models(
+            hardware,
+            target,
+            draft,
+            Costs.read(record),
+            doubt,
+            threads=given["threads"],
+            gpu_layers=given.get("gpu_layers", 0),
+        ),
+        None,
+    )
     if llm.draft is not None:
         evidence, run = gathering.of_a_run(evidence, llm, hardware, tick)
     return {

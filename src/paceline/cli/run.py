@@ -92,6 +92,8 @@ def run(
     """
     if compare and draft is not None and draft.strip() == "none":
         raise UsageError("--compare with --draft none: nothing to compare with; name a drafter")
+    if logprobs is not None and not as_json:
+        raise UsageError("--logprobs: prints with --json only; add it")
     models = resolve_models(models)
     drawn, by_chance = options.seed_for(seed, sampling)
 

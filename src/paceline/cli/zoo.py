@@ -48,8 +48,8 @@ def list_models(as_json: options.AsJson = False) -> None:
             ]
         )
         return
-    from paceline.report.models import parameters, size
-    from paceline.report.table import listing
+    from paceline.report.models import parameters
+    from paceline.report.table import listing, size
 
     rows = [
         (

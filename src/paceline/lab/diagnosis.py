@@ -1,18 +1,18 @@
-"""Why drafting loses, or gains less than it could: the likely causes, each with what it is concluded from."""
+"""A diagnosis of drafting that loses or gains little: the likely causes, each with its evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from paceline.core.theory import (
+    acceptance,
     best_n_draft,
     break_even,
     distinct_experts,
     expected_tokens,
     with_verification_cost,
 )
-from paceline.lab.evidence import Evidence
 from paceline.machine.models.facts import HYBRID, RECURRENT
 
 HIGH, MEDIUM = SEVERITIES = ("high", "medium")
@@ -22,13 +22,77 @@ DEAR_DRAFT = 0.25  # of a step's time: less does not decide whether it pays
 TAKEN = 0.25  # processors that others keep busy, which is no more than the usual noise
 THROTTLED = 0.02  # of a run's time
 SWAPPED = 1 << 20  # bytes
-GROWN, USUAL = 1.4, 2048  # times what a row costs, within so many tokens of context
-FAULTS = 1000  # pages read from disk in a run: 4 MB
+FEW_DRAFTED = 20  # tokens that say too little of an acceptance
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Facts about a pair of models, the machine and a drafted run. None, empty or 0 means unknown, and causes
+    nothing.
+
+    threads: for decoding; physical, logical: usable cores; quota: processors' worth of time.
+    gpus: GPUs that could gain; offload: whether the engine can use them; target_layers: layers on a GPU.
+    memory: kind of memory (Facts.memory). experts, experts_used: of the target.
+    size: bytes of both models; available, usable: bytes of memory, free before loading and in all.
+    curve: seconds of a target pass by rows. draft_token: seconds of a draft token. doubt: why the measured
+    times are not usable.
+    steps, drafted, accepted, rejected, times: of a drafted run (core/record.py). seconds: its duration.
+    others: processors that other programs kept busy. throttled: seconds that the quota took.
+    swapped: bytes read back from swap, over all programs."""
+
+    threads: int = 0
+    physical: int = 0
+    logical: int = 0
+    quota: float | None = None
+    gpus: int = 0
+    offload: bool | None = None
+    target_layers: int = 0
+    memory: str = ""
+    experts: int = 0
+    experts_used: int = 0
+    size: int = 0
+    available: int = 0
+    usable: int = 0
+    curve: Mapping[int, float] | None = None
+    draft_token: float | None = None
+    doubt: str = ""
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    times: Mapping[str, float] | None = None
+    seconds: float = 0.0
+    others: float | None = None
+    throttled: float | None = None
+    swapped: int = 0
+
+    @property
+    def acceptance(self) -> float | None:
+        """Return the chance that a drafted token is accepted; None after too few tokens."""
+        return acceptance(self.accepted, self.rejected) if self.drafted >= FEW_DRAFTED else None
+
+    @property
+    def length(self) -> int:
+        """Return the mean draft length in tokens."""
+        return max(1, round(self.drafted / self.steps)) if self.steps else 0
+
+    def relative(self, rows: int) -> float | None:
+        """Return the cost of a pass relative to one row; an unmeasured size costs as the next larger."""
+        curve = self.curve or {}
+        known = [n for n in sorted(curve) if n >= rows]
+        return curve[known[0]] / curve[1] if known and 1 in curve else None
+
+    @property
+    def draft_cost(self) -> float | None:
+        """Return the cost of a draft token relative to a target pass over one row."""
+        if self.draft_token is None or not self.curve or 1 not in self.curve:
+            return None
+        return self.draft_token / self.curve[1]
 
 
 @dataclass(frozen=True)
 class Cause:
-    """name: short, and the same in every report. evidence: the numbers. remedy: what to do."""
+    """A cause of a loss. name: the same in every report. evidence: the numbers. remedy: the advice."""
 
     name: str
     severity: str
@@ -37,7 +101,7 @@ class Cause:
 
 
 def diagnose(evidence: Evidence) -> list[Cause]:
-    """The gravest first."""
+    """Return the causes, the gravest first."""
     found = [cause for judge in JUDGES for cause in judge(evidence)]
     return sorted(found, key=lambda cause: SEVERITIES.index(cause.severity))
 
@@ -99,22 +163,6 @@ def growing_experts(e: Evidence) -> Iterator[Cause]:
         )
 
 
-def dear_attention(e: Evidence) -> Iterator[Cause]:
-    deeper = {depth: seconds for depth, seconds in (e.deeper or {}).items() if depth <= USUAL}
-    if not e.flash or e.target_layers > 0 or len(deeper) < 2:
-        return
-    low, high = min(deeper), max(deeper)
-    grown = deeper[high] / deeper[low]
-    if grown >= GROWN:
-        yield Cause(
-            "attention too dear",
-            MEDIUM,
-            f"a pass over one row costs {grown:.2f} after {high:,} tokens of what it costs after {low:,}",
-            "do without flash attention (-fa off) where that is faster, as it may be on a processor: "
-            "`paceline doctor --measure` tries both after more tokens than loading does",
-        )
-
-
 def whole_rollback(e: Evidence) -> Iterator[Cause]:
     if e.memory in (RECURRENT, HYBRID):
         yield Cause(
@@ -126,31 +174,15 @@ def whole_rollback(e: Evidence) -> Iterator[Cause]:
         )
 
 
-def wrong_device(e: Evidence) -> Iterator[Cause]:
-    if e.gpus == 0:
+def unused_gpu(e: Evidence) -> Iterator[Cause]:
+    if e.gpus == 0 or e.offload is None or e.target_layers > 0:
         return
-    if e.offload is False:
-        yield Cause(
-            "engine without GPU",
-            HIGH,
-            f"{_counted(e.gpus, 'GPU')} here, and the installed llama-cpp-python cannot use any",
-            "install a build with CUDA, ROCm, Vulkan or Metal, and keep layers there (-ngl 99)",
-        )
-    elif e.offload and e.drafted_for and (e.target_layers > 0) != (e.draft_layers > 0):
-        on, off = ("target", "draft") if e.target_layers > 0 else ("draft", "target")
-        yield Cause(
-            "drafter on the wrong device",
-            HIGH,
-            f"layers of the {on} are on a GPU and those of the {off} are not",
-            "keep both on it, the draft first: it is asked more often (-ngl 99)",
-        )
-    elif e.offload and e.target_layers == 0:
-        yield Cause(
-            "GPU not used",
-            HIGH,
-            f"{_counted(e.gpus, 'GPU')} here, an engine that can use it, and no layers on it",
-            "keep layers there (-ngl 99)",
-        )
+    if e.offload:
+        said, remedy = "an engine that can use them, and no layers there", "keep layers there (-ngl 99)"
+    else:
+        said = "and the installed llama-cpp-python cannot use any"
+        remedy = "install a build with CUDA, ROCm, Vulkan or Metal, and keep layers there (-ngl 99)"
+    yield Cause("GPU not used", HIGH, f"GPUs here: {e.gpus}, {said}", remedy)
 
 
 def many_threads(e: Evidence) -> Iterator[Cause]:
@@ -165,7 +197,7 @@ def many_threads(e: Evidence) -> Iterator[Cause]:
         yield Cause(
             "too many threads",
             MEDIUM,
-            f"{e.threads} threads on {_counted(e.physical, 'physical core')}",
+            f"{e.threads} threads, {e.physical} physical cores",
             f"-t {e.physical}; `paceline doctor --measure` tries them",
         )
 
@@ -183,12 +215,11 @@ def throttling(e: Evidence) -> Iterator[Cause]:
 
 def swapping(e: Evidence) -> Iterator[Cause]:
     size = f"the models have {e.size / 1e9:.1f} GB"
-    if e.swapped >= SWAPPED or e.faults >= FAULTS:
+    if e.swapped >= SWAPPED:
         yield Cause(
             "swapping",
             HIGH,
-            f"{e.swapped / 1e6:,.0f} MB came back from swap (of all programs) and {e.faults:,} pages from "
-            f"disk in a run of {e.seconds:.1f} s",
+            f"{e.swapped / 1e6:,.0f} MB came back from swap (of all programs) in a run of {e.seconds:.1f} s",
             "a smaller model or less context (-c)",
         )
     elif e.size and e.usable and e.size > e.usable:
@@ -204,8 +235,7 @@ def taken_cores(e: Evidence) -> Iterator[Cause]:
         yield Cause(
             "cores taken by others",
             HIGH if e.others > 0.5 * e.logical else MEDIUM,
-            f"other programs kept {e.others:.1f} of {_counted(e.logical, 'processor')} busy, beside "
-            f"{_counted(e.threads, 'thread')} of ours",
+            f"other programs kept {e.others:.1f} of {e.logical} processors busy, beside {e.threads} threads",
             "end them, or leave them cores (-t): threads wait for the slowest among them",
         )
 
@@ -220,10 +250,6 @@ def too_busy(e: Evidence) -> Iterator[Cause]:
         )
 
 
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
-
-
 JUDGES: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     whole_rollback,
     throttling,
@@ -231,9 +257,8 @@ JUDGES: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
     too_busy,
     many_threads,
     swapping,
-    wrong_device,
+    unused_gpu,
     dear_verification,
     dear_draft,
     growing_experts,
-    dear_attention,
 )

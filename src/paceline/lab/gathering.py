@@ -1,4 +1,4 @@
-"""How evidence is gathered: from the models' headers, from the machine, and by a short drafted run on it."""
+"""Evidence for a diagnosis: from the models' headers, from the machine, and from a short drafted run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.core.cost import Costs
 from paceline.core.errors import PacelineError
 from paceline.core.sampling import Sampling
 from paceline.handle import Generation
-from paceline.lab.evidence import Evidence
+from paceline.lab.diagnosis import Evidence
 from paceline.lab.judge import judge, warm_up
 from paceline.llm import LLM
 from paceline.machine.hardware import containers
@@ -39,14 +39,13 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Meter:
-    """What the machine had done for this process and for others, at one moment. busy: seconds of processors
-    that may be used, of all programs; own: of this one; swapped: bytes; faults: pages; throttled: seconds."""
+    """Counters of the machine at one moment. busy: seconds of the usable processors, over all programs; own:
+    of this process; swapped: bytes; throttled: seconds."""
 
     clock: float
     busy: float | None
     own: float
     swapped: int
-    faults: int
     throttled: float | None
 
     @classmethod
@@ -57,12 +56,11 @@ class Meter:
             _busy(allowed),
             own.user + own.system,
             _swapped(),
-            _faults(),
             containers.throttled(Files(), limits),
         )
 
     def since(self, before: Meter) -> dict[str, Any]:
-        """With the names of Evidence."""
+        """Return the differences by the names of Evidence."""
         seconds = max(1e-9, self.clock - before.clock)
         others = throttled = None
         if self.busy is not None and before.busy is not None:
@@ -74,14 +72,13 @@ class Meter:
             "others": others,
             "throttled": throttled,
             "swapped": max(0, self.swapped - before.swapped),
-            "faults": max(0, self.faults - before.faults),
         }
 
 
 @dataclass(frozen=True)
 class Run:
-    """A drafted run beside a plain one. said: whether the outputs are one, in words; speedup: None where they
-    are not. run: with the names of `paceline run --json`."""
+    """A drafted run compared with a plain one. said: whether the outputs are the same, in words; speedup:
+    None if they are not. run: the names of `paceline run --json`."""
 
     run: Mapping[str, Any]
     said: str
@@ -95,27 +92,25 @@ def of_models(
     hardware: Hardware,
     target: Facts | None,
     draft: Facts | None,
-    engine: Mapping[str, Any],
     costs: Costs | None,
     doubt: str = "",
+    *,
+    threads: int,
+    gpu_layers: int = 0,
 ) -> Evidence:
-    """What can be told without running anything. engine: threads, gpu_layers, draft_layers and flash;
-    doubt: why the costs are left out (see Evidence)."""
+    """Collect evidence without running a model. threads, gpu_layers: of the target. doubt: see Evidence."""
     memory = hardware.memory
     sizes = [facts.size for facts in (target, draft) if facts is not None]
     depth = None if costs is None else costs.target.depths[0]
     evidence = Evidence(
-        threads=engine["threads"],
+        threads=threads,
         physical=hardware.cores.physical,
         logical=hardware.cores.logical,
         quota=hardware.limits.cpus,
-        flash=engine["flash"],
         # A processor's own is in nearly every laptop, and reads the memory that the processor reads.
         gpus=sum(not (gpu.shared and gpu.vendor == "Intel") for gpu in hardware.gpus),
         offload=hardware.offload,
-        target_layers=engine["gpu_layers"],
-        draft_layers=engine["draft_layers"],
-        drafted_for=draft is not None,
+        target_layers=gpu_layers,
         size=sum(sizes),
         available=0 if memory is None else memory.available,
         usable=0 if memory is None else memory.usable,
@@ -126,7 +121,6 @@ def of_models(
         evidence = replace(
             evidence,
             curve={n: curve[n] for n in costs.target.rows},
-            deeper={at: costs.target.seconds(1, at) for at in costs.target.depths},
             draft_token=None if costs.draft is None else costs.draft.seconds(1, depth),
         )
     if target is not None:
@@ -140,7 +134,7 @@ def of_models(
 
 
 def of_a_run(evidence: Evidence, llm: LLM, hardware: Hardware, tick: Tick) -> tuple[Evidence, Run]:
-    """Decode a short text plainly and drafted for. tick: told after every token; what it raises ends it."""
+    """Decode a short text plainly and with drafts. tick: called after every token; what it raises ends it."""
     tokens = llm.tokens(PROMPT)[: max(1, llm.target.caps.n_ctx // 2)]
     warm_up(llm, tokens)
     plain = _generate(llm, tokens, True, tick)
@@ -178,7 +172,7 @@ def _generate(llm: LLM, prompt: list[int], plain: bool, tick: Tick) -> Generatio
 
 
 def header(path: Path, unread: list[str]) -> Facts | None:
-    """None where it cannot be read; `unread` is told why."""
+    """Read a model's header; None, and a note in `unread`, if it cannot be read."""
     from paceline.engines.openers import place_of
     from paceline.machine.models.header import read
 
@@ -190,7 +184,7 @@ def header(path: Path, unread: list[str]) -> Facts | None:
 
 
 def _busy(allowed: frozenset[int]) -> float | None:
-    """Seconds that the processors were not idle; what a host gave to others in the meantime counts."""
+    """Return the seconds that the processors were not idle, time stolen by the host included."""
     import psutil
 
     try:
@@ -209,11 +203,3 @@ def _swapped() -> int:
         return int(psutil.swap_memory().sin)
     except (OSError, RuntimeError):
         return 0
-
-
-def _faults() -> int:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

@@ -1,4 +1,4 @@
-"""Which draft, as a table: from the record that `paceline pairs TARGET --json` prints."""
+"""The drafts for a target, as a table, from the record that `paceline pairs TARGET --json` prints."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from rich.cells import cell_len
-from rich.console import Console
-
 from paceline.core.printable import printable
 from paceline.report.bench import NONE
-from paceline.report.block import Block
-from paceline.report.models import at_home, known_as, size
+from paceline.report.models import at_home, known_as
+from paceline.report.table import Block, size
 
 Record = Mapping[str, Any]
 
 MAPPABLE = "mappable"
-SHORTEST = 24  # characters of a name that stay
 WORTH = 1.05  # times plain decoding: a gain below that is no reason for a second model
 
 
 def write(record: Record, file: IO[str]) -> None:
-    """Nothing is left out but the middle of long names, on a terminal."""
     target, two_rows = record["target"], record["two_rows"]
     what = [printable(target["name"]), printable(target["quantisation"]), size(target["size"])]
     file.write(f"target   {', '.join(one for one in what if one)}\n")
@@ -31,7 +26,7 @@ def write(record: Record, file: IO[str]) -> None:
     file.write(f"costs    {costs}\n")
     if record["drafts"]:
         file.write("\n")
-        table(record["drafts"], _room(file)).write(file)
+        table(record["drafts"]).write(file)
     if record["downloads"]:
         file.write("\nnot here, known to fit:\n")
         for row in record["downloads"]:
@@ -41,23 +36,13 @@ def write(record: Record, file: IO[str]) -> None:
         file.write(f"{line}\n")
 
 
-def table(rows: Sequence[Record], room: int | None = None) -> Block:
-    """room: characters of a line; None for as many as it takes."""
+def table(rows: Sequence[Record]) -> Block:
     columns = ("draft", "fits", "size", "family", "token", "needed", "acceptance", "speed-up", "by", "memory")
-    cells = [_cells(row) for row in rows]
-    if room is not None:
-        used = sum(
-            2 + max(cell_len(text) for text in (name, *(row[i] for row in cells)))
-            for i, name in enumerate(columns)
-            if i
-        )
-        longest = max(SHORTEST, room - used)
-        cells = [(shortened(row[0], longest), *row[1:]) for row in cells]
-    return Block("", columns, tuple(cells), 2)
+    return Block("", columns, tuple(_cells(row) for row in rows), 2)
 
 
 def advice(record: Record) -> str:
-    """One line: what to do."""
+    """Return one line of advice."""
     if record["refused"]:
         return f"don't speculate here: {record['refused']}"
     target = typed(record["target"].get("reference") or record["target"]["path"])
@@ -108,7 +93,7 @@ def download(row: Record) -> list[str]:
 
 
 def typed(reference: str) -> str:
-    """As a shell takes it; it knows ~ only where that is not quoted."""
+    """Return a reference quoted for a shell, which expands ~ only outside quotes."""
     text = printable(at_home(reference))
     return f"~/{shlex.quote(text[2:])}" if text.startswith("~/") else shlex.quote(text)
 
@@ -116,11 +101,6 @@ def typed(reference: str) -> str:
 def speed(measured: Record) -> str:
     said = f"{measured['speedup']:.2f}x"
     return said if measured["low"] is None else f"{said} [{measured['low']:.2f}, {measured['high']:.2f}]"
-
-
-def shortened(text: str, room: int) -> str:
-    """The end of a path tells more than its beginning."""
-    return text if cell_len(text) <= room else f"…{text[-(room - 1) :]}"
 
 
 def _cells(row: Record) -> tuple[str, ...]:
@@ -147,7 +127,3 @@ def _draft(row: Record) -> str:
 
 def _task(record: Record) -> str:
     return "any text" if record["task"] == "any" else str(record["task"])
-
-
-def _room(file: IO[str]) -> int | None:
-    return Console(file=file).width if file.isatty() else None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from paceline.core.printable import printable
-from paceline.report.block import Block
+from paceline.report.table import Block, size
 
 Record = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ def write(record: Record, file: IO[str]) -> None:
 
 
 def markdown(record: Record) -> str:
-    """GitHub's."""
+    """Return the report in GitHub's Markdown."""
     lines = [f"- {name}: {text}" for name, text in header(record)]
     for block in blocks(record):
         lines += ["", f"**{block.title}**", ""] if block.title else [""]
@@ -42,7 +42,7 @@ def markdown(record: Record) -> str:
 
 
 def header(record: Record) -> list[tuple[str, str]]:
-    """What was measured, on what: a name and a text each; what is not known is left out."""
+    """Return what was measured, and on what: a name and a text each; unknown facts are left out."""
     known, results = record["provenance"], record["results"]
     machine, request = known.get("machine") or {}, known.get("request") or {}
     out = [(name, model(known[name])) for name in ("target", "draft") if known.get(name)]
@@ -61,7 +61,7 @@ def header(record: Record) -> list[tuple[str, str]]:
     what = [printable(str(known["suite"]))] if known.get("suite") else []
     if results:
         rounds, items = (max(result[name] for result in results) for name in ("rounds", "items"))
-        what.append(f"{counted(items, 'item')}, {counted(rounds, 'round')}")
+        what.append(f"{items} items, {rounds} rounds")
     if record.get("prompt_speed"):
         what.append(f"prompts read at {record['prompt_speed']:.0f} t/s")
     if "temperature" in request:
@@ -85,19 +85,19 @@ def blocks(record: Record) -> list[Block]:
 
 
 def overall(results: Sequence[Record]) -> list[Record]:
-    """Those that stand for all categories: of a suite with one category, its own."""
+    """Return the results over all categories: in a suite with one category, those of that category."""
     every = [result for result in results if not result["category"]]
     return every or list(results)
 
 
 def conclusion(record: Record) -> str:
-    """Which system is fastest, as far as the intervals allow to say so."""
+    """Return which system is fastest, as far as the confidence intervals show it."""
     best = best_of(record)
     if best is None:
         return "no conclusion: no system beside plain decoding has a speed"
     said = f"{printable(best['system'])}, {interval(best['speedup'])} plain decoding"
     if best["items"] < ENOUGH:
-        return f"{counted(best['items'], 'item')} cannot tell a difference, {ENOUGH} can; highest is {said}"
+        return f"too few items to tell a difference ({best['items']} of {ENOUGH}); highest is {said}"
     if not clear(best):
         return f"no clear difference from plain decoding; highest is {said}"
     if best["speedup"]["value"] < 1:
@@ -108,13 +108,13 @@ def conclusion(record: Record) -> str:
 
 
 def best_of(record: Record) -> Record | None:
-    """The result with the highest speedup over plain decoding; None where no other system has one."""
+    """Return the result with the highest speedup over plain decoding; None if there is none."""
     results = [result for result in overall(record["results"]) if _drafts(result)]
     return max(results, key=lambda result: result["speedup"]["value"], default=None)
 
 
 def notes(record: Record) -> list[str]:
-    """Verdicts that the table has no room for, each with those it is about."""
+    """Return the verdicts that are too long for the table, each with its systems."""
     about: dict[str, dict[str, None]] = {}
     for result in overall(record["results"]):
         if result["verdict"] != _short(result):
@@ -123,7 +123,7 @@ def notes(record: Record) -> list[str]:
 
 
 def clear(result: Record) -> bool:
-    """Whether its speed differs from plain decoding's by more than chance."""
+    """Return whether the speed differs from plain decoding's by more than chance."""
     return bool(result["clear"])
 
 
@@ -150,19 +150,9 @@ def number(value: float | None, pattern: str, scale: float = 1.0) -> str:
 
 
 def spread(result: Record) -> str:
-    """tokens/s: mean ± standard deviation."""
+    """Return tokens/s: mean ± standard deviation."""
     sd = "" if result["speed_sd"] is None else f" ± {result['speed_sd']:.1f}"
     return NONE if result["speed"] is None or not result["lossless"] else f"{result['speed']:.1f}{sd}"
-
-
-def size(n_bytes: int | None) -> str:
-    if n_bytes is None:
-        return NONE
-    return f"{n_bytes / 2**30:.2f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
-
-
-def counted(n: int, what: str) -> str:
-    return f"{n:,} {what}{'s' * (n != 1)}"
 
 
 def model(it: Record) -> str:
@@ -193,12 +183,7 @@ def _speeds(results: Sequence[Record]) -> Block:
         "memory",
         "lossless",
     )
-    rows = [_row(result) for result in results]
-    # Where prompts are kept, nobody has a time to the first token.
-    timed = any(result["ttft"] is not None for result in results)
-    kept = [i for i, name in enumerate(columns) if timed or not name.startswith("TTFT")]
-    told = tuple(tuple(row[i] for i in kept) for row in rows)
-    return Block("", tuple(columns[i] for i in kept), told, 1)
+    return Block("", columns, tuple(_row(result) for result in results), 1)
 
 
 def _row(result: Record) -> tuple[str, ...]:
@@ -221,7 +206,7 @@ def _row(result: Record) -> tuple[str, ...]:
 
 
 def _by_category(results: Sequence[Record], categories: tuple[str, ...]) -> Block:
-    """One row a system: the categories are few, the systems may be many."""
+    """Return a table with a row for each system and a column for each category."""
     cells: dict[str, dict[str, str]] = {}
     for result in results:
         cells.setdefault(printable(result["system"]), {})[result["category"]] = _category_cell(result)
@@ -241,7 +226,7 @@ def _category_cell(result: Record) -> str:
 
 
 def write_runs(records: Sequence[Record], file: IO[str]) -> None:
-    """What the history has; each record also with `id` and `paceline`."""
+    """Write the runs of the history; each record also has `id` and `paceline`."""
     rows = []
     for record in records:
         known, best = record["provenance"], best_of(record)

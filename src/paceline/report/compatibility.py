@@ -1,13 +1,10 @@
-"""Whether a draft fits, as a table: the verdict first, what to do last."""
+"""The compatibility of two models, as a table: the verdict first, the advice last."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
-
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 
 from paceline.core.printable import printable
 from paceline.report.table import listing
@@ -23,9 +20,6 @@ WORDS = {
 PREFIX = {"fatal": "fatal: ", "mapping": "differs: ", "warning": "warning: ", "note": ""}
 COLUMNS = ("", "target", "draft", "what it means")
 NOTHING = "-"
-NARROWEST = 15  # of the target's and the draft's columns
-FIELD = 17  # the longest name of a field, and a space
-DOTS = "…"
 
 
 def write(record: Record, file: IO[str]) -> None:
@@ -33,9 +27,9 @@ def write(record: Record, file: IO[str]) -> None:
     why = "; ".join(reason["text"] for reason in record["reasons"] if reason["weight"] == "fatal")
     said = WORDS[record["verdict"]] + (f": {why}" if why else "")
     file.write(f"{record['verdict']}: {printable(said)}\n\n")
-    room = Console(file=file).width if file.isatty() else None
-    rows = [row(reason, room) for reason in [files(record), *record["reasons"]]]
-    listing(COLUMNS, rows, file)
+    names = {role: Path(record[role]).name for role in ("target", "draft")}
+    files = {"field": "file", "weight": "note", "text": "", **names}
+    listing(COLUMNS, [row(reason) for reason in [files, *record["reasons"]]], file)
     differing(record["reasons"], file)
     if record["advice"]:
         file.write("\n")
@@ -44,18 +38,13 @@ def write(record: Record, file: IO[str]) -> None:
         file.write(f"- {printable(line)}\n".replace(": paceline ", ":\n    paceline ", 1))
 
 
-def files(record: Record) -> Record:
-    names = {role: Path(record[role]).name for role in ("target", "draft")}
-    return {"field": "file", "weight": "note", "text": "", **names}
-
-
-def row(reason: Record, room: int | None) -> tuple[str, ...]:
-    cells = [clipped(printable(cell(reason[role])), room) for role in ("target", "draft")]
+def row(reason: Record) -> tuple[str, ...]:
+    cells = [printable(cell(reason[role])) for role in ("target", "draft")]
     return (reason["field"], *cells, printable(PREFIX[reason["weight"]] + reason["text"]))
 
 
 def differing(reasons: Sequence[Record], file: IO[str]) -> None:
-    """The first tokens that are spelled differently."""
+    """Write the first tokens with different texts."""
     found = next((reason for reason in reasons if reason["field"] == "token texts"), None)
     if found is None or not found["target"]:
         return
@@ -96,11 +85,3 @@ def cell(value: Any) -> str:
 
 def quoted(text: str) -> str:
     return printable(f"“{text}”")
-
-
-def clipped(text: str, room: int | None) -> str:
-    """What is piped is never cropped; and on a terminal half of the room is for what it means."""
-    if room is None:
-        return text
-    width = max(NARROWEST, (room - FIELD) * 7 // 24)
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + DOTS

@@ -1,25 +1,23 @@
-"""What passes cost, as tables and as a plot in steps, from the record that `doctor --json` prints."""
+"""The cost of passes, as tables and as a step plot, from the record that `doctor --json` prints."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 from paceline.core.cost import Cost
 from paceline.core.errors import MissingExtraError
+from paceline.core.theory import break_even
 from paceline.report.bench import NONE, header, model
-from paceline.report.block import Block
+from paceline.report.table import Block
 
 Record = Mapping[str, Any]
 Curve = Sequence[tuple[int, float]]  # rows and seconds
 
 BAR = 16  # characters of the dearest pass
-ALIKE = 0.03  # of what a pass costs: less is no difference
-DEAR = 2.0  # times what a row costs on the whole curve
 UNSTEADY = 1.5  # the upper quartile of one pass's times over the lower
 NEVER = "never"
 WITHOUT = "without kernels"  # a key of the record, and the stage that finds it
@@ -42,10 +40,12 @@ def blocks(record: Record) -> list[Block]:
     others = list(curves(record[WITHOUT]).values())[:1] if record.get(WITHOUT) else []
     for depth, curve in curves(record["target"]).items():
         token = None if draft is None else draft.seconds(1, depth)
-        block = table(curve, depth, token, dict(others.pop()) if others else {})
-        out.append(bare(block) if record["doubts"] else block)
+        if record["doubts"]:  # nothing is concluded from these times
+            out.append(short_table("target", curve, depth))
+        else:
+            out.append(table(curve, depth, token, dict(others.pop()) if others else {}))
     if draft is not None:
-        out += [short_table(curve, depth) for depth, curve in curves(record["draft"]).items()]
+        out += [short_table("draft model", curve, depth) for depth, curve in curves(record["draft"]).items()]
     return out
 
 
@@ -57,8 +57,6 @@ def notes(record: Record) -> list[str]:
         ]
     out = [
         "break-even: how often a drafted token must be right for a draft of rows - 1 tokens to lose nothing",
-        "fill up to n: n rows cost no more than these; free: no more than the line above;",
-        "dear: its rows cost over twice the usual",
     ]
     if record["draft"] is not None:
         depth = record["target"]["depths"][0]
@@ -78,64 +76,23 @@ def notes(record: Record) -> list[str]:
     return out
 
 
-def bare(block: Block) -> Block:
-    """A table of passes without what is concluded from their times."""
-    return replace(
-        block, columns=block.columns[:4], rows=tuple((row[0], row[1], "", row[3]) for row in block.rows)
-    )
-
-
 def curves(cost: Record) -> dict[int, Curve]:
-    """What was measured, by depth."""
+    """Return the measured curves by context depth."""
     return {
         depth: [(n, s) for n, s in zip(cost["rows"], line, strict=True) if s is not None]
         for depth, line in zip(cost["depths"], cost["seconds"], strict=True)
     }
 
 
-def break_even(ratio: float, rows: int) -> float | None:
-    """The acceptance a at which 1 + a + ... + a^(rows - 1) tokens of a pass that costs `ratio` of a plain one
-    come as fast as plain decoding's; None where not even certainty suffices."""
-    if ratio >= rows:
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        a = (low + high) / 2
-        if sum(a**i for i in range(rows)) < ratio:
-            low = a
-        else:
-            high = a
-    return high
-
-
-def marks(curve: Curve) -> list[str]:
-    """For each pass what its neighbours make of it: better to fill it up, or its last rows free, or dear."""
-    (least, first), (most, last) = curve[0], curve[-1]
-    usual = (last - first) / max(1, most - least)
-    out = [""]
-    for i in range(1, len(curve)):
-        (before, cheaper), (n, seconds) = curve[i - 1], curve[i]
-        better = [m for m, s in curve[i + 1 :] if s <= seconds]
-        if better:
-            out.append(f"fill up to {better[-1]}")
-        elif seconds <= cheaper * (1 + ALIKE):
-            out.append("free")
-        elif (seconds - cheaper) / (n - before) > DEAR * usual:
-            out.append("dear")
-        else:
-            out.append("")
-    return out
-
-
 def table(curve: Curve, depth: int, token: float | None, without: Mapping[int, float]) -> Block:
-    """token: seconds of a draft model's, where there is one. without: seconds by rows with the engine's own
-    kernels, where ours compute."""
+    """Return the table of one curve. token: seconds of a draft model's token. without: seconds by rows with
+    llama.cpp's kernels, where ours compute."""
     plain, dearest = curve[0][1], max(seconds for _, seconds in curve)
-    columns = ["rows", "", "", "ms", "relative", "ms a row", "break-\neven"]
+    columns = ["rows", "", "ms", "relative", "ms a row", "break-\neven"]
     rows = []
-    for (n, seconds), mark in zip(curve, marks(curve), strict=True):
+    for n, seconds in curve:
         bar = "█" * max(1, round(BAR * seconds / dearest))
-        row = [f"{n:4}", bar, mark, ms(seconds, plain), f"{seconds / plain:.2f}", ms(seconds / n, plain)]
+        row = [f"{n:4}", bar, ms(seconds, plain), f"{seconds / plain:.2f}", ms(seconds / n, plain)]
         row.append(needed(seconds / plain, n))
         if token is not None:
             row.append(needed((seconds + (n - 1) * token) / plain, n))
@@ -146,24 +103,24 @@ def table(curve: Curve, depth: int, token: float | None, without: Mapping[int, f
         columns.append("with\ndraft")
     if without:
         columns.append("ms, without\nkernels")
-    return Block(f"target, after {depth:,} tokens", tuple(columns), tuple(rows), 3)
+    return Block(f"target, after {depth:,} tokens", tuple(columns), tuple(rows), 2)
 
 
-def short_table(curve: Curve, depth: int) -> Block:
+def short_table(role: str, curve: Curve, depth: int) -> Block:
     plain = curve[0][1]
     rows = [(f"{n:4}", ms(seconds, plain), f"{seconds / plain:.2f}") for n, seconds in curve]
-    return Block(f"draft model, after {depth:,} tokens", ("rows", "ms", "relative"), tuple(rows), 1)
+    return Block(f"{role}, after {depth:,} tokens", ("rows", "ms", "relative"), tuple(rows), 1)
 
 
 def needed(ratio: float, rows: int) -> str:
     if rows == 1:
         return NONE
-    acceptance = break_even(ratio, rows)
-    return NEVER if acceptance is None else f"{acceptance:.2f}"
+    acceptance = break_even(ratio, rows - 1)
+    return NEVER if acceptance is None or acceptance >= 1.0 else f"{acceptance:.2f}"
 
 
 def ms(seconds: float, least: float) -> str:
-    """With as many decimals as the least of its column has three digits."""
+    """Return milliseconds, with three significant digits of the least value of the column."""
     decimals = max(0, 2 - math.floor(math.log10(least * 1e3)))
     return f"{seconds * 1e3:.{decimals}f}"
 
@@ -175,8 +132,8 @@ def require_plotly() -> None:
 
 
 def html(record: Record, path: Path) -> None:
-    """A line for each depth in one file, for a browser, offline too. Drawn in steps, as Cost takes it: what
-    lies between two measured passes costs what the larger one does. Raises MissingExtraError."""
+    """Write a plot with a line for each depth, which a browser shows offline. The lines are steps, as in
+    Cost: a pass between two measured ones costs what the larger one does. Raises MissingExtraError."""
     require_plotly()
     import plotly.graph_objects as go
 

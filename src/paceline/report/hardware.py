@@ -1,23 +1,19 @@
-"""What a machine has, which threads were fastest on it, and why drafting loses, from `doctor --json`."""
+"""A machine's hardware, the fastest threads and the causes of a loss, from the record of `doctor --json`."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console
-
 from paceline.core.printable import printable
-from paceline.report.block import Block
+from paceline.report.table import Block, size
 from paceline.report.where import write as write_where
 
 Record = Mapping[str, Any]
 
 NAME = 11  # characters of the first column
-NARROW = 40  # a terminal has at least so many, as far as we care
 ENGINE = "llama-cpp-python"
 TILES = Path(__file__).parents[1] / "engines" / "llama" / "tileconfig.h"
 
@@ -28,15 +24,11 @@ def write(hardware: Record, file: IO[str]) -> None:
 
 
 def paragraph(name: str, text: str, file: IO[str]) -> None:
-    """What does not fit into a line of a terminal goes on below, indented. What is piped is never wrapped."""
-    room = max(NARROW, Console(file=file).width) - NAME if file.isatty() else len(text) + 1
-    parts = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-    for i, part in enumerate(parts):
-        file.write(f"{name if i == 0 else '':{NAME}}{part}\n")
+    file.write(f"{name:{NAME}}{text}\n")
 
 
 def lines(hardware: Record) -> list[tuple[str, str]]:
-    """A name and a text each."""
+    """Return a name and a text for each line."""
     out = [
         ("processor", ", ".join(filter(None, map(printable, (hardware["processor"], hardware["system"])))))
     ]
@@ -78,17 +70,17 @@ def limits(hardware: Record) -> str:
     elif it["version"]:
         parts.append("no quota of processors' time")
     if it["memory"] is not None:
-        parts.append(f"{gigabytes(it['memory'])} of memory")
+        parts.append(f"{size(it['memory'])} of memory")
     return ", ".join(parts)
 
 
 def memory(hardware: Record) -> str:
     it = hardware["memory"]
-    parts = [f"{gigabytes(it['total'])}, {gigabytes(it['available'])} free"]
+    parts = [f"{size(it['total'])}, {size(it['available'])} free"]
     if hardware["bandwidth"]:
         parts.append(f"read at {hardware['bandwidth'] / 1e9:.1f} GB/s (measured)")
     if it["swap_used"]:
-        parts.append(f"{gigabytes(it['swap_used'])} of {gigabytes(it['swap_total'])} swap in use")
+        parts.append(f"{size(it['swap_used'])} of {size(it['swap_total'])} swap in use")
     return ", ".join(parts)
 
 
@@ -105,8 +97,8 @@ def features(it: Record | None) -> list[tuple[str, str]]:
 
 
 def rebuild(tiles: bool) -> str:
-    """What to type, so that the same version is built for this processor and nothing else changes. tiles: it
-    has AMX, which some compilers get wrong."""
+    """Return the command that builds the same version for this processor. tiles: the processor has AMX, which
+    some compilers get wrong."""
     try:
         pinned = f"{ENGINE}=={version(ENGINE)}"
     except PackageNotFoundError:
@@ -119,8 +111,8 @@ def rebuild(tiles: bool) -> str:
 def gpu(it: Record, offload: bool | None) -> str:
     parts = [printable(f"{it['vendor']} {it['name']}" if it["vendor"] not in it["name"] else it["name"])]
     if it["memory"] is not None:
-        free = "" if it["free"] is None else f", {gigabytes(it['free'])} free"
-        parts.append(f"{gigabytes(it['memory'])}{free}")
+        free = "" if it["free"] is None else f", {size(it['free'])} free"
+        parts.append(f"{size(it['memory'])}{free}")
     if it["shared"]:
         parts.append("shares the machine's memory")
     if offload is not None:
@@ -129,7 +121,7 @@ def gpu(it: Record, offload: bool | None) -> str:
 
 
 def trials(found: Sequence[Record], best: int) -> Block:
-    """As `thread_trials` tried them. best: the index of the one that is named."""
+    """Return the table of the trials. best: the index of the fastest."""
     rows = tuple(
         (
             f"{one['threads']:3}",
@@ -146,12 +138,11 @@ def trials(found: Sequence[Record], best: int) -> Block:
 
 
 def fastest(it: Record) -> str:
-    """In words, with what to type."""
     return f"fastest at decoding: -t {it['threads']}"
 
 
 def attention(found: Sequence[Record], best: int) -> Block:
-    """As `attention` tried it. best: the index of the one that is named."""
+    """Return the table of the trials with and without flash attention. best: the index of the faster."""
     rows = tuple(
         (
             "on" if one["flash"] else "off",
@@ -172,7 +163,7 @@ def faster(it: Record) -> str:
 
 
 def diagnosis(found: Record, file: IO[str]) -> None:
-    """Where a step's time went, and what is wrong."""
+    """Write where the time of a step went, and the causes of a loss."""
     run = found["run"]
     if run is not None:
         write_where(run["run"], file)
@@ -189,7 +180,3 @@ def diagnosis(found: Record, file: IO[str]) -> None:
         file.write("no cause of a loss was found\n")
     for i, text in enumerate(found["unread"]):
         paragraph("not read" if i == 0 else "", printable(text), file)
-
-
-def gigabytes(n: int) -> str:
-    return f"{n / 1e9:.1f} GB"

@@ -1,9 +1,9 @@
-"""Records as tables for a terminal. What is piped is never cropped or wrapped."""
+"""Tables for terminals, pipes and Markdown. No cell is ever cropped; piped tables are never wrapped."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Any, Literal
 
 from rich.cells import cell_len
@@ -12,7 +12,40 @@ from rich.table import Table
 
 WIDEST = 10_000
 GAP = 2  # between two columns
-WRAPPED = 12  # characters that a column has at least, where it is wrapped
+MIN_WRAPPED = 12  # characters that a wrapped column has at least
+
+
+@dataclass(frozen=True)
+class Block:
+    """A titled table. The first n_left columns are words, the others figures. Column names may have several
+    lines."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    n_left: int
+
+    def write(self, file: IO[str]) -> None:
+        listing(self.columns, self.rows, file, self.n_left)
+
+    def markdown(self) -> list[str]:
+        """Return the lines of a table in GitHub's Markdown."""
+        marks = ["---" if i < self.n_left else "---:" for i in range(len(self.columns))]
+        rows = [map(one_line, self.columns), marks, *self.rows]
+        return [_markdown_row(row) for row in rows]
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def size(n_bytes: int | None) -> str:
+    """Return a size in decimal units: 4.7 GB, 850 MB."""
+    if n_bytes is None:
+        return "-"
+    if n_bytes >= 999.5e6:
+        return f"{n_bytes / 1e9:.1f} GB" if n_bytes < 99.95e9 else f"{n_bytes / 1e9:.0f} GB"
+    return f"{n_bytes / 1e6:.1f} MB" if n_bytes < 9.95e6 else f"{n_bytes / 1e6:.0f} MB"
 
 
 def ratio(value: float | None) -> str:
@@ -78,21 +111,21 @@ def sources(stats: Mapping[str, Any], file: IO[str]) -> None:
 def listing(
     columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str], n_left: int | None = None
 ) -> None:
-    """The first `n_left` columns (by default all) are words, the rest numbers. No number is ever cropped:
-    what does not fit beside each other on a terminal, though the last column of words wraps, stands below
-    each other."""
-    words = len(columns) if n_left is None else n_left
-    console = Console(file=file, highlight=False, markup=False, width=None if file.isatty() else WIDEST)
-    widths = [widest(name, [row[i] for row in rows]) for i, name in enumerate(columns)]
-    fixed = widths[:-1] if words == len(columns) else widths
-    if sum(fixed) + GAP * (len(widths) - 1) + WRAPPED * (len(fixed) < len(widths)) > console.width:
-        records(columns, rows, file, console.width)
+    """Write a table. The first `n_left` columns (by default all) are words, the rest figures. On a narrow
+    terminal words are wrapped, and figures are not. A table that does not fit has a line for each cell."""
+    n_words = len(columns) if n_left is None else n_left
+    console = Console(
+        file=file, highlight=False, markup=False, emoji=False, width=None if file.isatty() else WIDEST
+    )
+    widths = [column_width(name, [row[i] for row in rows]) for i, name in enumerate(columns)]
+    least = [min(MIN_WRAPPED, width) if i < n_words else width for i, width in enumerate(widths)]
+    if sum(least) + GAP * (len(widths) - 1) > console.width:
+        _write_cells(columns, rows, file)
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(columns):
-        justify: Literal["left", "right"] = "left" if i < words else "right"
-        # On a narrow terminal the last column wraps.
-        table.add_column(name, justify=justify, no_wrap=i < len(columns) - 1)
+        justify: Literal["left", "right"] = "left" if i < n_words else "right"
+        table.add_column(name, justify=justify, no_wrap=i >= n_words, overflow="fold", min_width=least[i])
     for row in rows:
         table.add_row(*row)
     # Written by us: rich would answer a closed pipe with an exit code of its own.
@@ -101,22 +134,21 @@ def listing(
     file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
-def records(columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str], room: int) -> None:
-    """A cell a line, with its column's name before it, and a line between two rows."""
-    names = [" ".join(name.replace("-\n", "-").split()) for name in columns]
-    width = max(map(cell_len, names), default=0)
+def _write_cells(columns: Sequence[str], rows: Sequence[Sequence[str]], file: IO[str]) -> None:
+    """Write a line for each cell that is not empty, and a blank line between two rows."""
+    names = [one_line(name) for name in columns]
+    width = max(map(cell_len, names), default=0) + GAP
     for n, row in enumerate(rows):
         file.write("\n" * (n > 0))
         for name, cell in zip(names, row, strict=True):
-            if cell:
-                first = f"{name}{' ' * (width - cell_len(name) + GAP)}"
-                lines = textwrap.wrap(
-                    " ".join(cell.split()), max(room, width + GAP + WRAPPED), initial_indent=first,
-                    subsequent_indent=" " * (width + GAP), break_on_hyphens=False,
-                )  # fmt: skip
-                file.write("".join(f"{line.rstrip()}\n" for line in lines or [first]))
+            if cell.strip():
+                file.write(f"{name}{' ' * (width - cell_len(name))}{one_line(cell)}\n")
 
 
-def widest(name: str, cells: Sequence[str]) -> int:
-    """Characters of a column, whose name and cells may have several lines."""
+def one_line(text: str) -> str:
+    """Join the lines of a cell; a hyphen at the end of a line stays."""
+    return " ".join(text.replace("-\n", "-").split())
+
+
+def column_width(name: str, cells: Sequence[str]) -> int:
     return max(cell_len(line) for cell in (name, *cells) for line in cell.split("\n"))

@@ -1,4 +1,4 @@
-"""What a search for views has found."""
+"""The report of a search for views."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(record: Mapping[str, Any], file: IO[str]) -> None:
         f"\nkept: view:{kept['words']}\n"
         f"On other texts {kept['agreement']:.2f} of {kept['judged']:,} guesses are right, for "
         f"{kept['share']:.2f} of the model's weights: {record['speed']:.2f}x plain decoding is expected, "
-        f"{plural(record['n_draft'])} at a time.\n"
+        f"at --n-draft {record['n_draft']}.\n"
     )
     if record["speed"] <= 1.0:
         file.write("No view pays here. `auto` leaves it out after a few tries.\n")
@@ -37,7 +37,7 @@ def by_method(tried: list[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any
 
 
 def row(name: str, tried: list[Mapping[str, Any]], blocks: int) -> tuple[str, ...]:
-    """The best of one method."""
+    """Return the cells of the best view of one method."""
     best = max(tried, key=lambda one: one["speed"])
     return (
         name,
@@ -47,7 +47,3 @@ def row(name: str, tried: list[Mapping[str, Any]], blocks: int) -> tuple[str, ..
         f"{best['share']:.2f}",
         f"{best['speed']:.2f}x",
     )
-
-
-def plural(n: int) -> str:
-    return "one token" if n == 1 else f"{n} tokens"

@@ -56,4 +56,4 @@ def test_broken_files_limit_nothing(tmp_path: Path) -> None:
     files = Files(trees.broken(tmp_path))
     limits = read(files)
     assert (limits.cpus, limits.memory, limits.cpuset) == (None, None, None)
-    assert files.unread == ["container limits: /proc/self/mountinfo says nothing that is understood"]
+    assert files.unread == ["container limits: /proc/self/mountinfo cannot be used"]

@@ -27,20 +27,7 @@ def test_two_sockets_with_two_threads_a_core(tmp_path: Path) -> None:
 def test_efficiency_cores_as_the_kernel_names_them(tmp_path: Path) -> None:
     found = seen(trees.laptop(tmp_path))
     assert (found.of_kind(PERFORMANCE), found.of_kind(EFFICIENCY)) == (4, 8)
-    assert found.of_kind(PERFORMANCE) == 4
     assert (found.physical, found.logical) == (12, 16)
-
-
-def test_efficiency_cores_by_frequency_where_nothing_else_tells(tmp_path: Path) -> None:
-    root = trees.laptop(tmp_path)
-    (root / "sys/devices/cpu_atom/cpus").unlink()
-    assert seen(root).of_kind(EFFICIENCY) == 8
-
-
-def test_efficiency_cores_by_capacity_and_fast_ones_that_differ_a_little_are_alike(tmp_path: Path) -> None:
-    found = seen(trees.board(tmp_path))
-    assert found.of_kind(PERFORMANCE) == 4
-    assert (found.of_kind(EFFICIENCY), found.sockets) == (4, 1)
 
 
 def test_affinity_decides_how_many_cores_there_are(tmp_path: Path) -> None:
@@ -70,10 +57,3 @@ def test_broken_files_give_processors_of_their_own(tmp_path: Path) -> None:
     found = cores.read(files, None, "Linux")
     assert (found.physical, found.logical) == (2, 2)
     assert [line.partition(":")[0] for line in files.unread] == ["which processors share a core"]
-
-
-def test_an_apple_machine_has_levels() -> None:
-    said = {"hw.nperflevels": 2, "hw.perflevel0.physicalcpu": 8, "hw.perflevel1.physicalcpu": 2}
-    found = cores.read(Files(), None, "Darwin", lambda name: said.get(name))
-    assert (found.physical, found.of_kind(PERFORMANCE), found.of_kind(EFFICIENCY)) == (10, 8, 2)
-    assert found.of_kind(PERFORMANCE) == 8

@@ -21,16 +21,10 @@ def test_what_is_no_such_list_is_none(text: str) -> None:
     assert cpu_list(text) is None
 
 
-def test_what_cannot_be_read_is_none_and_told_with_its_reason(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_none_and_noted(tmp_path: Path) -> None:
     files = Files(tmp_path)
     (tmp_path / "text").write_text("no number\n")
-    (tmp_path / "folder").mkdir()
     assert (files.text("/text"), files.number("/text"), files.cpus("/none")) == ("no number", None, None)
-    for name in ("text", "none", "folder", "text/below"):
+    for name in ("text", "none"):
         files.miss("size", f"/{name}")
-    assert files.unread == [
-        "size: /text says nothing that is understood",
-        "size: /none is not there",
-        "size: /folder cannot be read (Is a directory)",
-        "size: /text/below is not there",
-    ]
+    assert files.unread == ["size: /text cannot be used", "size: /none is not there"]

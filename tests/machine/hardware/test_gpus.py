@@ -1,4 +1,4 @@
-"""Graphics processors by NVIDIA's library, by its driver's files, and by the cards' folders."""
+"""Graphics processors by NVIDIA's library and by the cards' folders."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 import machine_trees as trees
 from paceline.machine.hardware.files import Files
 from paceline.machine.hardware.gpus import Gpu, read
-
-DRIVER = "proc/driver/nvidia/gpus"
 
 
 class Nvml:
@@ -67,13 +65,6 @@ def test_one_that_is_lost_is_told_and_the_others_are_found(tmp_path: Path) -> No
     files = Files(tmp_path)
     assert [gpu.name for gpu in read(files, Nvml(1, 2, fails="handle 0"), "Linux")] == ["NVIDIA Test 1"]
     assert files.unread == ["NVIDIA GPU 0: GPU is lost"]
-
-
-def test_without_the_library_the_drivers_files_tell_the_name(tmp_path: Path) -> None:
-    text = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 42"
-    files = Files(trees.write(tmp_path, {f"{DRIVER}/0000:01:00.0/information": text}))
-    assert read(files, Nvml(1, fails="init"), "Linux") == (Gpu("NVIDIA", "NVIDIA H200"),)
-    assert files.unread == ["NVIDIA GPU memory: Driver Not Loaded"]
 
 
 def test_a_machine_without_gpus_has_nothing_that_could_not_be_read(tmp_path: Path) -> None:

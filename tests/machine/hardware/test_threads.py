@@ -31,7 +31,7 @@ def test_one_thread_a_physical_core(tmp_path: Path) -> None:
 def test_efficiency_cores_are_left_out(tmp_path: Path) -> None:
     advice = advised(trees.laptop(tmp_path))
     assert advice.threads == 4
-    assert "8 efficiency cores left out: all wait for the slowest" in advice.why
+    assert "efficiency cores left out (8): all threads wait for the slowest" in advice.why
 
 
 def test_where_only_efficiency_cores_may_be_used_they_are(tmp_path: Path) -> None:

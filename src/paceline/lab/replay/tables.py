@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from paceline.core.printable import printable
-from paceline.report.block import Block
+from paceline.report.table import Block
 
 Record = Mapping[str, Any]
 NONE = "-"

@@ -1,4 +1,4 @@
-"""How fast this machine reads memory, which is what decoding one token waits for: measured once, and kept."""
+"""The memory bandwidth of this machine, which bounds the decoding of one token: measured once, and cached."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from paceline.machine.hardware.files import Files, whole
 from paceline.machine.home import Key, Warn
 from paceline.machine.identity import cpu_name
 
-SECONDS = 0.4  # for all of it, filling the memory included
+SECONDS = 0.2  # of reading
 ROUNDS = 5  # of which the fastest counts: other programs only ever take something away
 PIECE = 1 << 20  # bytes read at a time: long beside a call from Python, short beside a round
-LEAST, MOST = 64 << 20, 4 << 30  # bytes that are read
-BEYOND, BARELY = 4, 2  # times the last levels' caches: as is wanted, and as will do
+LEAST, MOST = 64 << 20, 2 << 30  # bytes that are read
+BEYOND = 4  # times the last levels' caches
 SHARE = 4  # of the free memory at most one over this is taken
 
 
 def measured(threads: int | None = None, *, warn: Warn = lambda _: None, again: bool = False) -> float:
-    """Bytes a second that so many threads read together (None: as many as decoding uses). From the disk where
-    it was measured before; warn: told where it cannot be kept. Raises PacelineError where too little memory
-    is free to tell, or the system gives too little of it or of threads."""
+    """Return the bytes a second that so many threads read together (None: as many as decoding uses), measured
+    or from the cache on disk. Raises PacelineError if memory or threads do not suffice."""
     from paceline.machine.hardware.threads import choose_threads
 
     threads = threads or choose_threads(None)
@@ -41,7 +40,7 @@ def measured(threads: int | None = None, *, warn: Warn = lambda _: None, again: 
 
 
 def known(threads: int) -> float | None:
-    """What `measured` has kept of so many threads; None where nothing was."""
+    """Return the cached bandwidth of so many threads, or None."""
     return recall(_key(threads))
 
 
@@ -52,9 +51,9 @@ def _key(threads: int) -> Key:
 
 
 def size_for(cache: int, free: int) -> int:
-    """Bytes to read, so that a cache of so many bytes holds little of them."""
-    size = min(MOST, max(LEAST, BEYOND * cache), free // SHARE)
-    if size < max(LEAST, min(MOST, BARELY * cache)):
+    """Return the bytes to read, so that caches of so many bytes hold little of them."""
+    size = min(MOST, max(LEAST, BEYOND * cache))
+    if size > free // SHARE:
         raise PacelineError(
             f"{free / 1e6:,.0f} MB of memory are free, too few to measure how fast it is read: "
             "close other programs"
@@ -63,7 +62,7 @@ def size_for(cache: int, free: int) -> int:
 
 
 def free_memory() -> int:
-    """Bytes, as the system or the container's limit says."""
+    """Return the free bytes, by the system and the container's limit."""
     import psutil
 
     from paceline.machine.hardware.containers import read
@@ -74,7 +73,7 @@ def free_memory() -> int:
 
 
 def last_level(files: Files) -> int:
-    """Bytes of the last caches, of all of them together; 0 where nothing tells."""
+    """Return the bytes of all last-level caches together; 0 if unknown."""
     caches: dict[str, int] = {}
     for cpu in files.names(CPU, "cpu"):
         folder = f"{CPU}/{cpu}/cache"
@@ -86,23 +85,23 @@ def last_level(files: Files) -> int:
 
 
 def _bytes(text: str) -> int:
-    """Of "32768K"."""
+    """Return the bytes of a text such as "32768K"."""
     number = whole(text[:-1])
     return 0 if number is None else number << {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0)
 
 
 def measure(threads: int, size: int, clock: Callable[[], float] = perf_counter) -> float:
-    """Bytes a second. Every thread reads memory of its own, which it has written first: on a machine of
-    several nodes it lies near the thread then."""
+    """Return bytes a second. Every thread reads memory that it has written itself, so that on a NUMA machine
+    the memory lies near the thread."""
     rates = []
     with ExitStack() as stack:
         try:
             pools = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(threads)]
-            filling = [pool.submit(_filled, size // threads, clock) for pool in pools]
+            filling = [pool.submit(_filled, size // threads) for pool in pools]
             memories = [filled.result() for filled in filling]
             for _ in range(ROUNDS):
                 began = clock()
-                until = began + SECONDS / 2 / ROUNDS
+                until = began + SECONDS / ROUNDS
                 reading = [
                     pool.submit(_read, memory, until, clock)
                     for pool, memory in zip(pools, memories, strict=True)
@@ -114,25 +113,13 @@ def measure(threads: int, size: int, clock: Callable[[], float] = perf_counter) 
     return max(rates)
 
 
-def _filled(size: int, clock: Callable[[], float]) -> Sequence[NDArray[np.int64]]:
-    """Written, so that there is memory behind it, until the time for it is over. Raises PacelineError where
-    that is too early: what was written would be read from a cache."""
-    until, pieces = clock() + SECONDS / 2, []
-    wanted = max(1, size // PIECE)
-    for _ in range(wanted):
-        pieces.append(np.ones(PIECE // 8, np.int64))
-        if clock() > until:
-            break
-    if 2 * len(pieces) < wanted:
-        raise PacelineError(
-            f"could not be measured ({len(pieces):,} of {wanted:,} MB were written in the time for it): "
-            "try again when the machine is less busy"
-        )
-    return pieces
+def _filled(size: int) -> Sequence[NDArray[np.int64]]:
+    """Return pieces of written memory: what was never written has no memory behind it."""
+    return [np.ones(PIECE // 8, np.int64) for _ in range(max(1, size // PIECE))]
 
 
 def _read(memory: Sequence[NDArray[np.int64]], until: float, clock: Callable[[], float]) -> int:
-    """Bytes, until the round is over."""
+    """Return the bytes read until the round is over."""
     read = 0
     while True:
         for piece in memory:
@@ -143,7 +130,7 @@ def _read(memory: Sequence[NDArray[np.int64]], until: float, clock: Callable[[],
 
 
 def recall(key: Key) -> float | None:
-    """What was kept; None where nothing was, or nothing that can be used: it is measured in a moment."""
+    """Return the cached bandwidth; None if there is no usable one."""
     try:
         rate = home.recall("bandwidth", key).get("bytes_per_second", 0)
     except (OSError, ValueError):

@@ -29,7 +29,7 @@ class Limits:
 
 
 def read(files: Files) -> Limits:
-    """The tightest limit of each kind, of the process's own group and of all those that hold it."""
+    """Return the tightest limit of each kind, of the process's group and of the groups above it."""
     mounts, groups = _mounts(files), _groups(files)
     name = _container(files)
     if groups is None:
@@ -64,7 +64,7 @@ def read(files: Files) -> Limits:
 
 
 def throttled(files: Files, limits: Limits) -> float | None:
-    """Seconds so far in which the quota let it stand still, of all its threads; None where nothing tells."""
+    """Return the seconds for which the quota has stopped threads, over all threads; None if unknown."""
     for line in (files.text(limits.stat) or "").splitlines() if limits.stat else ():
         name, _, value = line.partition(" ")
         if (n := whole(value.strip())) is not None:
@@ -76,7 +76,7 @@ def throttled(files: Files, limits: Limits) -> float | None:
 
 
 def _groups(files: Files) -> dict[str, str] | None:
-    """The process's group by controller; "" is version 2."""
+    """Return the process's group by controller; "" is version 2."""
     text = files.text(GROUPS)
     if text is None:
         return None
@@ -90,7 +90,7 @@ def _groups(files: Files) -> dict[str, str] | None:
 
 
 def _mounts(files: Files) -> dict[str, tuple[str, str]]:
-    """Where each controller's groups are to be found, and which group stands at that place."""
+    """Return the mount point of each controller, and the group that is mounted there."""
     found: dict[str, tuple[str, str]] = {}
     for line in (files.text(MOUNTS) or "").splitlines():
         before, dash, after = line.partition(" - ")
@@ -106,8 +106,8 @@ def _mounts(files: Files) -> dict[str, tuple[str, str]]:
 
 
 def _folders(mount: tuple[str, str] | None, group: str) -> list[str]:
-    """The group's folder and those of all that hold it, as far as they can be seen from here. A container
-    without a view of its own is told its group as the host names it, and sees only the end of that."""
+    """Return the visible folders of the group and of the groups above it. A container without a cgroup
+    namespace gets the host's name of its group, and sees only the end of that path."""
     if mount is None:
         return []
     place, root = mount
@@ -133,7 +133,7 @@ def _quota1(files: Files, folder: str) -> tuple[float, float] | None:
 
 
 def _share(quota: str, period: str) -> tuple[float, float] | None:
-    """Processors and seconds, of two texts of microseconds."""
+    """Return processors and seconds from two texts of microseconds."""
     time, every = whole(quota), whole(period)
     return (time / every, every / 1e6) if time and every else None
 

@@ -1,5 +1,4 @@
-"""Small files in which a system tells of itself (/sys, /proc), below any root, so that recorded trees can be
-read as well; and a list of what could not be read."""
+"""Small system files (/sys, /proc) below any root, so that tests can read recorded trees."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ class Files:
         self.unread: list[str] = []
 
     def text(self, path: str) -> str | None:
-        """The whole file, without the white space around it; None where it cannot be read."""
+        """Return the stripped text of a file; None if it cannot be read."""
         try:
             with (self.root / path.lstrip("/")).open("rb") as file:
                 return file.read(MOST).decode("utf-8", "replace").strip("\0 \t\r\n")
@@ -29,7 +28,7 @@ class Files:
         return whole(self.text(path) or "")
 
     def names(self, folder: str, prefix: str) -> list[str]:
-        """Of what is in the folder and is named by the prefix and a number, in the order of the numbers."""
+        """Return the entries of a folder named prefix + number, in the order of the numbers."""
         try:
             found = [entry.name for entry in (self.root / folder.lstrip("/")).iterdir()]
         except OSError:
@@ -38,32 +37,24 @@ class Files:
         return sorted(ours, key=lambda name: int(name[len(prefix) :]))
 
     def cpus(self, path: str) -> frozenset[int] | None:
-        """A file that holds a list of processors, such as 0-3,8."""
+        """Return the processors of a file with a list such as 0-3,8."""
         text = self.text(path)
         return None if text is None else cpu_list(text)
 
     def miss(self, what: str, path: str) -> None:
-        """Note that `path`, which tells `what`, cannot be used."""
-        place = self.root / path.lstrip("/")
-        try:
-            why = "says nothing that is understood" if place.exists() else "is not there"
-            with place.open("rb") as file:
-                file.read(1)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:
-            why = f"cannot be read ({error.strerror})"
-        self.unread.append(f"{what}: {path} {why}")
+        """Note that `path`, which tells `what`, is missing or has no usable content."""
+        there = (self.root / path.lstrip("/")).exists()
+        self.unread.append(f"{what}: {path} {'cannot be used' if there else 'is not there'}")
 
 
 def whole(text: str) -> int | None:
-    """A number of at least 0 that a kernel can have written; None for anything else."""
+    """Return a number from 0 on, of at most 64 bits; None for any other text."""
     good = text.isascii() and text.isdecimal() and len(text) < DIGITS
     return int(text) if good else None
 
 
 def cpu_list(text: str) -> frozenset[int] | None:
-    """The kernel's way to write a set of processors; None for what is not that."""
+    """Return the processors of a list in the kernel's form; None for any other text."""
     found: set[int] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         first, dash, last = part.partition("-")
@@ -75,7 +66,7 @@ def cpu_list(text: str) -> frozenset[int] | None:
 
 
 def spelled(cpus: frozenset[int] | tuple[int, ...]) -> str:
-    """As `cpu_list` reads it: 0-3,8."""
+    """Return a list in the kernel's form: 0-3,8."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Graphics processors, as far as their drivers tell of them."""
+"""Graphics processors, as their drivers describe them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x10de": "NVIDIA"}
 
 @dataclass(frozen=True)
 class Gpu:
-    """memory, free: bytes, None where nothing tells. shared: its memory is the machine's own."""
+    """A graphics processor. memory, free: bytes, or None. shared: the GPU uses the machine's memory."""
 
     vendor: str
     name: str
@@ -27,8 +27,8 @@ class Gpu:
 
 
 def read(files: Files, nvml: Any = None, system: str = "", memory: int | None = None) -> tuple[Gpu, ...]:
-    """nvml: the module pynvml; by default the one that is installed. memory: of the machine, which an Apple
-    GPU shares."""
+    """Read the GPUs. nvml: the module pynvml; by default the installed one. memory: bytes of the machine,
+    which an Apple GPU shares."""
     if (system or platform.system()) == "Darwin":
         return (Gpu("Apple", "Apple GPU", memory, shared=True),) if platform.machine() == "arm64" else ()
     found = _nvidia(files, nvml)
@@ -40,11 +40,13 @@ def _nvidia(files: Files, nvml: Any) -> tuple[Gpu, ...]:
         try:
             nvml = importlib.import_module("pynvml")
         except ImportError:
-            return _without_nvml(files, "install nvidia-ml-py to read it")
+            if (files.root / NVIDIA.lstrip("/")).exists():
+                files.unread.append("NVIDIA GPU: install nvidia-ml-py to read it")
+            return ()
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return _without_nvml(files, str(error))
+    except nvml.NVMLError:  # no driver: there is no such GPU, or none that can be used
+        return ()
     try:
         driver = _text(nvml.nvmlSystemGetDriverVersion())
         out = []
@@ -55,7 +57,8 @@ def _nvidia(files: Files, nvml: Any) -> tuple[Gpu, ...]:
                 files.unread.append(f"NVIDIA GPU {index}: {error}")
         return tuple(out)
     except nvml.NVMLError as error:
-        return _without_nvml(files, str(error))
+        files.unread.append(f"NVIDIA GPU: {error}")
+        return ()
     finally:
         nvml.nvmlShutdown()
 
@@ -70,29 +73,13 @@ def _device(nvml: Any, index: int, driver: str) -> Gpu:
     return Gpu("NVIDIA", name, int(memory.total), int(memory.free), driver=driver)
 
 
-def _without_nvml(files: Files, why: str) -> tuple[Gpu, ...]:
-    """By the driver's own files. Where there are none, there is no such GPU, and nothing to tell."""
-    try:
-        folders = sorted((files.root / NVIDIA.lstrip("/")).iterdir())
-    except OSError:
-        return ()
-    out = []
-    for folder in folders:
-        text = files.text(f"{NVIDIA}/{folder.name}/information") or ""
-        said = dict(line.partition(":")[::2] for line in text.splitlines())
-        out.append(Gpu("NVIDIA", said.get("Model", "NVIDIA GPU").strip()))
-    if out:
-        files.unread.append(f"NVIDIA GPU memory: {why}")
-    return tuple(out)
-
-
 def _text(said: Any) -> str:
-    """Older versions of the module answer in bytes."""
+    """Return text; older versions of the module answer in bytes."""
     return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
 
 
 def _drm(files: Files, known: set[str]) -> list[Gpu]:
-    """Of the cards' folders. A display adapter of a virtual machine is none of these."""
+    """Read the cards' folders; the display adapters of virtual machines are left out."""
     out = []
     for card in files.names(CARDS, "card"):
         device = f"{CARDS}/{card}/device"

@@ -1,4 +1,4 @@
-"""How many threads decoding should use."""
+"""The number of threads that decoding should use."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ from functools import cache
 from paceline.core.errors import UsageError
 from paceline.machine.hardware import containers, cores
 from paceline.machine.hardware.containers import Limits
-from paceline.machine.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
+from paceline.machine.hardware.cores import PERFORMANCE, Cores
 from paceline.machine.hardware.files import Files, spelled
 
 
 @dataclass(frozen=True)
 class Advice:
-    """threads: so many. why: a line each."""
+    """The advised number of threads. why: a line for each reason."""
 
     threads: int
     why: tuple[str, ...]
 
 
 def advise(cores: Cores, limits: Limits) -> Advice:
-    """One thread a physical core: those that share one share the units that decoding saturates. Efficiency
-    cores are left out: a pass goes from one matrix to the next when the slowest thread is done.
+    """Advise one thread a physical core: SMT siblings share the units that decoding saturates. Efficiency
+    cores are left out, because a pass goes from one matrix to the next when the slowest thread is done.
 
-    A quota is rounded down, 1.5 processors to one thread. Of two threads the one that is throttled stands
-    still for the rest of the period, and the other one, which waits for it by spinning, burns what is left
-    (ollama issue 17916: 8 threads on a quota of 4 decoded at a 45th of the speed of 4). And passes that take
-    once 10 ms and once 60 cannot be planned with."""
+    A quota is rounded down, 1.5 processors to one thread. A throttled thread stands still for the rest of
+    the period, and the others wait for it by spinning, which burns the rest of the quota (ollama issue
+    17916: 8 threads on a quota of 4 decoded at a 45th of the speed of 4)."""
     threads = cores.of_kind(PERFORMANCE) or cores.physical
     why = [f"one thread a physical core ({threads})"]
     if cores.smt:
         why.append(f"{cores.logical} processors share {cores.physical} cores (SMT)")
-    if left := cores.of_kind(EFFICIENCY) if cores.of_kind(PERFORMANCE) else 0:
-        why.append(f"{left} efficiency {'core' if left == 1 else 'cores'} left out: all wait for the slowest")
+    if left := cores.physical - threads:
+        why.append(f"efficiency cores left out ({left}): all threads wait for the slowest")
     threads = max(1, threads)
     if limits.cpus is not None and limits.cpus < threads:
         threads = max(1, math.floor(limits.cpus))
@@ -49,30 +48,30 @@ def advise(cores: Cores, limits: Limits) -> Advice:
 
 
 def advised() -> Advice:
-    """For this process on this machine."""
+    """Advise threads for this process on this machine."""
     return advise(_cores(cores.allowed_here()), containers.read(Files()))
 
 
 @cache
 def _cores(allowed: frozenset[int] | None) -> Cores:
-    """Of this machine: hundreds of small files, which say the same every time."""
+    """Read the cores of this machine once: hundreds of small files that do not change."""
     return cores.read(Files(), allowed)
 
 
 def physical_cores() -> int:
-    """Of those this process may run on."""
+    """Return the physical cores that this process may run on."""
     return max(1, _cores(cores.allowed_here()).physical)
 
 
 def logical_cores() -> int:
-    """Processors this process may run on, which in a container can be fewer than the machine has."""
+    """Return the processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def choose_threads(asked: int | None) -> int:
-    """`asked` if the machine has that many cores; what is advised if None."""
+    """Return `asked` if the machine has that many processors; the advised number for None."""
     if asked is None:
         return min(physical_cores(), advised().threads)
     if asked < 1:
