@@ -19,6 +19,7 @@ from paceline.engines.llama import kernels
 from paceline.engines.llama.kernels.build import library, recipe_for
 from paceline.lab import provenance  # noqa: F401  # first: it tells the machine's own cores, patched or not
 from paceline.machine.costs import Effort
+from paceline.machine.models.gguf_file import GGUFFile
 from paceline.zoo.inflate import write_plain
 from paceline.zoo.layout import layout_of
 
@@ -115,12 +116,10 @@ def target(models: Path) -> Path:
 @pytest.fixture(scope="session")
 def unrounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded target in F32, where several rows at once differ from one by 1e-5 only."""
-    import gguf
-
     out = tmp_path_factory.mktemp("f32") / "target.gguf"
-    reader = gguf.GGUFReader(zoo.target_path())
-    layout = layout_of(reader, zoo.target_path())
-    write_plain(reader, layout, layout, out, "F32", 0, lambda phase, done: None)
+    file = GGUFFile(zoo.target_path())
+    layout = layout_of(file)
+    write_plain(file, layout, layout, out, "F32", 0, lambda phase, done: None)
     return out
 
 

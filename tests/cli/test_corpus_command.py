@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -192,7 +193,7 @@ def test_a_home_that_cannot_be_written_to_is_told(capsys: Capture, source: Path,
 
 
 @pytest.mark.slow
-def test_a_build_that_was_killed_is_cleaned_up_by_the_next_command(
+def test_a_build_that_was_killed_is_cleaned_up_two_days_later(
     capsys: Capture, home: Path, source: Path
 ) -> None:
     """SIGKILL while the new corpus is half written."""
@@ -210,5 +211,7 @@ def test_a_build_that_was_killed_is_cleaned_up_by_the_next_command(
     lines = "\n".join(line.strip() for line in script.splitlines())
     assert subprocess.run([sys.executable, "-c", lines], check=False).returncode == -signal.SIGKILL
     assert len(left(home)) == 2
+    for path in (home / "corpora").iterdir():
+        os.utime(path, (0, 0))
     assert len(json.loads(paceline(capsys, home, "list", "--json").out)) == 1
     assert left(home) == ["mine"]

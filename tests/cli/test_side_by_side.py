@@ -127,15 +127,6 @@ def writing(folder: Path, *more: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_what_a_killed_inflation_left_goes_with_the_next_one(tmp_path: Path) -> None:
-    process = writing(tmp_path)
-    process.kill()
-    process.communicate()
-    assert len(names(tmp_path)) == 1
-    assert program("zoo", "inflate", tmp_path / "small.gguf", *INFLATE, "20M").code == 0
-    assert names(tmp_path) == ["small.gguf"]
-
-
 @pytest.mark.parametrize(
     ("signals", "code"),
     [((signal.SIGTERM,), 143), ((signal.SIGHUP,), 129), ((signal.SIGINT,), 130), ((signal.SIGINT,) * 2, 130)],

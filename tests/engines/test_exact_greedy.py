@@ -18,6 +18,7 @@ from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.engines.llama import LlamaTarget
 from paceline.engines.llama.kernels import enter
 from paceline.engines.noise import teacher_forced
+from paceline.machine.models.gguf_file import GGUFFile
 from paceline.zoo.inflate import write_plain
 from paceline.zoo.layout import layout_of
 from paceline.zoo.quantize import quantize
@@ -34,12 +35,10 @@ PROMPTS = [
 @pytest.fixture(scope="module")
 def weights(unrounded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the embedded target in each of KINDS."""
-    import gguf
-
     folder = tmp_path_factory.mktemp("weights")
-    reader = gguf.GGUFReader(zoo.target_path())
-    layout = layout_of(reader, zoo.target_path())
-    write_plain(reader, layout, layout, folder / "F16.gguf", "F16", 0, lambda phase, done: None)
+    file = GGUFFile(zoo.target_path())
+    layout = layout_of(file)
+    write_plain(file, layout, layout, folder / "F16.gguf", "F16", 0, lambda phase, done: None)
     for kind in ("Q8_0", "Q4_0"):
         quantize(unrounded, folder / f"{kind}.gguf", kind)
     return folder

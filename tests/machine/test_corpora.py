@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,7 @@ def test_names_are_those_of_folders_in_order_and_none_without_a_home(home: Path,
 def test_what_killed_builds_left_is_removed_and_a_corpus_gets_its_name_back(home: Path, vocab: Vocab) -> None:
     make(home / ".lost.old", vocab)
     make(home / ".paceline-0123456789abcdef.tmp", vocab)
+    os.utime(home / ".paceline-0123456789abcdef.tmp", (0, 0))
     make(home / "kept", vocab)
     make(home / ".kept.old", vocab)
     (home / ".other.7.txt").mkdir()

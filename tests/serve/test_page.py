@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, Page, expect
 from page_browser import aloud, answered, ask, chromium, visiting
 from stand_in import LIVE, TIMINGS, Answer, Part, StandIn, serving
 
+pytestmark = pytest.mark.slow
+
 PARTS: list[Part] = [
     ("One two", "target"),
     (" three four", "lookup"),

@@ -16,6 +16,8 @@ from page_browser import answered, ask, chromium
 from real_model import smollm2
 from serving import LONG, Served, serving, until
 
+pytestmark = pytest.mark.slow
+
 COPY = "Say this again, word for word: red green blue red green blue red green blue red green blue"
 WEATHER: Any = {
     "type": "function",

@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, Page, expect
 from page_browser import aloud, answered, ask, chromium, visiting
 from stand_in import Answer, Part, Refusal, StandIn, refusal, serving
 
+pytestmark = pytest.mark.slow
+
 PARTS: list[Part] = [("One two", "target"), (" three four", "lookup"), (" five", "target")]
 WHOLE = "One two three four five"
 LOST = "The connection to the server was lost before the answer was complete."

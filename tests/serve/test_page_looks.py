@@ -12,6 +12,8 @@ from playwright.sync_api import Browser, Page, expect
 from page_browser import PHONE, answered, ask, chromium, visiting
 from stand_in import Answer, Part, StandIn, refusal
 
+pytestmark = pytest.mark.slow
+
 DRAFTERS = ("lookup", "suffix", "draft", "ngram", "corpus", "views", "lookahead", "later")
 PARTS: list[Part] = [
     ("Said by the target. ", "target"),

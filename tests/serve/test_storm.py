@@ -28,6 +28,8 @@ from paceline.serve.guard import Rules
 from paceline.serve.replies import Choice
 from serving import LONG, Gate, Served, serving, until
 
+pytestmark = pytest.mark.slow
+
 KEPT = (RequestHandle, Answers, Choice, Connection)
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 

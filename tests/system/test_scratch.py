@@ -1,9 +1,8 @@
-"""What is worked on goes away however its process ends, and is never taken from one that lives."""
+"""Scratch files go away with the work, or two days after a process that was killed."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from paceline.system import scratch
-from paceline.system.locks import lock
 from paceline.system.scratch import NAME, scratch_file, scratch_folder, tidy
 
 WORKER = """
@@ -78,63 +76,41 @@ def test_modes_are_those_of_the_umask_or_the_users_alone(tmp_path: Path) -> None
         os.umask(before)
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_one_and_a_living_ones_is_not(
-    tmp_path: Path,
-) -> None:
-    lives, living = worker(tmp_path)
+def age(path: Path, seconds: float = scratch.MAX_AGE_SECONDS + 60) -> None:
+    then = path.lstat().st_mtime - seconds
+    os.utime(path, (then, then), follow_symlinks=False)
+
+
+def test_what_a_killed_process_left_is_removed_after_two_days(tmp_path: Path) -> None:
     killed, left = worker(tmp_path)
     killed.kill()
     killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
-    assert names(tmp_path) == living | left
-    with scratch_file(tmp_path) as file:
-        assert names(tmp_path) == living | {file.name}
-    lives.kill()
-    lives.communicate()
     tidy(tmp_path)
-    assert names(tmp_path) == set()
+    assert names(tmp_path) == left
+    for path in tmp_path.iterdir():
+        age(path)
+    with scratch_file(tmp_path) as file:
+        age(file)
+        tidy(tmp_path)  # a file that is still worked on stays
+        assert names(tmp_path) == {file.name}
 
 
 def test_files_of_other_names_and_links_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"precious")
     (tmp_path / ".paceline-0123456789abcdef.tmp").symlink_to(tmp_path / "precious")
-    os.mkfifo(tmp_path / ".paceline-0123456789abcdee.tmp")  # holds nobody up
+    os.mkfifo(tmp_path / ".paceline-0123456789abcdee.tmp")
     for name in (".paceline-x.tmp", "x.paceline.incomplete", ".paceline-0123456789abcdef.tmp.gguf"):
         (tmp_path / name).write_bytes(b"mine")
-    before = names(tmp_path) - {".paceline-0123456789abcdee.tmp"}
+    for path in tmp_path.iterdir():
+        age(path)
+    before = names(tmp_path)
     tidy(tmp_path)
-    assert names(tmp_path) - {".paceline-0123456789abcdee.tmp"} == before
+    assert names(tmp_path) == before
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
 def test_a_folder_that_is_not_there_needs_no_tidying(tmp_path: Path) -> None:
     tidy(tmp_path / "missing")
-
-
-def test_where_there_are_no_locks_nothing_is_taken_for_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scratch, "lock", lambda _handle: None)
-    with scratch_file(tmp_path) as first, scratch_file(tmp_path) as second:
-        assert names(tmp_path) == {first.name, second.name}
-
-
-def test_one_that_was_taken_for_left_behind_before_it_was_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = list[int]()
-
-    def late(handle: int) -> bool | None:
-        seen.append(handle)
-        if len(seen) == 1:
-            (only,) = tmp_path.iterdir()
-            only.unlink()
-        return False if len(seen) == 2 else lock(handle)  # then the other one holds it just now
-
-    monkeypatch.setattr(scratch, "lock", late)
-    with scratch_file(tmp_path) as file:
-        assert len(seen) >= 3
-        assert file.exists()
 
 
 def test_a_process_that_ends_without_unwinding_takes_its_own_along(tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     for layers in ((), (99,), (-1, 0)):
         with pytest.raises(UsageError, match="not all of those are there"):
             shorten(source, out, layers)
-    with pytest.raises(ModelError, match="no such file"):
+    with pytest.raises(ModelError, match="No such file"):
         shorten(tmp_path / "none.gguf", out, [0])
     (tmp_path / "bad.gguf").write_bytes(b"GGUF no more")
-    with pytest.raises(ModelError, match="not a complete GGUF file"):
+    with pytest.raises(ModelError, match=r"bad.gguf: is GGUF version"):
         shorten(tmp_path / "bad.gguf", out, [0])
     assert not out.exists()
     out.write_bytes(b"mine")

@@ -11,6 +11,7 @@ import pytest
 
 from command_line import command
 from paceline import zoo
+from paceline.machine.models.gguf_file import GGUFFile
 from paceline.machine.models.header import read
 from paceline.zoo.inflate import write_plain
 from paceline.zoo.layout import Layout, choose_layout, layout_of
@@ -49,16 +50,15 @@ def test_its_larger_layouts_are_of_ordinary_proportions(parameters: float, width
 def test_its_weights_compute_the_same_in_a_wider_model(tmp_path: Path) -> None:
     """In F32, where nothing is rounded. The file's own type rounds activations too, so it is compared with an
     F32 copy of the same weights; of its first blocks, to be quick."""
-    gguf = pytest.importorskip("gguf")
     pytest.importorskip("llama_cpp")
-    reader = gguf.GGUFReader(smollm2())
-    source = layout_of(reader, smollm2())
+    file = GGUFFile(smollm2())
+    source = layout_of(file)
     assert (source.width, source.blocks, source.heads, source.kv_heads) == (576, 30, 9, 3)
     assert source.parameters == 134_515_008
     same = replace(source, blocks=4)
     wider = replace(same, width=768, heads=12, kv_heads=4, feed_forward=2048)
-    write_plain(reader, source, same, tmp_path / "same.gguf", "F32", 0, lambda *_: None)
-    write_plain(reader, source, wider, tmp_path / "wider.gguf", "F32", 0, lambda *_: None)
+    write_plain(file, source, same, tmp_path / "same.gguf", "F32", 0, lambda *_: None)
+    write_plain(file, source, wider, tmp_path / "wider.gguf", "F32", 0, lambda *_: None)
     assert greedy(tmp_path / "same.gguf", 12) == greedy(tmp_path / "wider.gguf", 12)
 
 

@@ -89,10 +89,8 @@ def materialise(
     """
     from paceline.cli.progress import UNKNOWN, progress
     from paceline.engines.views import PREFIX, parse
-    from paceline.machine.models.header import read_parts
     from paceline.zoo.shorten import layers_of, shorten
 
-    read_parts(model, tokens=True)  # gguf's own reader believes what a header claims
     n = layers_of(model)
     chosen = parse(f"{PREFIX}{view.removeprefix(PREFIX)}", n)
     if chosen is None:

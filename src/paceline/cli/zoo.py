@@ -109,10 +109,6 @@ def inflate(
     from paceline.zoo.inflate import inflate as write
 
     count = parse_count(params)
-    if source is not None:
-        from paceline.machine.models.header import read_parts
-
-        read_parts(source, tokens=True)  # gguf's own reader believes what a header claims
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
     with Interrupts() as interrupts, bars(*columns, TimeElapsedColumn()) as drawing:
         # What is half written must be removed, so the writing stops between steps.

@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
 from paceline.core.record import PARTS, Step
 from paceline.handle import Finish
 
-OWN, ALIAS = "paceline:", "vllm:"
+OWN, ALIAS = "paceline:", b"vllm:"
+PREFIX = re.compile(rb"^((?:# (?:HELP|TYPE) )?)paceline:", re.MULTILINE)
 FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 EACH = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 DEEPEST = 64  # draft positions that are counted one by one
@@ -59,7 +60,6 @@ class Metrics:
             "request_time_per_output_token_seconds", "Mean time between the tokens of a request.", EACH
         )
         self._whole = histogram("e2e_request_latency_seconds", "From arrival to the last token.", FIRST)
-        registry.register(_Alias(registry))
 
     def step(self, step: Step) -> None:
         for part in PARTS:
@@ -113,33 +113,6 @@ class _Told(Collector):
 
 
 def written(families: Sequence[Metric]) -> bytes:
-    """As Prometheus reads them."""
-    return generate_latest(_Told(families))
-
-
-class _Alias(Collector):
-    """All of a registry's metrics again, under vLLM's prefix."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry, self._busy = registry, False
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # not asked to collect when it is registered
-
-    def collect(self) -> Iterable[Metric]:
-        if self._busy:  # asked by itself
-            return
-        self._busy = True
-        try:
-            for metric in self._registry.collect():
-                if not metric.name.startswith(OWN):
-                    continue
-                renamed = Metric(_alias(metric.name), metric.documentation, metric.type, metric.unit)
-                renamed.samples = [Sample(_alias(one.name), *one[1:]) for one in metric.samples]
-                yield renamed
-        finally:
-            self._busy = False
-
-
-def _alias(name: str) -> str:
-    return ALIAS + name.removeprefix(OWN)
+    """Return the metrics in Prometheus' text format, under both prefixes."""
+    text = generate_latest(_Told(families))
+    return text + PREFIX.sub(rb"\1" + ALIAS, text)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.core.errors import ModelError, UsageError
+from paceline.machine.models.gguf_file import GGUFFile
 
 ASPECT = 85  # width per block that models of 0.1B to 3B have, roughly
 WIDEST, DEEPEST = 4096, 80  # what is tried
@@ -44,14 +44,14 @@ class Layout:
         return ends + self.blocks * block + self.width + rope
 
 
-def layout_of(reader: Any, path: Path) -> Layout:
-    """Read a file's dimensions; raises ModelError for what can't be widened."""
+def layout_of(file: GGUFFile) -> Layout:
+    """Return a file's dimensions; raises ModelError for a model that can't be widened."""
+    path = file.path
 
     def value(key: str) -> Any:
-        field = reader.get_field(key)
-        if field is None:
+        if key not in file.values:
             raise ModelError(f"{path} has no {key}: not a complete Llama model")
-        return field.contents()
+        return file.values[key]
 
     if value("general.architecture") != "llama":
         raise ModelError(f"{path} is a {value('general.architecture')} model: only llama can be inflated")
@@ -64,12 +64,11 @@ def layout_of(reader: Any, path: Path) -> Layout:
             raise ModelError(f"{path} is damaged: llama.{key} is {found}")
         return found
 
-    names = {tensor.name for tensor in reader.tensors}
-    embedding = next((tensor for tensor in reader.tensors if tensor.name == "token_embd.weight"), None)
+    embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise ModelError(f"{path} has no token_embd.weight: not a complete Llama model")
     width, heads = number("embedding_length"), number("attention.head_count")
-    has_length = reader.get_field("llama.attention.key_length") is not None
+    has_length = "llama.attention.key_length" in file.values
     layout = Layout(
         width=width,
         blocks=number("block_count"),
@@ -77,20 +76,21 @@ def layout_of(reader: Any, path: Path) -> Layout:
         kv_heads=number("attention.head_count_kv"),
         head_dim=number("attention.key_length") if has_length else width // heads,
         feed_forward=number("feed_forward_length"),
-        vocab=int(embedding.shape[1]),
+        vocab=embedding.shape[1],
         eps=float(value("llama.attention.layer_norm_rms_epsilon")),
-        tied="output.weight" not in names,
-        slowed=ROPE in names,
+        tied="output.weight" not in file.tensors,
+        slowed=ROPE in file.tensors,
     )
     if layout.heads % layout.kv_heads:
         raise ModelError(f"{path} is damaged: {layout.heads} heads over {layout.kv_heads} key/value heads")
-    _check_tensors(reader, layout, path)
+    _check_tensors(file, layout)
     return layout
 
 
-def _check_tensors(reader: Any, layout: Layout, path: Path) -> None:
+def _check_tensors(file: GGUFFile, layout: Layout) -> None:
     """Raise ModelError unless the file has just the tensors that its dimensions ask for."""
-    found = {tensor.name: tuple(int(n) for n in reversed(tensor.shape)) for tensor in reader.tensors}
+    path = file.path
+    found = {name: tensor.shape[::-1] for name, tensor in file.tensors.items()}
     for name, shape in tensor_shapes(layout):
         if name not in found:
             raise ModelError(f"{path} has no {name}: only plain Llama models can be inflated")
@@ -141,7 +141,7 @@ def choose_layout(source: Layout, parameters: int) -> Layout:
 
 
 def tensor_shapes(layout: Layout) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Tensor name -> (rows, columns) or (width,), in file order."""
+    """Yield each tensor's name and its shape, (rows, columns) or (width,), in file order."""
     d, f = layout.width, layout.feed_forward
     q, kv = layout.heads * layout.head_dim, layout.kv_heads * layout.head_dim
     if layout.slowed:

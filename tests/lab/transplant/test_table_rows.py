@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gguf_files import write_llama
 from paceline.lab.transplant import rows as module
-from paceline.lab.transplant.gguf_file import GGUFFile
 from paceline.lab.transplant.pieces import Pieces
-from paceline.lab.transplant.rows import Table, transplanted
+from paceline.lab.transplant.rows import transplanted
+from paceline.machine.models.gguf_file import GGUFFile, Table
 
 spellings = st.lists(st.lists(st.integers(0, 257), max_size=5), min_size=1, max_size=30)
 

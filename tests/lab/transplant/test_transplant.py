@@ -16,7 +16,7 @@ from paceline import zoo
 from paceline.core.errors import ModelError, UsageError, VocabError
 from paceline.engines.openers import open_tokenizer
 from paceline.lab.transplant import Report, Rules, Transplant
-from paceline.lab.transplant.gguf_file import GGUFFile, copied, write
+from paceline.machine.models.gguf_file import GGUFFile, copied, write
 from paceline.vocab.shared import check_shared
 from paceline.zoo.quantize import quantize
 

@@ -22,9 +22,12 @@ import numpy as np
 from paceline.core.errors import ModelError, UsageError, VocabError
 from paceline.core.vocab import Vocab
 from paceline.engines.openers import open_engine, open_tokenizer
-from paceline.lab.transplant.gguf_file import (
+from paceline.lab.transplant.pieces import SAME, SILENT, SPECIAL, SPELLED, STEP, Pieces, match
+from paceline.lab.transplant.rows import transplanted
+from paceline.machine.models.gguf_file import (
     GGUFFile,
     Part,
+    Table,
     copied,
     number_field,
     quantised,
@@ -32,8 +35,6 @@ from paceline.lab.transplant.gguf_file import (
     total,
     write,
 )
-from paceline.lab.transplant.pieces import SAME, SILENT, SPECIAL, SPELLED, STEP, Pieces, match
-from paceline.lab.transplant.rows import Table, transplanted
 from paceline.machine.models.plain_file import check_file
 from paceline.system.whole import check_output, output
 from paceline.vocab.lexicon import Lexicon

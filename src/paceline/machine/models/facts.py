@@ -7,6 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ATTENTION, HYBRID, RECURRENT = "attention", "hybrid", "recurrent"
+# llama.cpp's names of architectures (0.3.36's, src/llama-arch.cpp) that have no plain KV cache.
+RECURRENT_ARCHS = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
+HYBRID_ARCHS = frozenset(
+    {
+        *("jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"),
+        *("qwen3next", "qwen35", "qwen35moe", "qwen4exp", "kimi-linear", "kimi-k3", "bailingmoe3"),
+        *("glm5-next", "deepseek4", "minimax-01"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -64,3 +73,8 @@ class Facts:
     @property
     def path(self) -> Path:
         return self.files[0]
+
+
+def memory_of(arch: str) -> str:
+    """Return the kind of memory of llama.cpp's architecture of this name."""
+    return RECURRENT if arch in RECURRENT_ARCHS else HYBRID if arch in HYBRID_ARCHS else ATTENTION

@@ -1,4 +1,4 @@
-"""The header of a GGUF file, read in blocks, with every claim compared with the bytes that are there.
+"""The header of a GGUF file, read with every claim compared with the bytes that are there.
 
 gguf.GGUFReader maps the whole file and believes its counts; this one must survive files that lie.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What is refused is what llama.cpp refuses
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paceline.core.errors import ModelError
-from paceline.machine.models.cursor import OBJECT, Cursor, Refused
+from paceline.machine.models.cursor import Cursor, Refused
 from paceline.machine.models.plain_file import open_plain, reason
 
 MAX_STRING = 4 << 20
@@ -24,7 +24,6 @@ MAX_ARRAY = 32 << 20  # bytes; of all tokens' types 1 MiB
 MAX_KEYS = 1 << 16
 MAX_NAME = 1 << 16
 MAX_TENSORS = 1 << 16
-TENSOR = 512  # bytes of memory for what is kept of one, at most
 MAX_TENSOR_NAME = 63
 MAX_DIMS = 4
 VERSIONS = (2, 3)
@@ -136,7 +135,6 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> Heade
         if not key or key in metadata:
             raise Refused(f"has the key {_shown(key)} twice" if key else "has a key without a name")
         types[key] = cursor.u32(_shown(key))
-        cursor.keep(4 * OBJECT + _memory(key), _shown(key))
         metadata[key] = _value(cursor, key, types[key], keep)
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
@@ -144,7 +142,6 @@ def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> Heade
     tensors: list[Tensor] = []
     lengths: list[int] = []
     names: set[str] = set()
-    cursor.keep(TENSOR * n_tensors, f"a list of {n_tensors:,} tensors")
     for _ in range(n_tensors):
         tensor, length = _tensor(cursor)
         if tensor.name in names:
@@ -171,9 +168,7 @@ def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]
     what = _shown(key)
     if kind == STRING:
         # A name that is misspelled is no reason to refuse what llama.cpp loads.
-        text = cursor.string(MAX_STRING, what).decode("utf-8", "replace")
-        cursor.keep(_memory(text), what)
-        return text
+        return cursor.string(MAX_STRING, what).decode("utf-8", "replace")
     if kind in NUMBERS:
         number: int | float = np.frombuffer(cursor.take(NUMBERS[kind].itemsize, what), NUMBERS[kind])[
             0
@@ -195,7 +190,6 @@ def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]
     cursor.claim(size, what)
     if size > MAX_ARRAY:
         raise Refused(f"{what} is a list of {count:,} numbers: no model has such a one")
-    cursor.keep(size, what)
     numbers: np.ndarray[Any, Any] = np.frombuffer(cursor.take(size, what), NUMBERS[kind])
     return numbers.astype(bool) if kind == BOOL else numbers
 
@@ -229,11 +223,6 @@ def _check_places(tensors: list[Tensor], lengths: list[int], alignment: int, roo
                 "file: it was not downloaded whole, fetch it again"
             )
         expected += -(-length // alignment) * alignment
-
-
-def _memory(text: str) -> int:
-    """Bytes that it takes: what is one byte in the file may take four."""
-    return len(text) * (1 if text.isascii() else 4)
 
 
 def _shown(value: Value) -> str:

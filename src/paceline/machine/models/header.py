@@ -13,11 +13,10 @@ import numpy as np
 from paceline.core.errors import ModelError
 from paceline.machine.models.cursor import MAX_STRINGS
 from paceline.machine.models.end_tokens import end_tokens
-from paceline.machine.models.facts import RECURRENT, Facts, TokenizerFacts
+from paceline.machine.models.facts import RECURRENT, Facts, TokenizerFacts, memory_of
 from paceline.machine.models.family import cleaned, family_of
 from paceline.machine.models.gguf_header import NEWER_NAMES, Header, Unread, read_header
 from paceline.machine.models.kv_bytes import Layers, kv_bytes
-from paceline.machine.models.memory import memory_of
 from paceline.machine.models.plain_file import exists
 
 __all__ = ["Metadata", "named_parts", "read", "read_gguf", "read_header", "read_parts", "read_tokenizer"]

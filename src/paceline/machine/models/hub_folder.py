@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import ModelError
-from paceline.machine.models.facts import HYBRID, RECURRENT, Facts
+from paceline.machine.models.facts import HYBRID, HYBRID_ARCHS, RECURRENT, RECURRENT_ARCHS, Facts, memory_of
 from paceline.machine.models.family import cleaned, family_of
 from paceline.machine.models.hub_tokenizer import numbers, optional, read_tokenizer
 from paceline.machine.models.kv_bytes import Layers, kv_bytes
-from paceline.machine.models.memory import HYBRID_ARCHS, RECURRENT_ARCHS, memory_of
 from paceline.machine.models.plain_file import exists, read_json, read_text, reason
 from paceline.machine.models.safetensors_header import Weights, read_weights
 

@@ -1,4 +1,4 @@
-"""A GGUF file as raw parts, so that what is not changed is copied bit for bit."""
+"""Reading and writing GGUF files as raw parts, so that unchanged parts are copied bit for bit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from paceline.core.errors import ModelError, UsageError
 from paceline.machine.models.gguf_header import (
     ARRAY,
     DEFAULT_ALIGNMENT,
-    NEWER_TYPES,
     NUMBERS,
     STRING,
+    TYPES,
     Tensor,
     read_header,
 )
@@ -27,8 +27,11 @@ ROLE = ("tokenizer.ggml.", "_token_id")
 
 
 class GGUFFile:
-    """Read where it is needed: the header now, weights only row by row. Raises ModelError for a file that is
-    damaged or lies."""
+    """An open GGUF file: the header is read at once, weights only row by row.
+
+    values: the metadata without arrays. fields: each key with its raw bytes. Raises ModelError for a file
+    that is damaged or lies.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +45,7 @@ class GGUFFile:
         self.fields = dict(_fields(self._raw))
 
     def roles(self, size: int) -> dict[str, int]:
-        """What the file calls its tokens: bos, eos, eot, padding, fim_pre, ..."""
+        """Return the ids of the tokens with a role: bos, eos, eot, padding, fim_pre, ..."""
         start, end = ROLE
         found = {
             key.removeprefix(start).removesuffix(end): value
@@ -56,7 +59,7 @@ class GGUFFile:
         return value if isinstance(value, str) else None
 
     def weights(self, tensor: Tensor) -> np.ndarray[Any, Any]:
-        """The tensor's bytes, mapped."""
+        """Return the tensor's bytes, mapped into memory."""
         elements, size = block_size(tensor.type)
         length = tensor.elements // elements * size
         if not length:
@@ -65,14 +68,43 @@ class GGUFFile:
 
 
 def block_size(kind: int) -> tuple[int, int]:
-    """(elements, bytes) of a block of a tensor type."""
-    import gguf
+    """Return the elements and the bytes of a block of a tensor type."""
+    return TYPES[kind]
 
-    return NEWER_TYPES.get(kind) or gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
+
+class Table:
+    """A matrix (or a vector: one number a row) that is read row by row, as float32.
+
+    size: rows. width: numbers in a row. Raises ModelError for a type of weights that cannot be read here.
+    """
+
+    def __init__(self, file: GGUFFile, tensor: Tensor) -> None:
+        import gguf
+
+        self.name, self.size = tensor.name, tensor.shape[-1]
+        self.dims = tensor.shape[:-1]
+        self.width = tensor.shape[0] if self.dims else 1
+        elements, size = block_size(tensor.type)
+        try:
+            # A mapping, of which only the requested rows are read.
+            self._data = file.weights(tensor).reshape(self.size, self.width // elements * size)
+            self.type = gguf.GGMLQuantizationType(tensor.type)
+            self.rows(np.zeros(1, np.int64))
+        except (ValueError, NotImplementedError) as error:
+            raise ModelError(
+                f"{file.path}: {tensor.name} has weights of type {tensor.type}, which cannot be read here; "
+                "take the model as F16 or Q8_0"
+            ) from error
+
+    def rows(self, ids: np.ndarray[Any, Any] | slice) -> np.ndarray[Any, Any]:
+        """Return the rows [len(ids), width]; of a vector one column."""
+        import gguf
+
+        return np.asarray(gguf.quants.dequantize(self._data[ids], self.type), np.float32)
 
 
 def _fields(raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Each key with its field as the file has it: key, type and value. `raw` is a header that was checked."""
+    """Yield each key with its raw field (key, type and value); `raw` is a header that was checked."""
     u64, u32 = struct.Struct("<Q").unpack_from, struct.Struct("<I").unpack_from
 
     def skip(at: int, kind: int) -> int:
@@ -98,7 +130,7 @@ def _fields(raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor to write. dims: as GGUF has them, the row's length first."""
+    """A tensor to write. dims: in GGUF's order, the row's length first. size: bytes."""
 
     name: str
     dims: tuple[int, ...]
@@ -108,7 +140,7 @@ class Part:
 
 
 def copied(file: GGUFFile, tensor: Tensor) -> Part:
-    """The tensor as it is."""
+    """Return the unchanged tensor."""
     raw = file.weights(tensor)
 
     def blocks() -> Iterator[np.ndarray[Any, Any]]:
@@ -121,7 +153,7 @@ def copied(file: GGUFFile, tensor: Tensor) -> Part:
 def quantised(
     name: str, dims: tuple[int, ...], kind: Any, rows: Callable[[], Iterator[np.ndarray[Any, Any]]]
 ) -> Part:
-    """A tensor made of float32 rows."""
+    """Return a tensor of this type made of float32 rows. Raises ModelError for weights beyond F16's range."""
     import gguf
 
     block, size = gguf.GGML_QUANT_SIZES[kind]
@@ -129,8 +161,14 @@ def quantised(
         raise UsageError(f"{name} has rows of {dims[0]}, {kind.name} needs a multiple of {block}: --type F16")
 
     def blocks() -> Iterator[np.ndarray[Any, Any]]:
-        for one in rows():
-            yield gguf.quants.quantize(np.ascontiguousarray(one), kind)
+        over: Any = "raise" if kind == gguf.GGMLQuantizationType.F16 else "ignore"
+        for chunk in rows():
+            try:
+                with np.errstate(over=over):
+                    data = gguf.quants.quantize(np.ascontiguousarray(chunk), kind)
+            except FloatingPointError as error:
+                raise ModelError(f"{name} has weights too large for F16: use BF16 or F32") from error
+            yield data
 
     return Part(name, dims, int(kind), int(np.prod(dims)) // block * size, blocks)
 
@@ -140,13 +178,31 @@ def text_field(key: str, value: str) -> bytes:
     return b"".join((struct.pack("<Q", len(name)), name, struct.pack("<IQ", STRING, len(data)), data))
 
 
-def number_field(key: str, value: int) -> bytes:
+def number_field(key: str, value: int | float) -> bytes:
     name = key.encode()
-    return struct.pack("<Q", len(name)) + name + struct.pack("<II", 4, value)
+    number = struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
+    return struct.pack("<Q", len(name)) + name + number
+
+
+def list_field(field: bytes, keep: Sequence[int]) -> bytes:
+    """Return a raw array of numbers with these elements alone."""
+    start = 8 + int.from_bytes(field[:8], "little") + 4
+    inner, _count = struct.unpack_from("<IQ", field, start)
+    numbers = np.frombuffer(field, NUMBERS[inner], offset=start + 12)
+    return field[:start] + struct.pack("<IQ", inner, len(keep)) + numbers[list(keep)].tobytes()
+
+
+def is_number_list(field: bytes, count: int) -> bool:
+    """Whether a raw field is an array of so many numbers."""
+    start = 8 + int.from_bytes(field[:8], "little")
+    if int.from_bytes(field[start : start + 4], "little") != ARRAY:
+        return False
+    inner, length = struct.unpack_from("<IQ", field, start + 4)
+    return inner in NUMBERS and length == count
 
 
 def total(fields: Sequence[bytes], parts: Sequence[Part], alignment: int) -> int:
-    """Bytes of the file, or a few more."""
+    """Return the file's size in bytes, or a little more."""
     infos = sum(64 + len(part.name.encode()) for part in parts)
     return 24 + sum(map(len, fields)) + infos + sum(part.size + alignment for part in parts) + alignment
 
@@ -154,7 +210,7 @@ def total(fields: Sequence[bytes], parts: Sequence[Part], alignment: int) -> int
 def write(
     file: IO[bytes], fields: Sequence[bytes], parts: Sequence[Part], alignment: int, tick: Callable[[], None]
 ) -> None:
-    """The whole file; tick: called after each tensor."""
+    """Write the whole file; `tick` is called after each tensor."""
     file.write(struct.pack("<4sIQQ", b"GGUF", VERSION, len(parts), len(fields)))
     for field in fields:
         file.write(field)
