@@ -28,6 +28,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = (
     "llama-server",
+    "llama-speculative",
+    "llama-speculative-simple",
+    "llama-lookup",
     "llama-lookup-create",
     "llama-lookup-stats",
     "llama-bench",

@@ -98,6 +98,18 @@ def test_a_program_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None
     require([("llama-server", str(write_fake_server(tmp_path / "program", "well")))])
 
 
+def test_a_program_without_any_of_the_methods_is_refused(entries: list[Entry]) -> None:
+    with pytest.raises(UsageError, match="--peer llama-lookup: has none of the methods plain, model"):
+        join(entries, [("llama-lookup", "/nowhere")], METHODS, place)
+
+
+@pytest.mark.parametrize("kind", ["llama-speculative", "llama-lookup"])
+def test_a_program_of_the_command_line_is_looked_for(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(PeerError, match="/nowhere/x"):
+        require([(kind, "/nowhere/x")])
+    require([(kind, str(write_fake_server(tmp_path / "program", "well")))])
+
+
 def test_an_endpoint_needs_an_address() -> None:
     with pytest.raises(UsageError, match="--peer openai: give its address"):
         require([("openai", "")])

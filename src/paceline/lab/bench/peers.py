@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import UsageError
 from paceline.core.settings import Drafting
@@ -13,6 +13,9 @@ from paceline.lab.bench.entry import Entry
 from paceline.lab.bench.method import Method
 from paceline.lab.system import System
 from paceline.machine.hardware.threads import choose_threads
+
+if TYPE_CHECKING:
+    from paceline.lab.peers.llama_cli import LlamaProgram
 
 DRAFTED_BY = ("lookup", "model")  # what other programs have too
 
@@ -66,6 +69,41 @@ def llama_server(place: Place, methods: Sequence[Method]) -> Iterator[tuple[Syst
         )
 
 
+def llama_speculative(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+    from paceline.lab.peers.llama_cli import LlamaSpeculative
+
+    return _programs(LlamaSpeculative, "model", place, methods)
+
+
+def llama_speculative_simple(
+    place: Place, methods: Sequence[Method]
+) -> Iterator[tuple[System, Drafting | None]]:
+    from paceline.lab.peers.llama_cli import LlamaSpeculativeSimple
+
+    return _programs(LlamaSpeculativeSimple, "model", place, methods)
+
+
+def llama_lookup(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
+    from paceline.lab.peers.llama_cli import LlamaLookup
+
+    return _programs(LlamaLookup, "lookup", place, methods)
+
+
+def _programs(
+    kind: type[LlamaProgram], drafter: str, place: Place, methods: Sequence[Method]
+) -> Iterator[tuple[System, Drafting | None]]:
+    """They draft in one way each."""
+    for method in methods:
+        if method.drafting.drafters == (drafter,):
+            draft = place.draft if method.needs_draft else None
+            name, n_draft = place.named(method), method.drafting.n_draft
+            knows: dict[str, Any] = {"p_min": method.drafting.p_min} if kind.knows_p_min else {}
+            system = kind(
+                place.path, place.target, draft, name=name, n_draft=n_draft, **knows, **place.settings()
+            )
+            yield system, method.drafting
+
+
 def transformers(place: Place, methods: Sequence[Method]) -> Iterator[tuple[System, Drafting | None]]:
     from paceline.lab.peers.hf import Transformers
 
@@ -96,6 +134,9 @@ def openai(place: Place, _: Sequence[Method]) -> Iterator[tuple[System, Drafting
 
 KINDS: dict[str, Callable[[Place, Sequence[Method]], Iterator[tuple[System, Drafting | None]]]] = {
     "llama-server": llama_server,
+    "llama-speculative": llama_speculative,
+    "llama-speculative-simple": llama_speculative_simple,
+    "llama-lookup": llama_lookup,
     "transformers": transformers,
     "openai": openai,
 }
@@ -117,11 +158,14 @@ def parse(texts: Sequence[str]) -> list[tuple[str, str]]:
 def require(given: Sequence[tuple[str, str]]) -> None:
     """Raises PeerError or UsageError where a program is nowhere to be found: all this may be asked before
     anything is loaded."""
+    from paceline.lab.peers.llama_cli import find
     from paceline.lab.peers.llama_server import find_server
 
     for kind, where in given:
         if kind == "llama-server":
             find_server(where or None)
+        elif kind.startswith("llama-"):
+            find(where or kind)
         elif kind == "openai" and not where:
             raise UsageError("--peer openai: give its address, as in openai=http://127.0.0.1:8000")
 
