@@ -14,8 +14,8 @@ demo: setup
 	@$(BIN)/python -m tools.demo
 
 test: transformers
-	$(BIN)/python -m pytest -m "not serial" -n auto --dist loadfile --cov=paceline.core --cov=paceline.vocab --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(BIN)/python -m pytest -m serial tests/serve
+	$(BIN)/python -m pytest -m "not serial" -n auto --dist loadfile --cov=paceline.speculative --cov=paceline.config --cov=paceline.drafter_table --cov=paceline.vocab --cov-report=term-missing:skip-covered --cov-fail-under=100
+	$(BIN)/python -m pytest -m serial tests/server
 
 check: setup
 	$(BIN)/ruff check .

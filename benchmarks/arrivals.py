@@ -1,7 +1,7 @@
 """Recorded conversations that arrive when they like: the real scheduler on a clock that the cost curve moves.
 
 What a request waits for, how many share a pass and what is drafted then come from the code that serves
-(core/schedule.py, the policy, the drafters); the seconds of a pass come from the curve.
+(speculative/scheduler.py, the policy, the drafters); the seconds of a pass come from the curve.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 
 from reading import ReadingTarget
 
-from paceline.core.cost import Costs
-from paceline.core.errors import UsageError
-from paceline.core.ports import Learner, Target
-from paceline.core.record import Stats
-from paceline.core.request import GenerationRequest
-from paceline.core.schedule import ScheduledRequest, Scheduler
-from paceline.costing import to_stderr
-from paceline.engines.recorded import Recording
-from paceline.lab.bench.method import Method
-from paceline.lab.replay.lane import ENDLESS, Means, ends
-from paceline.lab.replay.simulated import SimulatedTarget, VirtualClock
-from paceline.makers import make_drafter, make_policy
+from paceline.backends.recorded import Recording
+from paceline.bench.method import Method
+from paceline.bench.replay.lane import ENDLESS, Means, ends
+from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
+from paceline.drafter_factory import make_drafter, make_policy
+from paceline.profiling.pass_costs import to_stderr
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import Learner, Target
+from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.scheduler import ScheduledRequest, Scheduler
+from paceline.speculative.stats import Stats
 
 Conversation = Sequence[Recording]
 

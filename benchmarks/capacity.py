@@ -27,18 +27,18 @@ from fleet import Curve, capacity, shares
 from rate import CURVES
 from rate import costs as costs_of_1b
 
-from paceline import zoo
+from paceline.backends.recorded import Recording
+from paceline.bench.method import Method
+from paceline.bench.replay.lane import Means
+from paceline.bench.replay.replay import conversation, methods_of
+from paceline.bench.replay.traces import Trace
 from paceline.cli import replay_input
 from paceline.cli.interrupts import Interrupts
-from paceline.core.cost import Costs
-from paceline.core.errors import PacelineError
-from paceline.core.record import Stats
-from paceline.engines.recorded import Recording
-from paceline.lab.bench.method import Method
-from paceline.lab.replay.lane import Means
-from paceline.lab.replay.replay import conversation, methods_of
-from paceline.lab.replay.traces import Trace
+from paceline.models import zoo
 from paceline.report.table import listing
+from paceline.speculative.errors import PacelineError
+from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.stats import Stats
 
 LOADS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)  # of what a replica does that is never idle
 WARMING = 0.1  # of the time in which conversations begin: what a server does at first is not counted

@@ -18,22 +18,22 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from paceline import zoo
-from paceline.core.cost import Cost, Costs
-from paceline.core.decode import decode, start
-from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import Budget, Drafter, Session, Want
-from paceline.core.rate import Rate
-from paceline.core.request import GenerationRequest
-from paceline.core.tree import ROOT, DraftTree
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.bench.suites import workload
 from paceline.drafters.cascade import LATER, CascadeDrafter
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
-from paceline.engines.llama import LlamaTarget
-from paceline.lab import workload
+from paceline.models import zoo
+from paceline.speculative.interfaces import Budget, Drafter, Session, Want
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.tree import ROOT, DraftTree
 
 # Passes and rows are the draft model's: by token of its chain, and by token of output.
 COLUMNS = (

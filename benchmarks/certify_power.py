@@ -24,12 +24,12 @@ from time import process_time
 
 import numpy as np
 
-from paceline import zoo
-from paceline.assemble import load
-from paceline.lab.certify import frequencies
-from paceline.lab.certify.certificate import ALL_SAMPLERS, RECORDED, Plan, lengthened
-from paceline.lab.certify.held import Context, HeldTarget, Place, recorded, recorded_places
-from paceline.lab.certify.sampled import Sampled, check_sampled
+from paceline.bench.certify import frequencies
+from paceline.bench.certify.certificate import ALL_SAMPLERS, RECORDED, Plan, lengthened
+from paceline.bench.certify.held import Context, HeldTarget, Place, recorded, recorded_places
+from paceline.bench.certify.sampled import Sampled, check_sampled
+from paceline.loading import load
+from paceline.models import zoo
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from planted import CHAIN, GREEDY, TREE, Mistake, loop, mistakes

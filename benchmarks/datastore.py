@@ -24,14 +24,14 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline import zoo
-from paceline.core.ports import Budget
+from paceline.backends.registry import open_tokenizer
 from paceline.drafters.datastore import DatastoreDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
-from paceline.engines.engine import Tokenizer
-from paceline.engines.openers import open_tokenizer
-from paceline.lab.corpus.collect import Reader, Skipped, find
+from paceline.models import zoo
+from paceline.prepare.corpus.collect import Reader, Skipped, find
+from paceline.speculative.interfaces import Budget
+from paceline.text.interface import Tokenizer
 
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 PIECE = 64

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.cost import SHALLOW, Cost, Costs
-from paceline.core.decode import advance, start
-from paceline.core.measuring import ROWS
-from paceline.core.ports import Budget, Features, Session, Want
-from paceline.core.rate import Rate
-from paceline.core.record import Step
-from paceline.core.request import GenerationRequest
-from paceline.core.tree import DraftTree
+from paceline.backends.recorded import RecordedTarget, Recording, numbered
+from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
 from paceline.drafters.compose import Portfolio
-from paceline.engines.recorded import RecordedTarget, Recording, numbered
-from paceline.lab.replay.simulated import SimulatedTarget, VirtualClock
+from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.loop import advance, start
+from paceline.speculative.policy.cost_measurement import ROWS
+from paceline.speculative.policy.cost_model import SHALLOW, Cost, Costs
+from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import DraftTree
 
 TARGETS = {
     "chain of 7": 50,

@@ -17,16 +17,16 @@ from typing import Any
 
 from recheck import RecheckedTarget
 
-from paceline import zoo
-from paceline.core.settings import Drafting
+from paceline.api import LLM
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.logit_drift import batch_noise
+from paceline.bench.near_ties import warm_up
+from paceline.config import Drafting
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
-from paceline.engines.llama import LlamaTarget
-from paceline.engines.noise import batch_noise
-from paceline.handle import Generation
-from paceline.lab.judge import warm_up
-from paceline.llm import LLM
+from paceline.models import zoo
+from paceline.request_handle import Generation
 
 sys.path.append(str(Path(__file__).parents[1]))  # for tools
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import UsageError
+from paceline.speculative.errors import UsageError
 
 VIRTUAL = 100  # points a replica has on the ring, as in Ray Serve's ConsistentHashRouter
 HALVINGS = 50

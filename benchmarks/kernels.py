@@ -22,15 +22,15 @@ from time import perf_counter
 
 import numpy as np
 
-from paceline import zoo
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.logit_drift import teacher_forced
 from paceline.cli.zoo import parse_count
-from paceline.core.ports import Want
-from paceline.core.tree import EMPTY, chain
-from paceline.engines.llama import LlamaTarget
-from paceline.engines.noise import teacher_forced
-from paceline.machine.hardware.threads import choose_threads
-from paceline.zoo.inflate import inflate
-from paceline.zoo.quantize import quantize
+from paceline.hardware.threads import choose_threads
+from paceline.models import zoo
+from paceline.models.zoo.inflate import inflate
+from paceline.models.zoo.quantize import quantize
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import EMPTY, chain
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 SHOWN = (2, 4, 8, 16)

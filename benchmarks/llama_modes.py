@@ -44,29 +44,29 @@ from rehearsal import RehearsedServer, SameText, rehearse, spelled
 from rich.console import Console
 from rich.progress import Progress
 
-from paceline import zoo
+from paceline.bench.baselines.llama_server import LlamaServer, find_server
+from paceline.bench.bench import unwatched
+from paceline.bench.entry import Entry
+from paceline.bench.method import Method, parse_all
+from paceline.bench.models import Models
+from paceline.bench.prompts import Prompts
+from paceline.bench.provenance import provenance
+from paceline.bench.record import Group, Interval
+from paceline.bench.replay import traces
+from paceline.bench.replay.recording import Recorder
+from paceline.bench.runner import Turns
+from paceline.bench.suites import workload
+from paceline.bench.summary import Row, ratio, summarize
+from paceline.bench.system import Ask
 from paceline.cli.options import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
-from paceline.core.ports import Budget
-from paceline.core.sampling import Sampling
-from paceline.core.settings import Drafting
-from paceline.lab import workload
-from paceline.lab.bench.bench import unwatched
-from paceline.lab.bench.entry import Entry
-from paceline.lab.bench.method import Method, parse_all
-from paceline.lab.bench.models import Models
-from paceline.lab.bench.prompts import Prompts
-from paceline.lab.bench.record import Group, Interval
-from paceline.lab.bench.summary import Row, ratio, summarize
-from paceline.lab.bench.turns import Turns
-from paceline.lab.peers.llama_server import LlamaServer, find_server
-from paceline.lab.provenance import provenance
-from paceline.lab.replay import traces
-from paceline.lab.replay.recording import Recorder
-from paceline.lab.system import Ask
-from paceline.machine.hardware.threads import choose_threads
+from paceline.config import Drafting
+from paceline.hardware.threads import choose_threads
+from paceline.models import zoo
+from paceline.models.zoo.inflate import inflate
 from paceline.report import bench as tables
-from paceline.zoo.inflate import inflate
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.sampling import Sampling
 
 NGRAMS = ("ngram-simple", "ngram-mod", "ngram-cache", "ngram-map-k")
 LONGEST = 64  # tokens that an n-gram mode drafts at most

@@ -19,13 +19,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from paceline import zoo
+from paceline.bench.bench import Bench
+from paceline.bench.plan import Plan
+from paceline.bench.record import Group, Interval
+from paceline.bench.summary import ratio
 from paceline.cli.zoo import parse_count
-from paceline.lab.bench.bench import Bench
-from paceline.lab.bench.plan import Plan
-from paceline.lab.bench.record import Group, Interval
-from paceline.lab.bench.summary import ratio
-from paceline.zoo.inflate import inflate
+from paceline.models import zoo
+from paceline.models.zoo.inflate import inflate
 
 PLAIN_TARGET = {"60M": 0.90}  # of others 0.98
 DRAFTED_TARGET = 0.97

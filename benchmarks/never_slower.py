@@ -35,27 +35,27 @@ from typing import Any
 from oracle import share_of_bound
 from side_by_side import SideBySide
 
-from paceline import zoo
-from paceline.assemble import load
+from paceline.api import LLM
+from paceline.bench.method import parse_all
+from paceline.bench.prompts import Prompts, earlier
+from paceline.bench.record import Interval
+from paceline.bench.replay import traces
+from paceline.bench.replay.lane import Means
+from paceline.bench.replay.record import Result
+from paceline.bench.replay.recording import Recorder
+from paceline.bench.replay.replay import Replay, methods_of
+from paceline.bench.replay.traces import Trace
+from paceline.bench.suites import workload
 from paceline.cli.options import FLASH_ATTENTION
 from paceline.cli.zoo import parse_count
-from paceline.core.belief import DRAFT
-from paceline.core.calibrate import Calibration
-from paceline.core.cost import Costs
-from paceline.core.sampling import Sampling
-from paceline.costing import beside, costs_of
-from paceline.lab import workload
-from paceline.lab.bench.method import parse_all
-from paceline.lab.bench.prompts import Prompts, earlier
-from paceline.lab.bench.record import Interval
-from paceline.lab.replay import traces
-from paceline.lab.replay.lane import Means
-from paceline.lab.replay.record import Result
-from paceline.lab.replay.recording import Recorder
-from paceline.lab.replay.replay import Replay, methods_of
-from paceline.lab.replay.traces import Trace
-from paceline.llm import LLM
-from paceline.zoo.inflate import inflate
+from paceline.loading import load
+from paceline.models import zoo
+from paceline.models.zoo.inflate import inflate
+from paceline.profiling.pass_costs import beside, costs_of
+from paceline.speculative.policy.acceptance_model import DRAFT
+from paceline.speculative.policy.calibration import Calibration
+from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.sampling import Sampling
 
 AUTO, ALONE = "auto", "suffix+lookup:policy=rate"  # with what there is; without a draft model
 SHIPPED = "shipped"  # the file as it comes

@@ -23,12 +23,12 @@ from time import perf_counter
 
 import numpy as np
 
-from paceline.core.ports import Budget, Drafter, Features, Session, Want
-from paceline.core.record import Step, Times
-from paceline.core.tree import EMPTY, DraftTree, chain
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.ngram import NgramDrafter
+from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Want
+from paceline.speculative.stats import Step, Times
+from paceline.speculative.tree import EMPTY, DraftTree, chain
 
 PLACES = 4 * 1024 * 1024
 FACTOR, MASK = 6364136223846793005, (1 << 64) - 1

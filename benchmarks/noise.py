@@ -1,4 +1,4 @@
-"""What it is worth to a draft model to know the noise that the target draws with (core/rng.py).
+"""What it is worth to a draft model to know the noise that the target draws with (speculative/rng.py).
 
     python benchmarks/noise.py [--workloads code,agent] [--temperatures 0.7,1] [--items 4] [-n 96] [--replays]
 
@@ -23,17 +23,17 @@ import numpy as np
 from never_slower import WORKLOADS, record_plainly, speed
 from rate import CURVES, predicted
 
-from paceline import zoo
-from paceline.assemble import load
-from paceline.core.arrays import Logits
-from paceline.core.ports import Want
-from paceline.core.sampling import Sampling, probabilities, top_k
-from paceline.core.tree import EMPTY
-from paceline.engines.recorded import Recording
-from paceline.lab.replay import traces
-from paceline.lab.replay.recording import Recorder
-from paceline.lab.replay.traces import Trace
-from paceline.llm import LLM
+from paceline.api import LLM
+from paceline.backends.recorded import Recording
+from paceline.bench.replay import traces
+from paceline.bench.replay.recording import Recorder
+from paceline.bench.replay.traces import Trace
+from paceline.loading import load
+from paceline.models import zoo
+from paceline.speculative.arrays import Logits
+from paceline.speculative.interfaces import Want
+from paceline.speculative.sampling import Sampling, probabilities, top_k
+from paceline.speculative.tree import EMPTY
 
 
 @dataclass

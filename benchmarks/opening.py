@@ -13,10 +13,10 @@ import random
 from time import perf_counter
 from typing import Any
 
-from paceline.core.ports import Budget
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.suffix import SuffixDrafter
+from paceline.speculative.interfaces import Budget
 
 
 def main() -> None:

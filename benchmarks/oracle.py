@@ -22,24 +22,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paceline.core.account import Account
-from paceline.core.cost import Costs
-from paceline.core.drafters import DRAFT, users
-from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import NO_BUDGET, Budget, Drafter, Features, Learner, Memory, Session, Want
-from paceline.core.record import Step
-from paceline.core.request import ActiveRequest
-from paceline.core.settings import Drafting
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.backends.recorded import RecordedTarget, Recording
+from paceline.bench.method import Method
+from paceline.bench.replay.lane import Lane, Means, play
+from paceline.bench.replay.traces import Trace
+from paceline.config import Drafting
+from paceline.drafter_factory import make_drafter
+from paceline.drafter_table import DRAFT, users
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.parts import MODEL
 from paceline.engine import InferenceEngine
-from paceline.engines.recorded import RecordedTarget, Recording
-from paceline.lab.bench.method import Method
-from paceline.lab.replay.lane import Lane, Means, play
-from paceline.lab.replay.traces import Trace
-from paceline.makers import make_drafter
+from paceline.speculative.interfaces import (
+    NO_BUDGET,
+    Budget,
+    Drafter,
+    Features,
+    Learner,
+    Memory,
+    Session,
+    Want,
+)
+from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.drafting_summary import Account
+from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.request import ActiveRequest
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 
 def unbound(drafting: Drafting, draft: bool) -> str | None:

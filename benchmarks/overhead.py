@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 
 import paceline
-from paceline.core.answers import Answers
-from paceline.core.decode import advance, start
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Caps, Drafter, Memory, Session, Target, Want
-from paceline.core.request import GenerationRequest
-from paceline.core.tree import EMPTY, DraftTree, chain
-from paceline.core.vocab import Vocab
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter, NoMemory
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.interfaces import Budget, Caps, Drafter, Memory, Session, Target, Want
+from paceline.speculative.loop import advance, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.tree import EMPTY, DraftTree, chain
+from paceline.speculative.vocabulary import Vocab
 
 N_VOCAB = 32768
 STEPS = 2000

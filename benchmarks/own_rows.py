@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from paceline import zoo
-from paceline.core.decode import decode, start
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter
-from paceline.core.request import GenerationRequest
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.bench.suites import workload
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.engines.llama import LlamaTarget
-from paceline.lab import workload
+from paceline.models import zoo
+from paceline.speculative.interfaces import Budget, Drafter
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
 
 
 @dataclass

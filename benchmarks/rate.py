@@ -40,17 +40,17 @@ from never_slower import (
 )
 from oracle import share_of_bound
 
-from paceline import zoo
-from paceline.assemble import load
-from paceline.core.cost import Cost, Costs
-from paceline.core.sampling import Sampling
-from paceline.lab.replay import traces
-from paceline.lab.replay.lane import Lane, Means
-from paceline.lab.replay.record import Result
-from paceline.lab.replay.recording import Recorder
-from paceline.lab.replay.replay import methods_of
-from paceline.lab.replay.traces import Trace
-from paceline.llm import LLM
+from paceline.api import LLM
+from paceline.bench.replay import traces
+from paceline.bench.replay.lane import Lane, Means
+from paceline.bench.replay.record import Result
+from paceline.bench.replay.recording import Recorder
+from paceline.bench.replay.replay import methods_of
+from paceline.bench.replay.traces import Trace
+from paceline.loading import load
+from paceline.models import zoo
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.sampling import Sampling
 
 CURVES: dict[str, dict[int, float]] = {
     "Q4_0": {

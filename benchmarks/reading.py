@@ -1,6 +1,6 @@
 """A record as a server's target: prompts take time to read, and what sessions leave behind saves some of it.
 
-In a replay of one request after another prompts are free (engines/recorded.py). Where requests wait for each
+In a replay of one request after another prompts are free (backends/recorded.py). Where requests wait for each
 other they are not: a pass reads a chunk of a prompt beside those that decode. A slot is what one session held
 when it closed; the next request takes the free slot whose text agrees longest with its prompt, and reads the
 rest, as llama.cpp's server does.
@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from paceline.core.errors import BusyError
-from paceline.core.ports import Session, Want
-from paceline.core.tree import EMPTY, DraftTree
-from paceline.core.vocab import Vocab
-from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
+from paceline.backends.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
+from paceline.speculative.errors import BusyError
+from paceline.speculative.interfaces import Session, Want
+from paceline.speculative.tree import EMPTY, DraftTree
+from paceline.speculative.vocabulary import Vocab
 
 
 class ReadingTarget(RecordedTarget):

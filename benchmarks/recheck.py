@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.answers import Answers
-from paceline.core.arrays import Logits
-from paceline.core.errors import ContractError
-from paceline.core.following import Following
-from paceline.core.ports import Forward, Session, Want
-from paceline.core.sampling import argmax
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.speculative.arrays import Logits
+from paceline.speculative.errors import ContractError
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.interfaces import Forward, Session, Want
+from paceline.speculative.resumable_session import Following
+from paceline.speculative.sampling import argmax
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 NOTHING = Want()
 

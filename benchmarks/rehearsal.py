@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
-from paceline.core.answers import Answers
-from paceline.core.errors import UsageError
-from paceline.core.ports import Budget, Session, Want
-from paceline.core.tree import DraftTree
-from paceline.costing import NOISY, costs_of
-from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
-from paceline.lab.bench.gate import Examiner
-from paceline.lab.bench.models import Models
-from paceline.lab.compare import Difference, first_difference
-from paceline.lab.peers.llama_server import LlamaServer
-from paceline.lab.replay.traces import Trace
-from paceline.lab.system import Ask
+from paceline.backends.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording
+from paceline.bench.baselines.llama_server import LlamaServer
+from paceline.bench.gate import Examiner
+from paceline.bench.models import Models
+from paceline.bench.replay.traces import Trace
+from paceline.bench.system import Ask
+from paceline.bench.text_comparison import Difference, first_difference
+from paceline.profiling.pass_costs import NOISY, costs_of
+from paceline.speculative.errors import UsageError
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.interfaces import Budget, Session, Want
+from paceline.speculative.tree import DraftTree
 
 
 class Rehearsal:

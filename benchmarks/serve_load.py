@@ -29,14 +29,14 @@ from urllib.request import urlopen
 import httpx2 as httpx
 from clients import Load, Messages, ask, load
 
-from paceline import zoo
+from paceline.bench.baselines.llama_server import LlamaServer, find_server
+from paceline.bench.baselines.process import LOCAL, Program, free_port
+from paceline.bench.suites import workload
 from paceline.cli.zoo import parse_count
-from paceline.lab import workload
-from paceline.lab.peers.llama_server import LlamaServer, find_server
-from paceline.lab.peers.process import LOCAL, Program, free_port
-from paceline.machine.hardware.threads import choose_threads
-from paceline.serve.service import CHUNK
-from paceline.zoo.inflate import inflate
+from paceline.hardware.threads import choose_threads
+from paceline.models import zoo
+from paceline.models.zoo.inflate import inflate
+from paceline.server.service import CHUNK
 
 MODES = "none,model:8:0.75,ngram-simple"
 OURS = "paceline"

@@ -16,13 +16,13 @@ from time import perf_counter
 
 from serve_load import chats
 
-from paceline import zoo
-from paceline.assemble import load
-from paceline.core.record import PARTS
-from paceline.core.request import GenerationRequest
 from paceline.engine_worker import EngineWorker
-from paceline.handle import Deliver, Finish, StepOutput
-from paceline.serve.service import CHUNK, Service
+from paceline.loading import load
+from paceline.models import zoo
+from paceline.request_handle import Deliver, Finish, StepOutput
+from paceline.server.service import CHUNK, Service
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.stats import PARTS
 
 PROFILE = cProfile.Profile()
 run_worker = EngineWorker._run

@@ -16,12 +16,12 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from paceline import zoo
-from paceline.core.ports import Want
-from paceline.core.tree import EMPTY, chain
-from paceline.engines.llama import LlamaTarget, binding
-from paceline.engines.llama.session import LlamaSession
-from paceline.machine.hardware.threads import choose_threads
+from paceline.backends.llama_cpp import LlamaTarget, binding
+from paceline.backends.llama_cpp.session import LlamaSession
+from paceline.hardware.threads import choose_threads
+from paceline.models import zoo
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import EMPTY, chain
 from paceline.system.helpers import Helpers
 
 SESSIONS, PASSES = 16, 11

@@ -17,19 +17,19 @@ from typing import Any
 
 from rehearsal import Rehearsal
 
-from paceline.assemble import load
-from paceline.core.cost import SHALLOW, Costs
-from paceline.core.decode import ActiveRequest, decode, start
-from paceline.core.ports import Learner, Want
-from paceline.core.request import TOGETHER, GenerationRequest
-from paceline.core.sampling import Sampling
-from paceline.costing import beside, costs_of, refresh, save
-from paceline.engines.recorded import Recording
-from paceline.engines.stream import TextStream
-from paceline.lab.bench.method import Method
-from paceline.lab.bench.record import Interval
-from paceline.lab.bench.summary import speedup
-from paceline.makers import NO_CORPORA, make_drafter, make_policy
+from paceline.backends.recorded import Recording
+from paceline.bench.method import Method
+from paceline.bench.record import Interval
+from paceline.bench.summary import speedup
+from paceline.drafter_factory import NO_CORPORA, make_drafter, make_policy
+from paceline.loading import load
+from paceline.profiling.pass_costs import beside, costs_of, refresh, save
+from paceline.speculative.interfaces import Learner, Want
+from paceline.speculative.loop import ActiveRequest, decode, start
+from paceline.speculative.policy.cost_model import SHALLOW, Costs
+from paceline.speculative.request import TOGETHER, GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.text.detokenizer import TextStream
 
 TURN = 8  # tokens
 Speed = tuple[float, float]  # tokens and seconds

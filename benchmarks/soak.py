@@ -28,7 +28,7 @@ import psutil
 from clients import ask
 from serve_load import answers
 
-from paceline.lab.peers.process import LOCAL, Program, free_port
+from paceline.bench.baselines.process import LOCAL, Program, free_port
 
 SESSIONS = 4
 REST = 5.0  # seconds after which nothing may be open

@@ -26,10 +26,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.core.ports import Budget, Features
-from paceline.core.record import Step, Times
-from paceline.core.tree import ROOT
 from paceline.drafters.suffix import SuffixDrafter
+from paceline.speculative.interfaces import Budget, Features
+from paceline.speculative.stats import Step, Times
+from paceline.speculative.tree import ROOT
 
 try:
     SuffixDecodingCache: Any = import_module("arctic_inference.suffix_decoding").SuffixDecodingCache

@@ -17,9 +17,9 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from paceline.assemble import load
-from paceline.core.ports import Want
-from paceline.core.tree import EMPTY, chain
+from paceline.loading import load
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import EMPTY, chain
 
 PROMPT = "The river had been rising for three days, and on the fourth the people of the village began to"
 DTYPES = "float32,bfloat16"

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 import paceline
-from paceline.engines.hf.loading import load_model, load_tokenizer
-from paceline.generating import KEPT
-from paceline.lab.views import Plan, chosen
-from paceline.naming import file_of
+from paceline.backends.transformers.loading import load_model, load_tokenizer
+from paceline.integrations.transformers_generate import KEPT
+from paceline.models.resolve import file_of
+from paceline.prepare.views import Plan, chosen
 
 Way = Callable[[Any], Any]  # of token ids [1, tokens] to what generate returns
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline import zoo
+from paceline.models import zoo
 
 sys.path.append(str(Path(__file__).parents[1]))  # for tools
 
@@ -122,7 +122,7 @@ def finetune(out: Path, minutes: float, distil_target: bool) -> None:
 def measure(draft: Path, mode: str, n: int) -> tuple[str, ...]:
     """Tokens a pass by suite and of all; kept of drafted; drafted a pass; all greedy."""
     import paceline
-    from paceline.lab import workload
+    from paceline.bench.suites import workload
 
     sums = []
     settings: dict[str, Any] = {"policy": "p_min", "p_min": P_MIN, "cross_vocab": mode}
@@ -145,7 +145,7 @@ def measure(draft: Path, mode: str, n: int) -> tuple[str, ...]:
 def table(out: Path, n: int) -> None:
     import sys
 
-    from paceline.lab.transplant import Rules, Transplant
+    from paceline.prepare.transplant import Rules, Transplant
     from paceline.report.table import Block
 
     def made(name: str, rules: Rules) -> Path:

@@ -11,12 +11,12 @@ from time import perf_counter
 
 import numpy as np
 
-from paceline.core.answers import Answers
-from paceline.core.arrays import Probabilities
-from paceline.core.rng import SeededRng
-from paceline.core.sampling import Sampling, probabilities
-from paceline.core.tree import EMPTY, ROOT, DraftTree
-from paceline.core.verify import CHAINS, RULES, verify
+from paceline.speculative.arrays import Probabilities
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.rng import SeededRng
+from paceline.speculative.sampling import Sampling, probabilities
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from paceline.speculative.verify import CHAINS, RULES, verify
 
 SAMPLINGS = {
     "temperature 0.8": Sampling(temperature=0.8),

@@ -4,8 +4,8 @@
 
 The model answers items of the real suites, greedily; a view is shown each answer at once, behind a prompt
 that the whole model has read, and each of its guesses is compared. "evenly" skips layers spread over the
-model; "clasp" is the best choice of layers that hidden states advise (lab/view_search.py), judged on half of
-the answers and reported on the others.
+model; "clasp" is the best choice of layers that hidden states advise (prepare/view_search.py), judged on half
+of the answers and reported on the others.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from paceline.assemble import load
-from paceline.engines.views import View
-from paceline.lab.view_search import Judge, search
-from paceline.lab.views import GUIDES, SEEN, Plan, answers, chosen
+from paceline.backends.views import View
+from paceline.loading import load
+from paceline.prepare.view_search import Judge, search
+from paceline.prepare.views import GUIDES, SEEN, Plan, answers, chosen
 
 
 def main() -> None:

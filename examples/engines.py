@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from paceline.core.errors import UsageError
-from paceline.export import Asked, command, shown
-from paceline.vllm import Portfolio
+from paceline.integrations.export import Asked, command, shown
+from paceline.integrations.vllm import Portfolio
+from paceline.speculative.errors import UsageError
 
 for engine in ("vllm", "sglang"):
     print(shown(command(engine, Asked("Qwen/Qwen3-8B", n_draft=8, n_ctx=8192))))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline.core.cost import Cost, Costs
-from paceline.lab.advice.row import Known, Measured
-from paceline.machine.models.facts import Facts
+from paceline.doctor.draft_advice.row import Known, Measured
+from paceline.models.headers.facts import Facts
+from paceline.speculative.policy.cost_model import Cost, Costs
 
 
 def facts(name: str = "target", family: str = "kin-1", billions: float = 8.0, **more: Any) -> Facts:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.arrays import Mask
-from paceline.core.ports import Budget, Drafter, Session
-from paceline.core.tree import DraftTree
+from paceline.speculative.arrays import Mask
+from paceline.speculative.interfaces import Budget, Drafter, Session
+from paceline.speculative.tree import DraftTree
 
 # State -> the tokens allowed there, and where each leads. In the last one the text has ended.
 TABLE: Mapping[int, Mapping[int, int]] = {

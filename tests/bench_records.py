@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from paceline.lab.bench.record import Interval, Result
+from paceline.bench.record import Interval, Result
 
 
 def plain(speed: float = 40.0, category: str = "") -> Result:

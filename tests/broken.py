@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from enumeration import Tape
-from paceline.core.arrays import Probabilities
-from paceline.core.ports import Forward, Grammar
-from paceline.core.sampling import Odds, Rng, Sampling, odds
-from paceline.core.tree import ROOT, DraftTree
-from paceline.core.verify import Rows, Verdict
+from paceline.speculative.arrays import Probabilities
+from paceline.speculative.interfaces import Forward, Grammar
+from paceline.speculative.sampling import Odds, Rng, Sampling, odds
+from paceline.speculative.tree import ROOT, DraftTree
+from paceline.speculative.verify import Rows, Verdict
 from worlds import World
 
 Walk = Callable[[Rows, Rng], Verdict]

@@ -12,16 +12,16 @@ from hypothesis import settings
 
 from foreign import write_foreign
 from gguf_files import write_llama
-from paceline import zoo
-from paceline.core.errors import KernelError
-from paceline.engines.engine import KernelStatus
-from paceline.engines.llama import kernels
-from paceline.engines.llama.kernels.build import library, recipe_for
-from paceline.lab import provenance  # noqa: F401  # first: it tells the machine's own cores, patched or not
-from paceline.machine.costs import Effort
-from paceline.machine.models.gguf_file import GGUFFile
-from paceline.zoo.inflate import write_plain
-from paceline.zoo.layout import layout_of
+from paceline.backends.interface import KernelStatus
+from paceline.backends.llama_cpp import kernels
+from paceline.backends.llama_cpp.kernels.build import library, recipe_for
+from paceline.bench import provenance  # noqa: F401  # first: it tells the machine's own cores, patched or not
+from paceline.models import zoo
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.zoo.inflate import write_plain
+from paceline.models.zoo.layout import layout_of
+from paceline.speculative.errors import KernelError
+from paceline.storage.costs import Effort
 
 # llama.cpp's threads wait for each other without spinning: on a busy machine, spinning makes a pass of a tiny
 # model take ten times as long. OpenMP reads it when it is loaded.
@@ -31,7 +31,7 @@ settings.register_profile("paceline", deadline=None)  # a busy machine is no fau
 settings.load_profile("paceline")
 
 UNTRACED = "test_rate_exact.py"  # repeats the same lines millions of times
-TRACED_TOO = "test_llm.py"  # calls core/typed.py in ways that no test of core does
+TRACED_TOO = "test_llm.py"  # calls speculative/validation.py in ways that no test of core does
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,7 +48,7 @@ def one_thread_a_worker() -> Iterator[None]:
     """On a busy machine llama.cpp's threads, which wait for each other by spinning, crawl: a pass of a tiny
     model takes 0.4 s. Tests that run side by side make it busy themselves."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.machine.hardware.threads.physical_cores", lambda: 1)
+        patch.setattr("paceline.hardware.threads.physical_cores", lambda: 1)
         patch.setenv("PACELINE_THREADS", "1")  # commands that tests start
         yield
 
@@ -57,7 +57,7 @@ def one_thread_a_worker() -> Iterator[None]:
 def files_are_let_in() -> Iterator[None]:
     """What tests write for llama.cpp is not tried in a process of its own first, which takes seconds each."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.engines.llama.gate.trying", True)
+        patch.setattr("paceline.backends.llama_cpp.gate.trying", True)
         yield
 
 
@@ -66,7 +66,7 @@ def however_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What passes cost is believed, and kept, whatever else the machine does meanwhile."""
     for limit in ("costing.NOISY", "attention.NOISY", "core.plausible.SINGLES", "core.plausible.STEEP"):
         monkeypatch.setattr(f"paceline.{limit}", float("inf"))
-    monkeypatch.setattr("paceline.costing.never_pays", lambda cost: False)
+    monkeypatch.setattr("paceline.profiling.pass_costs.never_pays", lambda cost: False)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -82,7 +82,7 @@ def compiled_kernels() -> None:
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine without a compiler: flash attention is chosen by what is faster."""
-    monkeypatch.setattr("paceline.engines.openers.kernels_of", lambda _: KernelStatus(reason="no compiler"))
+    monkeypatch.setattr("paceline.backends.registry.kernels_of", lambda _: KernelStatus(reason="no compiler"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -94,8 +94,8 @@ def costs_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     quick = {"target": Effort(0.1, (16,), (1, 2, 4, 8)), "draft": Effort(0.05, (16,), (1, 2))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_HOME", str(home))
-        patch.setattr("paceline.costing.QUICK", quick)
-        patch.setattr("paceline.attention.QUICK", 0.0)
+        patch.setattr("paceline.profiling.pass_costs.QUICK", quick)
+        patch.setattr("paceline.profiling.flash_attention.QUICK", 0.0)
         yield
 
 

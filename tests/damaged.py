@@ -10,7 +10,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from paceline import zoo
+from paceline.models import zoo
 
 TOKEN = 7  # whose output row alone is damaged
 

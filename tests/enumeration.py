@@ -8,16 +8,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from paceline.core.arrays import Probabilities
-from paceline.core.decode import Clock, decode, start
-from paceline.core.policy import Fixed, Policy
-from paceline.core.ports import UNLIMITED, Budget, Drafter, Grammar, Want
-from paceline.core.request import GenerationRequest
-from paceline.core.sampling import Odds, Sampling, probabilities
-from paceline.core.tree import EMPTY
+from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedMemory
 from paceline.drafters.model import ModelMemory
-from paceline.engines.toy import ToyTarget
+from paceline.speculative.arrays import Probabilities
+from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Grammar, Want
+from paceline.speculative.loop import Clock, decode, start
+from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Odds, Sampling, probabilities
+from paceline.speculative.tree import EMPTY
 
 Output = tuple[int, ...]
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.engines.toy import Array, ToyTarget
+from paceline.backends.toy import Array, ToyTarget
 
 MARK = 2.0  # in a state: no tanh comes to it
 

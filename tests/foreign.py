@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gguf_files import byte_tokens
-from paceline import zoo
+from paceline.models import zoo
 
 
 def write_foreign(path: Path, *, merges: int = 2000, seed: int = 0) -> Path:

@@ -8,8 +8,8 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from paceline.core.ports import Budget
-from paceline.core.tree import ROOT, DraftTree
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.tree import ROOT, DraftTree
 
 Choice = frozenset[int]
 

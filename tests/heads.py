@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.ports import Budget, Features, Session, Want
-from paceline.core.record import Step
-from paceline.core.tree import EMPTY, DraftTree, chain
-from paceline.engines.toy import ToyTarget
+from paceline.backends.toy import ToyTarget
+from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, DraftTree, chain
 
 
 class HeadMemory:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.machine.fit.compatibility import Compatibility, compare
-from paceline.machine.fit.reason import Reason
-from paceline.machine.models.facts import Facts, TokenizerFacts
-from paceline.machine.models.vocabulary import BYTE_LEVEL
+from paceline.models.compatibility.check import Compatibility, compare
+from paceline.models.compatibility.reason import Reason
+from paceline.models.headers.facts import Facts, TokenizerFacts
+from paceline.models.headers.vocabulary import BYTE_LEVEL
 
 BYTES = [char.encode() for char in BYTE_LEVEL]
 WORDS = [b"w%d" % i for i in range(100)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.machine.models.gguf_header import ARRAY, NUMBERS, STRING, TYPES
+from paceline.models.headers.gguf_header import ARRAY, NUMBERS, STRING, TYPES
 from raw_gguf import array, key, tensor, text
 
 U8, U16, I16, U32, I32, F32, U64, I64, F64 = 0, 2, 3, 4, 5, 6, 10, 11, 12

@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 
 import broken
-from paceline.core import decode, verify
-from paceline.core.arrays import Probabilities
-from paceline.core.ports import Budget, Drafter, Session
-from paceline.core.rng import SeededRng
-from paceline.core.sampling import Sampling, softmax
-from paceline.core.settings import Drafting
-from paceline.core.tree import ROOT, DraftTree
+from paceline.backends.toy import ToyTarget
+from paceline.bench.certify.certificate import ALL_SAMPLERS
+from paceline.bench.certify.held import Context, HeldTarget, Loop, Place, recorded, recorded_places
+from paceline.config import Drafting
 from paceline.drafters import model
-from paceline.engines.toy import ToyTarget
-from paceline.lab.certify.certificate import ALL_SAMPLERS
-from paceline.lab.certify.held import Context, HeldTarget, Loop, Place, recorded, recorded_places
+from paceline.speculative import loop as decode
+from paceline.speculative import verify
+from paceline.speculative.arrays import Probabilities
+from paceline.speculative.interfaces import Budget, Drafter, Session
+from paceline.speculative.rng import SeededRng
+from paceline.speculative.sampling import Sampling, softmax
+from paceline.speculative.tree import ROOT, DraftTree
 
 CHAIN = Drafting(("model",), temperature=1.0)
 TREE = replace(CHAIN, width=3)

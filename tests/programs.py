@@ -15,8 +15,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from paceline.core.ports import Target, Want
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.speculative.interfaces import Target, Want
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 SESSIONS = 4
 NODES = 12  # of a tree

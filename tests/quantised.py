@@ -12,7 +12,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from paceline.engines.llama import binding
+from paceline.backends.llama_cpp import binding
 
 KEPT = ("norm.weight", "ffn_gate_inp.weight", "attn_sinks.weight")  # as llama.cpp keeps them
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.core.vocab import Vocab
-from paceline.machine.remembered import Remembered
+from paceline.speculative.vocabulary import Vocab
+from paceline.storage.remembered import Remembered
 
 
 def vocab(size: int = 300) -> Vocab:

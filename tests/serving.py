@@ -12,11 +12,11 @@ from typing import Any
 import httpx2
 import uvicorn
 
-from paceline.llm import LLM
-from paceline.serve import app, listen
-from paceline.serve.asking import Limits
-from paceline.serve.guard import Guard, Rules
-from paceline.serve.service import Service
+from paceline.api import LLM
+from paceline.server import app, listen
+from paceline.server.request_limits import Limits
+from paceline.server.security import Guard, Rules
+from paceline.server.service import Service
 
 LONG = 60.0  # seconds that nothing here takes
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from paceline.core.cost import SHALLOW, Cost, Costs
-from paceline.core.decode import ActiveRequest, decode, start
-from paceline.core.policy import Policy
-from paceline.core.ports import Budget, Drafter, Features, Session, Want
-from paceline.core.rate import Rate
-from paceline.core.record import Stats, Step
-from paceline.core.request import GenerationRequest
-from paceline.core.schedule import ScheduledRequest, Scheduler
-from paceline.core.tree import EMPTY, DraftTree, chain
+from paceline.backends.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording, numbered
 from paceline.drafters.compose import Portfolio
-from paceline.engines.recorded import RecordedForward, RecordedSession, RecordedTarget, Recording, numbered
+from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Want
+from paceline.speculative.loop import ActiveRequest, decode, start
+from paceline.speculative.policy.cost_model import SHALLOW, Cost, Costs
+from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.policy.interface import Policy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.scheduler import ScheduledRequest, Scheduler
+from paceline.speculative.stats import Stats, Step
+from paceline.speculative.tree import EMPTY, DraftTree, chain
 
 V = 16
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from paceline.serve.page import HEADERS, assets
+from paceline.server.page import HEADERS, assets
 
 Part = tuple[str, str]  # text, source
 

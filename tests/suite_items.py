@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.lab.workload import Item, load
+from paceline.bench.suites.workload import Item, load
 
 NAMES = ("code", "edit", "json", "agent", "quote", "prose", "chat")
 REAL = tuple(f"real-{name}" for name in ("code", "edit", "json", "agent", "grounded", "chat", "maths"))

@@ -9,21 +9,21 @@ import pytest
 
 import paceline
 from gguf_files import write_llama, write_mamba
-from paceline import zoo
-from paceline.assemble import choose
-from paceline.core.cost import Cost, Costs
-from paceline.core.errors import UsageError
-from paceline.core.policy import Fixed
-from paceline.core.ports import Drafter
-from paceline.core.rate import Rate
-from paceline.core.settings import Drafting
+from paceline.backends.toy import ToyTarget
+from paceline.config import Drafting
+from paceline.drafter_factory import Corpora, make_drafter, make_policy
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.suffix_sort import build
-from paceline.engines.toy import ToyTarget
-from paceline.machine.hardware import threads
-from paceline.machine.hardware.threads import choose_threads
-from paceline.makers import Corpora, make_drafter, make_policy
+from paceline.hardware import threads
+from paceline.hardware.threads import choose_threads
+from paceline.loading import choose
+from paceline.models import zoo
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import Drafter
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.policy.interface import Fixed
 from stage import asking
 
 
@@ -174,7 +174,7 @@ def test_a_stream_left_early_keeps_its_text_and_frees_its_session(models: Path) 
 def test_a_recurrent_model_is_told_that_it_cannot_be_drafted_for(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.engines.llama.binding import llama_cpp
+    from paceline.backends.llama_cpp.binding import llama_cpp
 
     monkeypatch.setattr(llama_cpp(), "llama_model_is_recurrent", lambda model: True)
     for named in ("lookup", "auto"):
@@ -192,7 +192,7 @@ def test_a_recurrent_model_is_told_that_it_cannot_be_drafted_for(
 def test_what_was_loaded_is_closed_where_the_rest_fails(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.engines.llama import LlamaTarget
+    from paceline.backends.llama_cpp import LlamaTarget
 
     closed: list[Path] = []
     close = LlamaTarget.close
@@ -205,7 +205,7 @@ def test_what_was_loaded_is_closed_where_the_rest_fails(
         raise UsageError("no policy")
 
     monkeypatch.setattr(LlamaTarget, "close", counted)
-    monkeypatch.setattr("paceline.assemble.make_policy", fail)
+    monkeypatch.setattr("paceline.loading.make_policy", fail)
     with pytest.raises(UsageError, match="no policy"):
         paceline.load(models / "target.gguf", models / "draft.gguf", "model", threads=1)
     assert closed == [models / "draft.gguf", models / "target.gguf"]

@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 
 import paceline
-from paceline import attention
-from paceline.attention import (
+from paceline.backends import registry as openers
+from paceline.backends.interface import KernelStatus
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.registry import Way
+from paceline.profiling import flash_attention as attention
+from paceline.profiling.flash_attention import (
     DEPTH,
     ROUNDS,
     ROWS,
@@ -26,13 +30,9 @@ from paceline.attention import (
     settled,
     tried,
 )
-from paceline.core.errors import ModelError
-from paceline.costing import NOISY
-from paceline.engines import openers
-from paceline.engines.engine import KernelStatus
-from paceline.engines.llama import LlamaTarget
-from paceline.engines.openers import Way
-from paceline.machine.home import kept_at
+from paceline.profiling.pass_costs import NOISY
+from paceline.speculative.errors import ModelError
+from paceline.system.home import kept_at
 from timed import TimedTarget
 
 pytestmark = pytest.mark.usefixtures("no_kernels")

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from paceline import costing
-from paceline.core import plausible
-from paceline.core.cost import Cost, Costs
-from paceline.core.ports import Want
-from paceline.core.tree import chain
-from paceline.costing import beside, costs_of, doubt, key_of, never_pays, refresh, save
-from paceline.engines import openers
-from paceline.engines.engine import KernelStatus
-from paceline.engines.llama import LlamaTarget
-from paceline.machine.costs import Effort, path_of, recall
+from paceline.backends import registry as openers
+from paceline.backends.interface import KernelStatus
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.profiling import pass_costs as costing
+from paceline.profiling.pass_costs import beside, costs_of, doubt, key_of, never_pays, refresh, save
+from paceline.speculative.interfaces import Want
+from paceline.speculative.policy import cost_plausibility as plausible
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.tree import chain
+from paceline.storage.costs import Effort, path_of, recall
 
 Capture = pytest.CaptureFixture[str]
 
@@ -235,15 +235,15 @@ def test_one_row_that_is_faster_than_its_weights_can_be_read_is_not_believed(
     quick = Cost({16: {1: 0.4e-4, 2: 1e-4}})
     assert costing.fastest(target, quick) == 0.0
     size = target.memory
-    monkeypatch.setattr("paceline.machine.hardware.bandwidth.known", lambda threads: size * 1e3)
-    monkeypatch.setattr("paceline.machine.hardware.bandwidth.last_level", lambda files: 0)
+    monkeypatch.setattr("paceline.hardware.bandwidth.known", lambda threads: size * 1e3)
+    monkeypatch.setattr("paceline.hardware.bandwidth.last_level", lambda files: 0)
     assert costing.fastest(target, quick) == pytest.approx(1e-3 / costing.FROM_MEMORY)
     assert doubt(GOOD, target) == ""
     assert "to read the weights at least 0.2 ms" in doubt(quick, target)
-    monkeypatch.setattr("paceline.machine.hardware.bandwidth.last_level", lambda files: 1 << 30)
+    monkeypatch.setattr("paceline.hardware.bandwidth.last_level", lambda files: 1 << 30)
     assert costing.fastest(target, quick) == pytest.approx(1e-3 / costing.FROM_CACHE)
     experts = SimpleNamespace(experts=8)
-    monkeypatch.setattr("paceline.machine.models.header.read", lambda path, tokens: experts)
+    monkeypatch.setattr("paceline.models.headers.header.read", lambda path, tokens: experts)
     assert costing.fastest(target, quick) == 0.0  # a token needs some of them
 
 

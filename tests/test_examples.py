@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from command_line import environment
-from paceline.core import theory
 from paceline.report.table import ratio
+from paceline.speculative.policy import speedup_formulas as theory
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LAB = sorted(path.name for path in (EXAMPLES / "lab").glob("*.py"))
@@ -66,7 +66,7 @@ def test_the_example_of_the_python_api_runs(
 ) -> None:
     # In this process: it has no option for threads, and two that wait for each other are slow when tests run
     # side by side.
-    monkeypatch.setattr("paceline.machine.hardware.threads.physical_cores", lambda: 1)
+    monkeypatch.setattr("paceline.hardware.threads.physical_cores", lambda: 1)
     runpy.run_path(str(EXAMPLES / "python_api.py"))
     assert re.search(r"^\d+ tokens/s, \d+\.\d\d tokens a step$", capsys.readouterr().out, re.MULTILINE)
 

@@ -10,11 +10,11 @@ import pytest
 
 import paceline
 from gguf_files import write_llama
-from paceline import zoo
-from paceline.core.errors import UsageError, VocabError
+from paceline.api import LLM
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.slem import SlemDrafter
-from paceline.llm import LLM
+from paceline.models import zoo
+from paceline.speculative.errors import UsageError, VocabError
 
 N = 64
 PROMPTS = {

@@ -15,8 +15,8 @@ import torch
 
 from hf_models import DEVICE, model_of, tokenizer_of
 from paceline import hf_generate
-from paceline.core.errors import UsageError
-from paceline.generating import KEPT
+from paceline.integrations.transformers_generate import KEPT
+from paceline.speculative.errors import UsageError
 
 PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
 USUAL: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "pad_token_id": 1}

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.asked import Asked, SamplingSettings
-from paceline.core.errors import BatchError, ModelError, UsageError
-from paceline.core.ports import Want
-from paceline.core.sampling import Sampling
-from paceline.core.settings import Drafting
-from paceline.core.tree import EMPTY
-from paceline.core.vocab import Vocab
+from paceline.api import LLM
+from paceline.config import Drafting
 from paceline.drafters.none import NoDrafter
-from paceline.engines.grammar import TextGrammar
-from paceline.handle import RequestHandle
-from paceline.llm import LLM
+from paceline.request_handle import RequestHandle
+from paceline.request_options import Asked, SamplingSettings
+from paceline.speculative.errors import BatchError, ModelError, UsageError
+from paceline.speculative.interfaces import Want
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import EMPTY
+from paceline.speculative.vocabulary import Vocab
+from paceline.text.grammar import TextGrammar
 
 
 class Text:

@@ -11,11 +11,11 @@ import pytest
 
 import paceline
 from gguf_files import write_llama
-from paceline.core.errors import UsageError
-from paceline.engines.conversation import chosen_tools
-from paceline.engines.tool_calls import ToolCallStream, parsed
-from paceline.engines.tool_formats import forced
-from paceline.llm import LLM
+from paceline.api import LLM
+from paceline.speculative.errors import UsageError
+from paceline.text.messages import chosen_tools
+from paceline.text.tools.formats import forced
+from paceline.text.tools.parser import ToolCallStream, parsed
 from real_model import smollm2
 from tool_templates import CHATML, TEMPLATES
 

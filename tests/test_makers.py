@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.core.drafters import DATASTORE, DRAFT, DRAFTERS, NGRAMS, Row, users
-from paceline.core.errors import UsageError
-from paceline.core.settings import Drafting
+from paceline.backends.toy import ToyTarget
+from paceline.config import Drafting
+from paceline.drafter_factory import check_needs, make_drafter
+from paceline.drafter_table import DATASTORE, DRAFT, DRAFTERS, NGRAMS, Row, users
 from paceline.drafters.lookup import LookupDrafter
-from paceline.engines.toy import ToyTarget
-from paceline.makers import check_needs, make_drafter
+from paceline.speculative.errors import UsageError
 
 
 class EchoDrafter(LookupDrafter):

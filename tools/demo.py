@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline import zoo
-from paceline.core.errors import PacelineError
-from paceline.naming import file_of
+from paceline.models import zoo
+from paceline.models.resolve import file_of
+from paceline.speculative.errors import PacelineError
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from functools import cache
 
-from paceline.lab.workload import Item
+from paceline.bench.suites.workload import Item
 from tools.embedded.corpus import docstrings, stdlib
 from tools.toy_suites import renamings
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from paceline.lab.workload import Item
+from paceline.bench.suites.workload import Item
 from tools.embedded.records import Records
 from tools.embedded.words import CITIES, STATUS, a_date, a_time, an_email, full_name
 from tools.real_sources import item, library, source, user

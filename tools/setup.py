@@ -205,7 +205,7 @@ def add(addition: Addition) -> None:
 
 def compile_kernels() -> None:
     """Tens of seconds where sources, compiler or llama.cpp are new, which the program says itself."""
-    program = [str(PYTHON), "-m", "paceline.engines.llama.kernels"]
+    program = [str(PYTHON), "-m", "paceline.backends.llama_cpp.kernels"]
     began = time.monotonic()
     if subprocess.run(program, stdout=subprocess.DEVNULL).returncode != 0:
         print("setup: going on without kernels of our own; the next set-up tries again", file=sys.stderr)

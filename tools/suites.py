@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from paceline.lab.workload import FOLDER, Item
+from paceline.bench.suites.workload import FOLDER, Item
 from paceline.system.whole import whole
 from tools import real_sources, real_talk, toy_suites
 

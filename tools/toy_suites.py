@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.lab.workload import Item
+from paceline.bench.suites.workload import Item
 from tools.embedded.corpus import HELD_OUT, docstrings, held_out, topics
 from tools.embedded.records import Entity, Records
 from tools.questions import QUESTIONS

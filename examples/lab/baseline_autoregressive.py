@@ -15,12 +15,12 @@ from pathlib import Path
 from time import perf_counter
 
 import paceline
-from paceline.core.decode import advance, start
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Target, Want
-from paceline.core.request import GenerationRequest
-from paceline.core.tree import EMPTY
 from paceline.drafters.none import NoDrafter
+from paceline.speculative.interfaces import Budget, Target, Want
+from paceline.speculative.loop import advance, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.tree import EMPTY
 
 PROMPT = Path(__file__).parents[1] / "prompt.txt"
 TOY_PROMPT = [1, 2, 3, 4, 5, 6, 7, 0] * 5

@@ -19,13 +19,13 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import paceline
-from paceline import zoo
-from paceline.core import theory
-from paceline.core.ports import Target, Want
-from paceline.core.tree import chain
-from paceline.lab.judge import judge
+from paceline.bench.near_ties import judge
+from paceline.models import zoo
+from paceline.models.zoo.quantize import quantize
 from paceline.report.table import listing, ratio
-from paceline.zoo.quantize import quantize
+from paceline.speculative.interfaces import Target, Want
+from paceline.speculative.policy import speedup_formulas as theory
+from paceline.speculative.tree import chain
 
 PROMPT = Path(__file__).parents[1] / "prompt.txt"
 LONGEST = 8

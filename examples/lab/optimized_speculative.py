@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import paceline
-from paceline import zoo
-from paceline.core import theory
-from paceline.core.decode import decode, start
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter
-from paceline.core.record import Stats
-from paceline.core.request import GenerationRequest
-from paceline.core.settings import Drafting
+from paceline.bench.near_ties import judge
+from paceline.config import Drafting
+from paceline.drafter_factory import make_drafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.lab.judge import judge
-from paceline.makers import make_drafter
+from paceline.models import zoo
 from paceline.report.table import listing, ratio
+from paceline.speculative.interfaces import Budget, Drafter
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy import speedup_formulas as theory
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.stats import Stats
 
 PROMPT = Path(__file__).parents[1] / "prompt.txt"
 LENGTHS = range(2, 17)  # K, drafted tokens a step

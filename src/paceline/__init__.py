@@ -15,26 +15,26 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from typing import Any
 
-    from paceline.assemble import load as load
-    from paceline.core.errors import BatchError as BatchError
-    from paceline.core.errors import PacelineError as PacelineError
-    from paceline.core.sampling import Sampling as Sampling
-    from paceline.core.tree import DraftTree as DraftTree
-    from paceline.engines.toy import ToyTarget as ToyTarget
-    from paceline.generating import hf_generate as hf_generate
-    from paceline.handle import Generation as Generation
-    from paceline.llm import LLM as LLM
+    from paceline.api import LLM as LLM
+    from paceline.backends.toy import ToyTarget as ToyTarget
+    from paceline.integrations.transformers_generate import hf_generate as hf_generate
+    from paceline.loading import load as load
+    from paceline.request_handle import Generation as Generation
+    from paceline.speculative.errors import BatchError as BatchError
+    from paceline.speculative.errors import PacelineError as PacelineError
+    from paceline.speculative.sampling import Sampling as Sampling
+    from paceline.speculative.tree import DraftTree as DraftTree
 
 _HOMES = {
-    "load": "paceline.assemble",
-    "LLM": "paceline.llm",
-    "Generation": "paceline.handle",
-    "Sampling": "paceline.core.sampling",
-    "DraftTree": "paceline.core.tree",
-    "ToyTarget": "paceline.engines.toy",
-    "BatchError": "paceline.core.errors",
-    "PacelineError": "paceline.core.errors",
-    "hf_generate": "paceline.generating",
+    "load": "paceline.loading",
+    "LLM": "paceline.api",
+    "Generation": "paceline.request_handle",
+    "Sampling": "paceline.speculative.sampling",
+    "DraftTree": "paceline.speculative.tree",
+    "ToyTarget": "paceline.backends.toy",
+    "BatchError": "paceline.speculative.errors",
+    "PacelineError": "paceline.speculative.errors",
+    "hf_generate": "paceline.integrations.transformers_generate",
 }
 __all__ = ["__version__", *_HOMES]
 

@@ -15,19 +15,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from paceline.core.decode import Clock
-from paceline.core.errors import BusyError
-from paceline.core.policy import Policy
-from paceline.core.ports import Drafter, Target
-from paceline.core.request import TOGETHER, GenerationRequest
-from paceline.core.schedule import ScheduledRequest, Scheduler
-from paceline.engines.grammar import TextGrammar
-from paceline.handle import Deliver, Generation, RequestHandle, StepOutput
+from paceline.request_handle import Deliver, Generation, RequestHandle, StepOutput
+from paceline.speculative.errors import BusyError
+from paceline.speculative.interfaces import Drafter, Target
+from paceline.speculative.loop import Clock
+from paceline.speculative.policy.interface import Policy
+from paceline.speculative.request import TOGETHER, GenerationRequest
+from paceline.speculative.scheduler import ScheduledRequest, Scheduler
 from paceline.system.fair_lock import FairLock
 from paceline.system.forks import Process
+from paceline.text.grammar import TextGrammar
 
 if TYPE_CHECKING:
-    from paceline.machine.remembered import Remembered
+    from paceline.storage.remembered import Remembered
 
 # Seconds after which a thread that waits looks whether a session was given back, and after which it tries to
 # get one anyway. (A Condition would tell it, but Ctrl-C can leave one locked.)

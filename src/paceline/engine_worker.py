@@ -14,14 +14,14 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.decode import Clock
-from paceline.core.errors import ClosingError, TooSlowError, UsageError
-from paceline.core.record import Step
-from paceline.core.request import GenerationRequest
-from paceline.core.schedule import ScheduledRequest
-from paceline.engines.grammar import CompiledGrammar, TextGrammar
-from paceline.engines.grammar_pool import GrammarPool
-from paceline.handle import Deliver, Finish, RequestHandle, StepOutput
+from paceline.request_handle import Deliver, Finish, RequestHandle, StepOutput
+from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
+from paceline.speculative.loop import Clock
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.scheduler import ScheduledRequest
+from paceline.speculative.stats import Step
+from paceline.text.grammar import CompiledGrammar, TextGrammar
+from paceline.text.grammar_pool import GrammarPool
 
 if TYPE_CHECKING:
     from paceline.engine import InferenceEngine

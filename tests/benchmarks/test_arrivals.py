@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from arrivals import Conversation, Replica, Served, poisson
 
-from paceline.core.cost import Cost, Costs
-from paceline.engines.recorded import Recording, numbered
-from paceline.lab.bench.method import parse_all
-from paceline.lab.replay.lane import Means
+from paceline.backends.recorded import Recording, numbered
+from paceline.bench.method import parse_all
+from paceline.bench.replay.lane import Means
+from paceline.speculative.policy.cost_model import Cost, Costs
 
 PASS = 0.125  # seconds; sums of eighths are exact
 VOCAB = numbered(1000)

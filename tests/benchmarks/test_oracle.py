@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Asked, Chances, Oracle, paid, seconds, unbound
 
-from paceline.core.cost import Cost, Costs
-from paceline.core.ports import Budget, Drafter, Features
-from paceline.core.record import Step, Times
-from paceline.core.settings import Drafting
-from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.backends.recorded import Recording, numbered
+from paceline.backends.toy import ToyTarget
+from paceline.bench.method import Method
+from paceline.bench.replay import lane as module
+from paceline.bench.replay.lane import Lane, Means
+from paceline.config import Drafting
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.suffix import SuffixDrafter
-from paceline.engines.recorded import Recording, numbered
-from paceline.engines.toy import ToyTarget
-from paceline.lab.bench.method import Method
-from paceline.lab.replay import lane as module
-from paceline.lab.replay.lane import Lane, Means
+from paceline.speculative.interfaces import Budget, Drafter, Features
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.stats import Step, Times
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 V = 4
 MODEL = frozenset({"model"})

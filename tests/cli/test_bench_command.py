@@ -16,15 +16,15 @@ import paceline
 from command_line import Done, command
 from fake_llama_server import write_fake_server
 from gguf_files import write_llama
-from paceline.core.errors import HistoryError
-from paceline.core.ports import Forward
-from paceline.core.tree import DraftTree
-from paceline.core.verify import Verdict, verify
-from paceline.lab.bench.history import History
-from paceline.lab.bench.record import Group
-from paceline.lab.peers.llama_server import LlamaServer
-from paceline.lab.peers.process import Program
-from paceline.machine.identity import fingerprint
+from paceline.bench.baselines.llama_server import LlamaServer
+from paceline.bench.baselines.process import Program
+from paceline.bench.history import History
+from paceline.bench.record import Group
+from paceline.speculative.errors import HistoryError
+from paceline.speculative.interfaces import Forward
+from paceline.speculative.tree import DraftTree
+from paceline.speculative.verify import Verdict, verify
+from paceline.system.identity import fingerprint
 
 Capture = pytest.CaptureFixture[str]
 EXACT = ("--cache-type", "f32", "-fa", "off")
@@ -167,7 +167,7 @@ def test_options_before_a_subcommand_are_refused_and_not_ignored(capsys: Capture
 def test_a_method_that_is_not_lossless_shows_no_speed_and_the_exit_code_is_3(
     capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.core.decode.verify", broken.judged_by(broken.everything))
+    monkeypatch.setattr("paceline.speculative.loop.verify", broken.judged_by(broken.everything))
     done = command(capsys, *args, "--p-min", "0", "--methods", "model", "--json")
     assert done.code == 3
     assert done.err == "paceline: not lossless: model; shown without a speed\n"
@@ -198,7 +198,7 @@ def test_a_near_tie_is_told_and_has_a_speed(
         judge = broken.judged_by(broken.highest_of_equals) if len(tree) else verify
         return judge(tree, out, *more, **named)
 
-    monkeypatch.setattr("paceline.core.decode.verify", other)
+    monkeypatch.setattr("paceline.speculative.loop.verify", other)
     done = command(capsys, *args, "-m", model, "--methods", "model", "--p-min", "0", "--json")
     assert done.code == 0
     one = next(one for one in done.json["results"] if one["system"] == "model")
@@ -318,7 +318,7 @@ def with_lookup(server: Path) -> Path:
 def test_a_program_that_is_not_there_is_refused_before_anything_is_loaded(
     capsys: Capture, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.lab.bench.bench.Models", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("paceline.bench.bench.Models", lambda *_: pytest.fail("a model was loaded"))
     command(capsys, *args, "--peer", "llama-server=/nowhere/server").refused(
         1, "/nowhere/server is no program: give the path of a llama-server"
     )

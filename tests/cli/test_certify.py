@@ -13,16 +13,16 @@ import pytest
 
 import broken
 from command_line import Done, command
-from paceline import zoo
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.llama_cpp.cache import Cache
+from paceline.backends.llama_cpp.session import LlamaSession
+from paceline.bench.certify import certificate, frequencies
 from paceline.cli.texts import read_prompts
-from paceline.core.decode import ActiveRequest
-from paceline.core.ports import Forward
-from paceline.core.record import Logprob
-from paceline.core.sampling import logprob
-from paceline.engines.llama import LlamaTarget
-from paceline.engines.llama.cache import Cache
-from paceline.engines.llama.session import LlamaSession
-from paceline.lab.certify import certificate, frequencies
+from paceline.models import zoo
+from paceline.speculative.interfaces import Forward
+from paceline.speculative.loop import ActiveRequest
+from paceline.speculative.sampling import logprob
+from paceline.speculative.stats import Logprob
 
 Capture = pytest.CaptureFixture[str]
 # With F16 rounding is worse than such short texts can tell.
@@ -159,7 +159,7 @@ def test_a_setting_that_cannot_work_is_refused(
 def test_a_recurrent_model_is_refused(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.engines.llama.binding import llama_cpp
+    from paceline.backends.llama_cpp.binding import llama_cpp
 
     monkeypatch.setattr(llama_cpp(), "llama_model_is_recurrent", lambda model: True)
     certify(capsys, *pair).refused(2, "a recurrent model's state cannot be rolled back yet")
@@ -240,7 +240,7 @@ def defects(done: Done) -> list[str]:
 def test_a_verification_that_accepts_too_much_is_a_defect_of_greedy_and_sampled_output(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.core.decode.verify", broken.judged_by(broken.everything))
+    monkeypatch.setattr("paceline.speculative.loop.verify", broken.judged_by(broken.everything))
     assert defects(certify(capsys, *pair, "--p-min", "0", "--json")) == ["greedy", "sampled"]
     done = certify(capsys, *pair, "--p-min", "0")
     assert done.out.splitlines()[-1] == "NOT CERTIFIED: greedy, sampled"
@@ -251,7 +251,7 @@ def test_a_verification_that_accepts_too_much_is_a_defect_of_greedy_and_sampled_
 def test_a_verification_that_is_biased_is_a_defect_of_sampled_output_alone(
     capsys: Capture, pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("paceline.core.decode.verify", broken.VERIFICATIONS[name])
+    monkeypatch.setattr("paceline.speculative.loop.verify", broken.VERIFICATIONS[name])
     args = ("--draft", "model", "--draft-temp", "1", "--p-min", "0", "--n-draft", "2", "--samples", "300")
     names = defects(certify(capsys, *pair, *args, "--temp", "1", "--json"))
     assert "sampled" in names
@@ -264,7 +264,7 @@ def test_log_probabilities_of_another_row_are_a_defect(
     def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(*logprob(out.logits(0), token, 0)) for token in tokens)
 
-    monkeypatch.setattr("paceline.core.decode.token_logprobs", told)
+    monkeypatch.setattr("paceline.speculative.loop.token_logprobs", told)
     assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]
 
 
@@ -346,5 +346,5 @@ def test_log_probabilities_that_are_no_numbers_are_a_defect(
     def told(request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]) -> Any:
         return tuple(Logprob(-1.0 if i == 0 else np.nan, ()) for i, _ in enumerate(tokens))
 
-    monkeypatch.setattr("paceline.core.decode.token_logprobs", told)
+    monkeypatch.setattr("paceline.speculative.loop.token_logprobs", told)
     assert defects(certify(capsys, *pair, "--json")) == ["log-probabilities"]

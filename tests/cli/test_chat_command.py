@@ -14,7 +14,7 @@ from gguf_files import write_llama
 from paceline.cli.conversation import Conversation
 from paceline.cli.lines import is_open, unquoted
 from paceline.engine import Stream
-from paceline.handle import StepOutput
+from paceline.request_handle import StepOutput
 from real_model import smollm2
 
 Capture = pytest.CaptureFixture[str]

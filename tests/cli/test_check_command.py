@@ -10,8 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from gguf_files import write_llama
-from paceline import zoo
 from paceline.cli.check import check
+from paceline.models import zoo
 
 TARGET, DRAFT = str(zoo.target_path()), str(zoo.draft_path())
 

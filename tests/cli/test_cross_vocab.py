@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from command_line import command
-from paceline import zoo
+from paceline.models import zoo
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = ("def read_table(path):\n    ", "-n", "40", "--ignore-eos", "-t", "1", "--draft", "model")

@@ -3,8 +3,8 @@
 import inspect
 
 from paceline.cli.run import run
-from paceline.core.sampling import Sampling
-from paceline.core.settings import Drafting
+from paceline.config import Drafting
+from paceline.speculative.sampling import Sampling
 
 
 def test_the_defaults_of_the_command_line_are_those_of_the_library() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from command_line import Done, command
+from paceline.backends.interface import KernelStatus
 from paceline.cli.replay_input import costs_of
-from paceline.core.cost import Costs
-from paceline.core.errors import MissingExtraError, ModelError
-from paceline.core.timer import Timer
-from paceline.engines.engine import KernelStatus
-from paceline.machine.models.facts import RECURRENT, Facts
+from paceline.models.headers.facts import RECURRENT, Facts
+from paceline.speculative.errors import MissingExtraError, ModelError
+from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.pass_timer import Timer
 
 Capture = pytest.CaptureFixture[str]
 QUICK = ("--seconds", "0.2", "--depths", "16", "--rows", "1,2,4")
@@ -24,7 +24,7 @@ QUICK = ("--seconds", "0.2", "--depths", "16", "--rows", "1,2,4")
 @pytest.fixture(autouse=True)
 def however_busy_the_machine(however_busy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs are kept, and memory is not read for half a second in every test."""
-    monkeypatch.setattr("paceline.machine.hardware.bandwidth.measure", lambda threads, size: 12.5e9)
+    monkeypatch.setattr("paceline.hardware.bandwidth.measure", lambda threads, size: 12.5e9)
 
 
 def doctor(capsys: Capture, models: Path, home: Path, *args: str, draft: bool = False) -> Done:
@@ -60,7 +60,7 @@ def test_which_kernels_are_active_or_why_none_are_is_one_line(
     status: KernelStatus | None,
     line: str,
 ) -> None:
-    monkeypatch.setattr("paceline.engines.openers.kernels_of", lambda _: status or pytest.fail("asked"))
+    monkeypatch.setattr("paceline.backends.registry.kernels_of", lambda _: status or pytest.fail("asked"))
     args = ("--kernels", "off") if status is None else ()
     done = doctor(capsys, models, tmp_path, *QUICK, *args)
     assert [said for said in done.out.splitlines() if said.startswith("kernels")] == [line]
@@ -105,7 +105,7 @@ def test_what_asks_for_more_is_measured(
 def test_costs_of_a_machine_that_is_too_busy_are_shown_but_not_kept(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.costing.NOISY", 0.0)
+    monkeypatch.setattr("paceline.profiling.pass_costs.NOISY", 0.0)
     done = doctor(capsys, models, tmp_path, *QUICK, draft=True)
     assert done.code == 0
     assert not (tmp_path / "costs").exists()
@@ -167,7 +167,7 @@ def test_a_recurrent_target_is_measured_alone_and_told_why_drafts_lose(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = Facts((models / "target.gguf",), "gguf", "a", "mamba", memory=RECURRENT)
-    monkeypatch.setattr("paceline.lab.gathering.header", lambda path, unread: facts)
+    monkeypatch.setattr("paceline.doctor.gathering.header", lambda path, unread: facts)
     record = doctor(capsys, models, tmp_path, *QUICK, "--json", draft=True).json
     assert (record["draft"], record["diagnosis"]["run"]) == (None, None)
     assert record["diagnosis"]["causes"][0]["name"] == "full-checkpoint rollback"
@@ -184,8 +184,8 @@ def test_ctrl_c_during_the_trials_ends_it(
             signal.raise_signal(signal.SIGINT)
         return 1.0, 1.0
 
-    monkeypatch.setattr("paceline.lab.thread_trials._read_and_decode", sample)
-    monkeypatch.setattr("paceline.lab.thread_trials.counts_for", lambda cores, limits: [1, 1])
+    monkeypatch.setattr("paceline.doctor.thread_trials._read_and_decode", sample)
+    monkeypatch.setattr("paceline.doctor.thread_trials.counts_for", lambda cores, limits: [1, 1])
     done = doctor(capsys, models, tmp_path, *QUICK, "--measure")
     assert (done.code, done.err) == (130, "")
     assert done.out.startswith("processor  ")
@@ -196,8 +196,8 @@ def test_ctrl_c_during_the_trials_ends_it(
 def test_settings_are_tried_and_the_best_is_named(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.lab.thread_trials.SECONDS", 0.0)
-    monkeypatch.setattr("paceline.lab.thread_trials.counts_for", lambda cores, limits: [1, 2])
+    monkeypatch.setattr("paceline.doctor.thread_trials.SECONDS", 0.0)
+    monkeypatch.setattr("paceline.doctor.thread_trials.counts_for", lambda cores, limits: [1, 2])
     trials = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json").json["trials"]
     assert [one["threads"] for one in trials["tried"]] == [1, 2]
     assert max(one["decode_ratio"] for one in trials["tried"]) == 1.0
@@ -210,8 +210,8 @@ def test_settings_are_tried_and_the_best_is_named(
 def test_flash_attention_is_tried_and_the_faster_is_named(
     capsys: Capture, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_kernels: None
 ) -> None:
-    monkeypatch.setattr("paceline.lab.thread_trials.counts_for", lambda cores, limits: [1])
-    monkeypatch.setattr("paceline.lab.thread_trials.SECONDS", 0.0)
+    monkeypatch.setattr("paceline.doctor.thread_trials.counts_for", lambda cores, limits: [1])
+    monkeypatch.setattr("paceline.doctor.thread_trials.SECONDS", 0.0)
     found = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json").json["attention"]
     assert [one["flash"] for one in found["tried"]] == [True, False]
     assert all(one[name] > 0 for one in found["tried"] for name in ("prompt", "token", "draft"))
@@ -226,7 +226,7 @@ def test_flash_attention_is_tried_and_the_faster_is_named(
     def full(*args: Any, **more: Any) -> None:
         raise ModelError("no room")
 
-    monkeypatch.setattr("paceline.attention.try_both", full)
+    monkeypatch.setattr("paceline.profiling.flash_attention.try_both", full)
     crowded = doctor(capsys, models, tmp_path, *QUICK, "--measure", "--json")
     assert crowded.json["attention"] is None
     assert "paceline: flash attention is not tried: no room" in crowded.err
@@ -238,8 +238,8 @@ def test_little_memory_and_no_engine_are_told_in_what_there_is(
     def missing() -> None:
         raise MissingExtraError("GGUF models need llama-cpp-python: pip install 'paceline[llama]'")
 
-    monkeypatch.setattr("paceline.engines.llama.binding.llama_cpp", missing)
-    monkeypatch.setattr("paceline.machine.hardware.bandwidth.free_memory", lambda: 1000)
+    monkeypatch.setattr("paceline.backends.llama_cpp.binding.llama_cpp", missing)
+    monkeypatch.setattr("paceline.hardware.bandwidth.free_memory", lambda: 1000)
     done = doctor(capsys, models, tmp_path, *QUICK)
     assert done.code == 1
     assert done.err.startswith("paceline: GGUF models need")

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 
 from command_line import PROGRAM, chunks, command, environment, run, start
-from paceline import zoo
 from paceline.cli.interrupts import Interrupts
 from paceline.engine import Stream
-from paceline.handle import StepOutput
+from paceline.models import zoo
+from paceline.request_handle import StepOutput
 
 Capture = pytest.CaptureFixture[str]
 ENDLESS = ("hello", "-n", "60000", "-c", "60100", "--ignore-eos")
@@ -97,14 +97,14 @@ def test_interrupting_the_program_in_mid_stream_keeps_the_text(target: Path) -> 
 def test_a_signal_while_the_program_loads_ends_it_at_once(number: signal.Signals, code: int) -> None:
     script = """
         import sys, time
-        import paceline.assemble
+        import paceline.loading
         from paceline.cli.app import main
 
         def load(**_):
             print("loading", flush=True)
             time.sleep(60)
 
-        paceline.assemble.load = load
+        paceline.loading.load = load
         sys.argv = ["paceline", "run", "hello"]
         main()
     """

@@ -11,9 +11,9 @@ import typer
 from command_line import Done, command
 from gguf_files import write_llama
 from hf_models import folder_of
+from paceline.bench.history import History
 from paceline.cli import pairs
 from paceline.cli.help import GroupedCommand
-from paceline.lab.bench.history import History
 
 Capture = pytest.CaptureFixture[str]
 
@@ -24,8 +24,8 @@ def no_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stores = ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE")
     for name in (*stores, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("paceline.machine.stores.places.OLLAMA_SERVICE", tmp_path / "nobody")
-    monkeypatch.setattr("paceline.zoo.real", dict)
+    monkeypatch.setattr("paceline.models.stores.places.OLLAMA_SERVICE", tmp_path / "nobody")
+    monkeypatch.setattr("paceline.models.zoo.real", dict)
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
     app = typer.Typer(rich_markup_mode=None)
     app.callback()(lambda: None)
@@ -85,7 +85,7 @@ def test_what_a_bench_found_takes_the_predictions_place(
     capsys: Capture, folder: Path, tmp_path: Path
 ) -> None:
     from bench_records import drafted, plain, record
-    from paceline.machine.identity import cpu_name, fingerprint
+    from paceline.system.identity import cpu_name, fingerprint
 
     known = record([])["provenance"] | {
         "target": {"fingerprint": fingerprint(folder / "target.gguf")},
@@ -117,8 +117,8 @@ def test_a_damaged_history_is_a_note_and_nothing_is_made_where_there_is_none(
 def test_measuring_tells_speeds_and_costs_and_what_cannot_be_loaded_is_a_note(
     capsys: Capture, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, however_busy: None
 ) -> None:
-    monkeypatch.setattr("paceline.lab.advice.measuring.TOKENS", 8)
-    monkeypatch.setattr("paceline.lab.advice.row.TASKS", {"any": "quote"})
+    monkeypatch.setattr("paceline.doctor.draft_advice.measuring.TOKENS", 8)
+    monkeypatch.setattr("paceline.doctor.draft_advice.row.TASKS", {"any": "quote"})
     write_llama(folder / "strange.gguf", layers=1, arch="strange")
     broken = tmp_path / "broken.jsonl"
     broken.write_bytes(b"no database" * 100)

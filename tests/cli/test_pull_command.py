@@ -16,10 +16,10 @@ from huggingface_hub.utils import close_session
 
 from command_line import Done, command
 from hub_server import COMMIT, Hub, own_cache, serving
-from paceline import zoo
 from paceline.cli.help import GroupedCommand
 from paceline.cli.pull import pull
-from paceline.machine.identity import fingerprint
+from paceline.models import zoo
+from paceline.system.identity import fingerprint
 
 Capture = pytest.CaptureFixture[str]
 NAME = "m-Q4_K_M.gguf"

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from command_line import Done, command, run
-from paceline import zoo
+from paceline.backends.registry import open_tokenizer
+from paceline.bench.replay import recording, traces
+from paceline.bench.replay.traces import Trace
 from paceline.engine import Stream
-from paceline.engines.openers import open_tokenizer
-from paceline.lab.replay import recording, traces
-from paceline.lab.replay.traces import Trace
-from paceline.machine.fingerprint import fingerprint
+from paceline.models import zoo
+from paceline.models.fingerprint import fingerprint
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = ("ab ab ab ab", "-n", "12", "--ignore-eos", "--draft", "lookup")
@@ -207,7 +207,7 @@ def test_a_bench_records_each_plain_answer_once_in_the_order_asked(
 def test_a_bench_that_samples_records_what_was_drawn_too(
     capsys: Capture, target: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.lab.bench.gate.SIZES", ((4, 20),))
+    monkeypatch.setattr("paceline.bench.gate.SIZES", ((4, 20),))
     assert bench(capsys, target, file.parent, "--record", file, "--temp", "0.9").code in (0, 3)
     greedy, drawn = objects(file)[:4], objects(file)[4:]
     assert [one["id"] for one in greedy] == [one["id"] for one in drawn] == ["c", "s.1", "a", "s.2"]

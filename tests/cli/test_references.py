@@ -12,12 +12,12 @@ import typer
 
 from command_line import Done, command
 from hub_server import COMMIT, own_cache
-from paceline import zoo
 from paceline.cli.references import file_option, resolve_models, resolved
-from paceline.core.errors import UsageError
-from paceline.machine.corpora import find_corpus
-from paceline.machine.identity import fingerprint
-from paceline.machine.stores.hub_layout import repo_folder
+from paceline.models import zoo
+from paceline.models.stores.hub_layout import repo_folder
+from paceline.speculative.errors import UsageError
+from paceline.storage.corpora import find_corpus
+from paceline.system.identity import fingerprint
 
 Capture = pytest.CaptureFixture[str]
 DATA = b"GGUF weights"

@@ -16,9 +16,9 @@ from command_line import Done, command, program, run
 from gguf_files import write_llama
 from mutations import Model, strings, texts
 from paceline.cli import texts as cli_texts
-from paceline.core.errors import UsageError
-from paceline.machine.hardware.threads import logical_cores
-from paceline.machine.models.gguf_header import ARRAY
+from paceline.hardware.threads import logical_cores
+from paceline.models.headers.gguf_header import ARRAY
+from paceline.speculative.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 REFUSES = "{{ raise_exception('first line\nsecond \x1b[31mline') }}"
@@ -77,7 +77,7 @@ def test_a_transformers_model_without_pytorch_is_one_line_that_says_what_to_inst
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    for name in [name for name in sys.modules if name.startswith("paceline.engines.hf.")]:
+    for name in [name for name in sys.modules if name.startswith("paceline.backends.transformers.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from command_line import Done, command, program
-from paceline import attention, zoo
-from paceline.attention import Attention
-from paceline.core.cost import Cost, Costs
-from paceline.costing import key_of
-from paceline.engines.llama import LlamaTarget
-from paceline.engines.openers import Way
-from paceline.lab.replay import lane
-from paceline.machine.costs import Kept, keep
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.registry import Way
+from paceline.bench.replay import lane
+from paceline.models import zoo
+from paceline.profiling import flash_attention as attention
+from paceline.profiling.flash_attention import Attention
+from paceline.profiling.pass_costs import key_of
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.storage.costs import Kept, keep
 
 Capture = pytest.CaptureFixture[str]
 DATA = Path(__file__).parents[1] / "data" / "traces"

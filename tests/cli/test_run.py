@@ -10,12 +10,12 @@ import pytest
 
 from command_line import command, run
 from gguf_files import write_llama
-from paceline.core.ports import Forward
-from paceline.core.sampling import Rng, Sampling
-from paceline.core.tree import DraftTree
-from paceline.core.verify import Verdict, verify
-from paceline.lab import judge
-from paceline.lab.compare import Difference
+from paceline.bench import near_ties as judge
+from paceline.bench.text_comparison import Difference
+from paceline.speculative.interfaces import Forward
+from paceline.speculative.sampling import Rng, Sampling
+from paceline.speculative.tree import DraftTree
+from paceline.speculative.verify import Verdict, verify
 
 Capture = pytest.CaptureFixture[str]
 CLASSIC = ["--draft", "lookup,model"]  # drafters that draft whatever passes cost
@@ -261,7 +261,7 @@ def accept_everything(
 def test_output_that_differs_beyond_noise_fails_with_code_3(
     capsys: Capture, target: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.core.decode.verify", accept_everything)
+    monkeypatch.setattr("paceline.speculative.loop.verify", accept_everything)
     done = run(capsys, target, "-md", draft, *CLASSIC, *PROMPT, "--compare")
     assert done.code == 3
     assert "output identical: NO: not from token " in done.out
@@ -279,7 +279,7 @@ def test_output_that_differs_beyond_noise_fails_with_code_3(
 def test_output_that_differs_at_a_near_tie_passes_and_says_so(
     capsys: Capture, target: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.core.decode.verify", accept_everything)
+    monkeypatch.setattr("paceline.speculative.loop.verify", accept_everything)
     monkeypatch.setattr(judge, "explain", lambda *_: Difference(0, 1e-6, 1e-5))
     done = run(capsys, target, "-md", draft, *CLASSIC, *PROMPT, "--compare")
     assert done.code == 0

@@ -63,7 +63,7 @@ def test_what_needs_a_template_is_refused_without_one(
     code: int,
     words: str,
 ) -> None:
-    monkeypatch.setattr("paceline.assemble.load", lambda **_: pytest.fail("it was loaded"))
+    monkeypatch.setattr("paceline.loading.load", lambda **_: pytest.fail("it was loaded"))
     run(capsys, target, "hi", *args).refused(code, words)
     command(capsys, "run", "hi", *args).refused(code, words)  # the embedded model
 

@@ -11,7 +11,7 @@ import pytest
 from command_line import command, run
 from gguf_files import write_llama
 from paceline.cli import texts
-from paceline.core.errors import UsageError
+from paceline.speculative.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 SCHEMA = (

@@ -19,8 +19,8 @@ import pytest
 
 from command_line import Done, command, start
 from paceline.cli.serve import read_keys
-from paceline.core.errors import UsageError
-from paceline.naming import default_name
+from paceline.models.resolve import default_name
+from paceline.speculative.errors import UsageError
 from real_model import smollm2
 from serving import LONG, until
 
@@ -113,7 +113,7 @@ def test_two_that_begin_at_once_on_one_port() -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind(("127.0.0.1", 0))
         port = str(one.getsockname()[1])
-        listens = "import paceline.serve.listen as l; bind = l.bind; import socket, threading\n"
+        listens = "import paceline.server.listen as l; bind = l.bind; import socket, threading\n"
         listens += f"first = l.bind('127.0.0.1', {port}); second = l.bind('127.0.0.1', {port})\n"
         listens += "l.listen_on(first); l.listen_on(second)"
         done = subprocess.run([sys.executable, "-c", listens], capture_output=True, timeout=LONG, check=False)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from command_line import Done, command
-from paceline.serve import cluster
-from paceline.serve.replicas import Settings
+from paceline.server import cluster
+from paceline.server.replicas import Settings
 
 Capture = pytest.CaptureFixture[str]
 Asked = list[tuple[Settings, str, int]]

@@ -15,10 +15,10 @@ import pytest
 
 from command_line import PROGRAM, Done, command, environment, program, start
 from gguf_files import write_llama
-from paceline import zoo
-from paceline.lab.transplant import Transplant
+from paceline.models import zoo
+from paceline.models.zoo.inflate import inflate
+from paceline.prepare.transplant import Transplant
 from paceline.system.scratch import NAME
-from paceline.zoo.inflate import inflate
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.cli.slowness import MIN_PASSES, Slowness
-from paceline.core.cost import Cost, Costs
+from paceline.speculative.policy.cost_model import Cost, Costs
 
 KNOWN = 0.02  # seconds of a pass over one row; a row more takes half of that
 

@@ -9,9 +9,9 @@ import pytest
 import typer
 
 from gguf_files import write_llama
-from paceline import zoo
 from paceline.cli.transplant import transplant
-from paceline.core.errors import UsageError
+from paceline.models import zoo
+from paceline.speculative.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,9 +9,9 @@ import pytest
 
 from command_line import HOME, Done, command
 from hf_models import folder_of
-from paceline import zoo
-from paceline.machine.views import KeptView, keep, recall
-from paceline.zoo.shorten import layers_of
+from paceline.models import zoo
+from paceline.models.zoo.shorten import layers_of
+from paceline.storage.views import KeptView, keep, recall
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from command_line import command
-from paceline import zoo
 from paceline.cli.zoo import parse_count
-from paceline.core.errors import UsageError
+from paceline.models import zoo
+from paceline.speculative.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]
 

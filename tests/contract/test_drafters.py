@@ -1,4 +1,4 @@
-"""What every drafter must do. A row in the table of drafters (core/drafters.py) is covered as it is made by
+"""What every drafter must do. A row in the table of drafters (drafter_table.py) is covered as it is made by
 name; beside them others, as they can be made by hand."""
 
 from __future__ import annotations
@@ -15,16 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heads import HeadDrafter
-from paceline import makers
-from paceline.core.cost import Cost
-from paceline.core.decode import advance, start
-from paceline.core.drafters import DRAFTERS
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Learner, Target, Want
-from paceline.core.request import GenerationRequest
-from paceline.core.sampling import Sampling
-from paceline.core.settings import Drafting
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline import drafter_factory as makers
+from paceline.backends.toy import ToyTarget
+from paceline.backends.translated import TranslatedTarget
+from paceline.config import Drafting
+from paceline.drafter_table import DRAFTERS
 from paceline.drafters.cascade import CascadeDrafter
 from paceline.drafters.compose import ComposedDrafter, ComposedMemory, Portfolio
 from paceline.drafters.datastore import DatastoreDrafter
@@ -38,8 +33,13 @@ from paceline.drafters.slem import SlemDrafter
 from paceline.drafters.suffix import SuffixDrafter
 from paceline.drafters.suffix_array import SuffixArray
 from paceline.drafters.suffix_sort import build
-from paceline.engines.toy import ToyTarget
-from paceline.engines.translated import TranslatedTarget
+from paceline.speculative.interfaces import Budget, Drafter, Learner, Target, Want
+from paceline.speculative.loop import advance, start
+from paceline.speculative.policy.cost_model import Cost
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 from tongues import speaking, translation
 
 V = 6

@@ -20,13 +20,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hf_models import folder_of
-from paceline.core.errors import ContractError, LogitsError, PacelineError, UsageError
-from paceline.core.ports import Want
-from paceline.core.sampling import Sampling
-from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
-from paceline.engines.llama import LlamaTarget, kernels
-from paceline.engines.toy import ToyTarget
-from paceline.engines.translated import TranslatedTarget
+from paceline.backends.llama_cpp import LlamaTarget, kernels
+from paceline.backends.toy import ToyTarget
+from paceline.backends.translated import TranslatedTarget
+from paceline.speculative.errors import ContractError, LogitsError, PacelineError, UsageError
+from paceline.speculative.interfaces import Want
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
 from paceline.vocab.translation import Translation
@@ -141,7 +141,7 @@ def transformers_windows(models: Path) -> Engine:
 def through_transformers(kind: str, models: Path) -> Engine:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from paceline.engines.hf.target import HfTarget
+    from paceline.backends.transformers.target import HfTarget
 
     target = HfTarget(folder_of(kind, models), n_ctx=256, sessions=SESSIONS, device="cpu")
     return Engine(target, ROUNDING)

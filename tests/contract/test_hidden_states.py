@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from enumeration import decided_distribution, plain_distribution
 from heads import HeadDrafter, HeadMemory
-from paceline.core.decode import decode, start
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Want
-from paceline.core.request import GenerationRequest
-from paceline.core.sampling import Sampling
-from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.backends.toy import Array, ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.engines.toy import Array, ToyTarget
+from paceline.speculative.interfaces import Budget, Drafter, Want
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 V, LAYERS = 6, 3
 WANT = Want(top_k=2, layers=(0, 1, 3))

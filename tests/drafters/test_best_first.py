@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.ports import Budget
-from paceline.core.tree import EMPTY, ROOT
 from paceline.drafters.best_first import best_first
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.tree import EMPTY, ROOT
 
 
 def halves(state: str, depth: int) -> Iterator[tuple[int, float, str]]:

@@ -12,25 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
-from paceline.core.cost import Cost, Costs
-from paceline.core.decode import advance, decode, start
-from paceline.core.errors import ContractError, UsageError
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Learner, Session, Want
-from paceline.core.rate import Rate
-from paceline.core.request import GenerationRequest
-from paceline.core.sampling import Sampling
-from paceline.core.settings import Drafting
-from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.backends.toy import ToyForward, ToySession, ToyTarget
+from paceline.backends.translated import TranslatedTarget
+from paceline.config import Drafting
+from paceline.drafter_factory import make_drafter
 from paceline.drafters.cascade import LATER, AheadSession, CascadeDrafter, ReadAhead, alike
 from paceline.drafters.compose import ComposedDrafter, Portfolio
 from paceline.drafters.lookup import LookupDrafter, LookupMemory
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix import SuffixDrafter
-from paceline.engines.toy import ToyForward, ToySession, ToyTarget
-from paceline.engines.translated import TranslatedTarget
-from paceline.makers import make_drafter
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.interfaces import Budget, Drafter, Learner, Session, Want
+from paceline.speculative.loop import advance, decode, start
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 from tongues import speaking, translation
 
 V = 6

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
 from groves import trees
-from paceline.core.decode import decode, start
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Learner, Session, Want
-from paceline.core.request import GenerationRequest
-from paceline.core.sampling import Sampling
-from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter, Portfolio, Union
 from paceline.drafters.lookahead import LookaheadDrafter
 from paceline.drafters.lookup import LookupDrafter, LookupMemory
 from paceline.drafters.model import ModelDrafter
-from paceline.engines.toy import ToyTarget
+from paceline.speculative.interfaces import Budget, Drafter, Learner, Session, Want
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 V = 6
 

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enumeration import drafted_distribution, plain_distribution
-from paceline.core.decode import advance, decode, start
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Learner
-from paceline.core.request import GenerationRequest
-from paceline.core.sampling import Sampling
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.backends.toy import ToyTarget
 from paceline.drafters.datastore import DOUBT, DatastoreDrafter
 from paceline.drafters.none import NoDrafter
 from paceline.drafters.suffix_array import INDEX, SuffixArray
 from paceline.drafters.suffix_sort import build
-from paceline.engines.toy import ToyTarget
+from paceline.speculative.interfaces import Budget, Learner
+from paceline.speculative.loop import advance, decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 V = 6
 Make = Callable[..., DatastoreDrafter]

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from automaton import Automaton
 from enumeration import distance, drafted_distribution, plain_distribution
-from paceline.core.decode import ActiveRequest, decode, start
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Features, Target
-from paceline.core.prune import prune
-from paceline.core.record import Step, Times
-from paceline.core.request import GenerationRequest
-from paceline.core.sampling import Sampling
-from paceline.core.tree import ROOT, DraftTree, chain
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.toy import ToyTarget
 from paceline.drafters.compose import ComposedDrafter
 from paceline.drafters.lookahead import LookaheadDrafter, LookaheadMemory
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.engines.llama import LlamaTarget
-from paceline.engines.toy import ToyTarget
+from paceline.speculative.grammar_pruning import prune
+from paceline.speculative.interfaces import Budget, Drafter, Features, Target
+from paceline.speculative.loop import ActiveRequest, decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Step, Times
+from paceline.speculative.tree import ROOT, DraftTree, chain
 
 V = 1000
 AMPLE = Budget(depth=20, nodes=200, width=40)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.core.ports import Budget, Features
-from paceline.core.record import Step, Times
 from paceline.drafters.lookup import LookupDrafter
+from paceline.speculative.interfaces import Budget, Features
+from paceline.speculative.stats import Step, Times
 
 FOUR = Budget(depth=4, nodes=4)
 

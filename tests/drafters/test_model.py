@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.core.arrays import Mask
-from paceline.core.cost import Cost, Costs
-from paceline.core.decode import advance, decode, start
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Want
-from paceline.core.rate import Rate
-from paceline.core.request import GenerationRequest
-from paceline.core.sampling import Sampling, probabilities
-from paceline.core.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.backends.toy import Array, ToyForward, ToySession, ToyTarget
 from paceline.drafters.compose import Portfolio
 from paceline.drafters.model import ModelDrafter
 from paceline.drafters.none import NoDrafter
-from paceline.engines.toy import Array, ToyForward, ToySession, ToyTarget
+from paceline.speculative.arrays import Mask
+from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.loop import advance, decode, start
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling, probabilities
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
 
 V = 6
 PROMPT = [1, 2, 3]

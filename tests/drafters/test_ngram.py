@@ -13,18 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
-from paceline.core.decode import decode, start
-from paceline.core.errors import UsageError, VocabError
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Drafter, Features, Learner
-from paceline.core.record import Step, Times
-from paceline.core.request import GenerationRequest
-from paceline.core.sampling import Sampling
-from paceline.core.tree import ROOT, DraftTree
+from paceline.backends.toy import ToyTarget
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.none import NoDrafter
-from paceline.engines.toy import ToyTarget
+from paceline.speculative.errors import UsageError, VocabError
+from paceline.speculative.interfaces import Budget, Drafter, Features, Learner
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Step, Times
+from paceline.speculative.tree import ROOT, DraftTree
 
 DRAFTS = Path(__file__).parent.parent / "data" / "ngram" / "drafts.jsonl"
 V = 6

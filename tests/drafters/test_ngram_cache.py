@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline import zoo
-from paceline.core.errors import ModelError, UsageError
 from paceline.drafters import ngram_cache
 from paceline.drafters.ngram_cache import Counts, NgramCache
+from paceline.models import zoo
+from paceline.speculative.errors import ModelError, UsageError
 
 DATA = Path(__file__).parent.parent / "data" / "ngram"
 TEXTS: dict[str, list[int]] = json.loads((DATA / "tokens.json").read_text())

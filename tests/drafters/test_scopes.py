@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from paceline.core.ports import Budget
-from paceline.core.record import Step, Times
 from paceline.drafters.compose import Portfolio
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.scopes import Scopes
 from paceline.drafters.suffix import SuffixDrafter
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.stats import Step, Times
 
 MAKERS = {
     "suffix": SuffixDrafter,

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
-from paceline.core.answers import Answers
-from paceline.core.decode import advance, start
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Caps, Features, Session, Want
-from paceline.core.record import Step, Times
-from paceline.core.request import GenerationRequest
-from paceline.core.rng import Noise, SeededRng
-from paceline.core.sampling import Sampling
-from paceline.core.tree import EMPTY, DraftTree
-from paceline.core.vocab import Vocab
+from paceline.backends.toy import ToyTarget
 from paceline.drafters.slem import SlemDrafter, SlemMemory, complete
-from paceline.engines.toy import ToyTarget
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.interfaces import Budget, Caps, Features, Session, Want
+from paceline.speculative.loop import advance, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.rng import Noise, SeededRng
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Step, Times
+from paceline.speculative.tree import EMPTY, DraftTree
+from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
 from paceline.vocab.translation import Translation

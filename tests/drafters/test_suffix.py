@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enumeration import distance, drafted_distribution, plain_distribution
-from paceline.core.decode import decode, start
-from paceline.core.errors import UsageError
-from paceline.core.policy import Fixed
-from paceline.core.ports import Budget, Features, Learner
-from paceline.core.record import Step, Times
-from paceline.core.request import GenerationRequest
-from paceline.core.sampling import Sampling
-from paceline.core.tree import ROOT, DraftTree
+from paceline.backends.toy import ToyTarget
 from paceline.drafters.suffix import PLACES, SuffixDrafter
 from paceline.drafters.vote import DOUBT
-from paceline.engines.toy import ToyTarget
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import Budget, Features, Learner
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Step, Times
+from paceline.speculative.tree import ROOT, DraftTree
 
 LENGTHS = (1, 2, 4, 8, 16, 32)
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=50)
@@ -311,7 +311,7 @@ import sys
 if {without}:
     sys.modules["numba"] = None
 import random
-from paceline.core.ports import Budget
+from paceline.speculative.interfaces import Budget
 from paceline.drafters.suffix import SuffixDrafter
 draw = random.Random(0)
 drafter = SuffixDrafter()

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.core.errors import ModelError, UsageError
 from paceline.drafters.suffix_array import INDEX, SuffixArray
 from paceline.drafters.suffix_sort import build
+from paceline.speculative.errors import ModelError, UsageError
 
 Documents = Sequence[Sequence[int]]
 DEPTH = 4

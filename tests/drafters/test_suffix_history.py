@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.core.errors import ContractError
 from paceline.drafters import suffix_history as compiled
+from paceline.speculative.errors import ContractError
 
 HERE = "paceline.drafters.suffix_history"
 tokens = st.integers(0, 2)

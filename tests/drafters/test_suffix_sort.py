@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.core.errors import UsageError
 from paceline.drafters import suffix_sort
 from paceline.drafters.suffix_array import INDEX
 from paceline.drafters.suffix_sort import build
+from paceline.speculative.errors import UsageError
 
 Documents = Sequence[Sequence[int]]
 TEXT = [[1, 2, 3, 4, 1, 2, 3, 5], [2, 3, 4]]

@@ -14,7 +14,7 @@ import pytest
 import paceline
 from gguf_files import write_llama
 from goldens import matches
-from paceline.serve.guard import Rules
+from paceline.server.security import Rules
 from serving import Served, serving
 
 TEMPLATE = (

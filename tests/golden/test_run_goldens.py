@@ -9,7 +9,7 @@ import pytest
 
 from command_line import command
 from goldens import matches
-from paceline import zoo
+from paceline.models import zoo
 from real_model import smollm2
 
 Capture = pytest.CaptureFixture[str]

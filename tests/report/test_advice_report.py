@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from advice_facts import facts, gained, known
-from paceline.lab.advice.ranking import advise
-from paceline.lab.advice.row import Candidate, Known, Question
-from paceline.machine.fit.known_pairs import KnownPair
+from paceline.doctor.draft_advice.ranking import advise
+from paceline.doctor.draft_advice.row import Candidate, Known, Question
+from paceline.models.compatibility.known_pairs import KnownPair
 from paceline.report import advice as report
 
 PAIR = KnownPair(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.machine.fit.reason import FATAL, MAPPING, NOTE, WARNING, Reason
+from paceline.models.compatibility.reason import FATAL, MAPPING, NOTE, WARNING, Reason
 from paceline.report.compatibility import WORDS, cell, write
 
 FIRST = [{"id": 5, "text": "a"}, {"id": 7, "text": "Ġb"}]

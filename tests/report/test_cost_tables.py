@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from paceline.core.cost import Cost, Costs
-from paceline.core.errors import MissingExtraError
-from paceline.core.theory import break_even
 from paceline.report.costs import blocks, html, notes, write
+from paceline.speculative.errors import MissingExtraError
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.speedup_formulas import break_even
 
 # Two AVX-512 cores, Q4_0: three rows cost more than four.
 JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.43, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.05, 32: 8.0}

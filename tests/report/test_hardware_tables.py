@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import machine_trees as trees
-from paceline.machine.hardware.files import Files
-from paceline.machine.hardware.gpus import Gpu
-from paceline.machine.hardware.probe import probe
+from paceline.hardware.files import Files
+from paceline.hardware.gpus import Gpu
+from paceline.hardware.probe import probe
 from paceline.report import hardware as report
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from rich.console import Console
 
-from paceline.core.drafters import DRAFTERS
+from paceline.drafter_table import DRAFTERS
 from paceline.report.sources import STYLES, Marks
 
 PARTS = (("The", "target"), (" cat\t", "lookup"), ("", "model"), ("sat\r\x07", "lookup"), ("!", "model"))

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline import zoo
-from paceline.core.ports import Want
-from paceline.core.tree import EMPTY
-from paceline.engines.llama import LlamaTarget, binding
+from paceline.backends.llama_cpp import LlamaTarget, binding
+from paceline.models import zoo
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import EMPTY
 from paceline.system.helpers import Helpers
 
 

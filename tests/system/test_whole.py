@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.errors import PacelineError, UsageError
+from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.whole import check_output, output, private_file, whole
 
 
@@ -165,7 +165,7 @@ def test_a_folder_that_is_not_ours_to_write_in_is_told_before_and_in_the_end(tmp
     script = """
 import os, sys
 from pathlib import Path
-from paceline.core.errors import PacelineError
+from paceline.speculative.errors import PacelineError
 from paceline.system.whole import check_output, output
 if os.getuid() == 0:
     os.setuid(65534)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline import zoo
-from paceline.core.errors import UsageError
+from paceline.models import zoo
+from paceline.speculative.errors import UsageError
 from tools import demo
 
 Capture = pytest.CaptureFixture[str]

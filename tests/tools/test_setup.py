@@ -76,7 +76,7 @@ def test_without_a_network_the_set_up_is_complete_and_the_next_one_tries_again(
 def test_kernels_are_compiled_and_the_set_up_goes_on_without(venv: Path, capsys: Capture) -> None:
     setup.main()
     said = (venv / "asked").read_text().splitlines()
-    assert [line for line in said if "kernels" in line] == ["-m paceline.engines.llama.kernels"]
+    assert [line for line in said if "kernels" in line] == ["-m paceline.backends.llama_cpp.kernels"]
     assert "kernels" not in capsys.readouterr().err
     (venv / "python").write_text('#!/bin/sh\ncase "$*" in *kernels*) exit 1;; esac\n')
     setup.main()

@@ -10,7 +10,7 @@ from types import CodeType
 
 import pytest
 
-from paceline.lab.workload import FOLDER
+from paceline.bench.suites.workload import FOLDER
 from suite_items import NAMES, REAL, SIZES, of, text
 from tools import real_sources, suites, toy_suites
 from tools.embedded.corpus import docstrings, held_out, topics

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.vocab import Vocab
+from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
 from tongues import untaught

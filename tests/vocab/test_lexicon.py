@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.vocab import Vocab
+from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.lexicon import Lexicon
 from tongues import untaught
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.core.errors import VocabError
-from paceline.core.vocab import Vocab
+from paceline.speculative.errors import VocabError
+from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.shared import check_shared
 
 VOCAB = Vocab(1000, "BPE", 1, frozenset({2}), False, False, b"%d".__mod__, b"%d".__mod__)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.core.ports import Caps
-from paceline.core.vocab import Vocab
+from paceline.speculative.interfaces import Caps
+from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.translation import Translation, largest, window
 from tongues import translation
 

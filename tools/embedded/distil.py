@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own short name
 from torch import Tensor, nn
 
-from paceline.core.errors import ModelError, PacelineError, UsageError
-from paceline.core.printable import printable
+from paceline.speculative.errors import ModelError, PacelineError, UsageError
+from paceline.speculative.printable import printable
 from paceline.system.whole import whole
 from tools.embedded.corpus import END
 from tools.embedded.export import tensors_of

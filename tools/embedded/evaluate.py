@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.zoo import draft_path, target_path
+from paceline.models.zoo import draft_path, target_path
 from tools.embedded.corpus import frequent_words, held_out
 from tools.embedded.records import Records
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline.models.zoo import models_dir
+from paceline.models.zoo.quantize import FTYPES, quantize
 from paceline.system.scratch import scratch_file
 from paceline.system.whole import whole
-from paceline.zoo import models_dir
-from paceline.zoo.quantize import FTYPES, quantize
 from tools.embedded.corpus import END
 from tools.embedded.network import DRAFT, TARGET, Shape
 

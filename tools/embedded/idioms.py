@@ -12,8 +12,8 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline import zoo
 from paceline.drafters.ngram_cache import NgramCache
+from paceline.models import zoo
 from tools.embedded import corpus
 from tools.embedded.records import Records
 

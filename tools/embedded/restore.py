@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from paceline.models.zoo import models_dir
 from paceline.system.whole import whole
-from paceline.zoo import models_dir
 from tools.embedded.network import DRAFT, TARGET, Shape
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paceline.assemble import load
+from paceline.loading import load
 from tools.embedded import distil
 
 

@@ -34,7 +34,7 @@ from paceline.cli import (
 from paceline.cli.help import GroupedCommand
 from paceline.cli.interrupts import CLOSED_PIPE, INTERRUPTED, end_cleanly
 from paceline.cli.output import note
-from paceline.core.errors import PacelineError
+from paceline.speculative.errors import PacelineError
 
 app = typer.Typer(
     name="paceline",

@@ -18,12 +18,12 @@ from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import OUTPUT, argument, flag, option
 from paceline.cli.output import note, print_json
 from paceline.cli.references import resolve_models
-from paceline.core.errors import LosslessError, PeerError, UsageError
+from paceline.speculative.errors import LosslessError, PeerError, UsageError
 
 if TYPE_CHECKING:
-    from paceline.lab.bench.history import History
-    from paceline.lab.bench.record import Record
-    from paceline.lab.replay.recording import Recorder
+    from paceline.bench.history import History
+    from paceline.bench.record import Record
+    from paceline.bench.replay.recording import Recorder
 
 app = typer.Typer(cls=GroupedGroup, rich_markup_mode=None, short_help="Measure methods and other systems.")
 WHAT = "What is measured"
@@ -122,7 +122,7 @@ def bench(
             raise UsageError(f"give options after `{context.invoked_subcommand}`, not before it")
         return 0
 
-    from paceline.lab.bench.plan import FULL_ROUNDS, Plan
+    from paceline.bench.plan import FULL_ROUNDS, Plan
 
     exact = drafting.pop("exact_greedy")
     given = {name: value for name, value in resolve_models(models).items() if value is not None}
@@ -159,7 +159,7 @@ def default_methods(models: Mapping[str, Any], *, full: bool) -> str:
 
 
 def _opened(file: Path | None) -> History:
-    from paceline.lab.bench.history import History, default_path
+    from paceline.bench.history import History, default_path
 
     return History(file or default_path())
 
@@ -173,8 +173,8 @@ def _run(
     recorder: Recorder | None = None,
 ) -> int:
     """Measure, print, and return the exit code."""
+    from paceline.bench.bench import Bench
     from paceline.cli.progress import progress
-    from paceline.lab.bench.bench import Bench
 
     with Interrupts() as interrupts:
 
@@ -219,7 +219,7 @@ def _write(record: Mapping[str, Any], as_json: bool, as_md: bool) -> None:
 @app.command(cls=GroupedCommand)
 def suites(as_json: options.AsJson = False) -> None:
     """List the suites that come with the package."""
-    from paceline.lab import workload
+    from paceline.bench.suites import workload
     from paceline.report.table import listing
 
     found = workload.suites()
@@ -281,7 +281,7 @@ def resume(
 
     What it had measured is kept.
     """
-    from paceline.lab.bench.plan import Plan
+    from paceline.bench.plan import Plan
 
     with _opened(history) as kept:
         stored = _stored(kept, which)

@@ -13,7 +13,7 @@ from paceline.cli.options import option
 from paceline.cli.output import print_json
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_prompts
-from paceline.core.errors import LosslessError, UsageError
+from paceline.speculative.errors import LosslessError, UsageError
 
 CHECKS = "Checks"
 
@@ -59,13 +59,13 @@ def certify(
         raise UsageError("--draft none: nothing to certify about plain decoding; name a drafter")
     named: dict[str, Any] = {} if prompts is None else {"prompts": read_prompts(prompts)}
 
-    from paceline.assemble import load
+    from paceline.bench.certify.certificate import Plan, work
+    from paceline.bench.certify.certificate import certify as run_checks
+    from paceline.bench.provenance import provenance
     from paceline.cli.progress import progress
-    from paceline.core.sampling import Sampling
-    from paceline.lab.certify.certificate import Plan, work
-    from paceline.lab.certify.certificate import certify as run_checks
-    from paceline.lab.provenance import provenance
+    from paceline.loading import load
     from paceline.report.certificate import lines
+    from paceline.speculative.sampling import Sampling
 
     if sampling != Sampling():
         named["sampling"] = sampling

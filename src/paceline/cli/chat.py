@@ -8,17 +8,11 @@ from typing import Annotated, Any
 
 from paceline.cli import messages as conversations
 from paceline.cli import options
-from paceline.cli.groups import (
-    CHAT_SAMPLING_OPTIONS,
-    DRAFTING_OPTIONS,
-    MEMORY_OPTIONS,
-    MODEL_OPTIONS,
-    takes,
-)
+from paceline.cli.groups import CHAT_SAMPLING_OPTIONS, DRAFTING_OPTIONS, MEMORY_OPTIONS, MODEL_OPTIONS, takes
 from paceline.cli.interrupts import Early, Interrupts
 from paceline.cli.options import GENERATION, OUTPUT, flag, option
 from paceline.cli.references import is_base, resolve_models
-from paceline.core.errors import ModelError
+from paceline.speculative.errors import ModelError
 
 MODEL = "zoo:smollm2"  # whom one talks with who names nobody
 HISTORY = "chat_history"
@@ -62,12 +56,12 @@ def chat(
     sampling, given = sampling
     models = resolve_models(models | {"target": models["target"] or MODEL})
 
-    from paceline.assemble import load
     from paceline.cli.chatting import Chat, say, shown
     from paceline.cli.conversation import Conversation
     from paceline.cli.lines import piped, typed_in
-    from paceline.engines.suggested import chat_sampling
-    from paceline.machine.home import home
+    from paceline.loading import load
+    from paceline.system.home import home
+    from paceline.text.default_sampling import chat_sampling
 
     if is_base(models["target"]):
         raise base_model(models["target"])

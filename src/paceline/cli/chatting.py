@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from paceline.api import LLM
 from paceline.cli import messages
 from paceline.cli.completion import as_record
 from paceline.cli.conversation import Conversation
@@ -19,14 +20,13 @@ from paceline.cli.interrupts import INTERRUPTED, Early, Interrupts
 from paceline.cli.lines import unquoted
 from paceline.cli.reading import Reading, until_stopped
 from paceline.cli.slowness import Slowness
-from paceline.core.errors import PacelineError, UsageError
-from paceline.core.printable import printable, shortened
-from paceline.core.sampling import Sampling
-from paceline.handle import Generation
-from paceline.llm import LLM
 from paceline.report import where
 from paceline.report.sources import Marks
 from paceline.report.table import summary
+from paceline.request_handle import Generation
+from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.printable import printable, shortened
+from paceline.speculative.sampling import Sampling
 
 COMMAND = re.compile(r"/([a-z?]+)(?:\s+(.*))?", re.DOTALL)
 HELP = '''\
@@ -227,7 +227,7 @@ class Chat:
     def _save(self, name: str) -> None:
         if not name:
             raise UsageError("/save: where to? Name a file: /save talk.json")
-        from paceline.machine.home import expanded
+        from paceline.system.home import expanded
 
         file = Path(expanded(name))
         messages.write(file, self._conversation.messages)

@@ -23,9 +23,9 @@ def check(
     Reads the headers of GGUF files, or config.json and tokenizer.json of a folder; never the weights. Exit
     code 3 where it does not fit.
     """
-    from paceline.engines.openers import place_of
-    from paceline.machine.fit.compatibility import compare
-    from paceline.machine.models.header import read
+    from paceline.models.compatibility.check import compare
+    from paceline.models.headers.header import read
+    from paceline.models.names import place_of
 
     found = compare(read(place_of(resolved(target))), read(place_of(resolved(draft))))
     if as_json:

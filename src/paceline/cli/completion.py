@@ -11,20 +11,20 @@ from typing import IO, Any
 
 from rich.console import Console
 
+from paceline.api import LLM
+from paceline.bench.near_ties import judge, warm_up
+from paceline.bench.provenance import provenance
+from paceline.bench.replay.recording import PLAIN, Recorder
 from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.output import print_json
 from paceline.cli.reading import Reading, until_stopped
 from paceline.cli.slowness import Slowness
-from paceline.core.errors import ModelError
-from paceline.core.sampling import Sampling
-from paceline.handle import Generation
-from paceline.lab.judge import judge, warm_up
-from paceline.lab.provenance import provenance
-from paceline.lab.replay.recording import PLAIN, Recorder
-from paceline.llm import LLM
 from paceline.report import where
 from paceline.report.sources import Marks
 from paceline.report.table import comparison, summary
+from paceline.request_handle import Generation
+from paceline.speculative.errors import ModelError
+from paceline.speculative.sampling import Sampling
 
 # Of a text without anything to see, by why it ended.
 EMPTY = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.api import LLM
 from paceline.cli.messages import Message
-from paceline.handle import Generation
-from paceline.llm import LLM
+from paceline.request_handle import Generation
 
 ROOM = 256  # tokens that an answer has at least, or a quarter of a small context
 

@@ -16,10 +16,10 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, flag, option
 from paceline.cli.output import note, print_json
 from paceline.cli.references import file_option
-from paceline.core.errors import PacelineError, UsageError
+from paceline.speculative.errors import PacelineError, UsageError
 
 if TYPE_CHECKING:
-    from paceline.machine.corpora import Corpus
+    from paceline.storage.corpora import Corpus
 
 app = typer.Typer(rich_markup_mode=None, short_help="Build and list corpora to draft from.")
 Name = Annotated[str, argument("NAME", "The corpus's name.")]
@@ -78,12 +78,12 @@ def build(
     if not (more or paths or logs):
         raise UsageError("nothing to build from: name files or directories (--from) or logs (--from-log)")
 
-    from paceline import zoo
+    from paceline.backends.registry import open_tokenizer
     from paceline.cli.progress import progress
-    from paceline.engines.openers import open_tokenizer
-    from paceline.lab.corpus.build import Sources, check_kinds
-    from paceline.lab.corpus.build import build as build_corpus
-    from paceline.machine.corpora import check_name
+    from paceline.models import zoo
+    from paceline.prepare.corpus.build import Sources, check_kinds
+    from paceline.prepare.corpus.build import build as build_corpus
+    from paceline.storage.corpora import check_name
 
     check_name(name)
     wanted = check_kinds([kind.strip() for kind in kinds.split(",")])
@@ -101,8 +101,8 @@ def build(
 @app.command("list", cls=GroupedCommand)
 def list_corpora(as_json: options.AsJson = False) -> None:
     """List the corpora there are."""
-    from paceline.machine.corpora import find_corpus, names
     from paceline.report.table import listing
+    from paceline.storage.corpora import find_corpus, names
 
     records: list[dict[str, Any]] = []
     for name in names():
@@ -134,7 +134,7 @@ def list_corpora(as_json: options.AsJson = False) -> None:
 @app.command(cls=GroupedCommand)
 def show(name: Name, as_json: options.AsJson = False) -> None:
     """Print what a corpus holds, and what it was built from."""
-    from paceline.machine.corpora import find_corpus
+    from paceline.storage.corpora import find_corpus
 
     _print(find_corpus(name), as_json)
 
@@ -187,7 +187,7 @@ def forget(
     as_json: options.AsJson = False,
 ) -> None:
     """Remove the answers that `run --remember` kept, of the project we are in."""
-    from paceline.machine import remembered
+    from paceline.storage import remembered
 
     project = None if everything else remembered.project_of(Path.cwd())
     if kept := remembered.describe(project):
@@ -215,7 +215,7 @@ def _confirm(what: str, yes: bool) -> None:
 @app.command("rm", cls=GroupedCommand)
 def remove(name: Name, yes: Yes = False, as_json: options.AsJson = False) -> None:
     """Remove a corpus from the disk."""
-    from paceline.machine import corpora
+    from paceline.storage import corpora
 
     if corpora.check_name(name) not in corpora.names():
         raise UsageError(f"no corpus {name!r}: `paceline corpus list` prints those there are")

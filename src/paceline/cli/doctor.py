@@ -16,10 +16,10 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, flag, option
 from paceline.cli.output import note, print_json
 from paceline.cli.references import resolve_models
-from paceline.core.errors import MissingExtraError, UsageError
+from paceline.speculative.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from paceline.machine.hardware.probe import Hardware
+    from paceline.hardware.probe import Hardware
 
 MEASURING = "Measuring"
 STEPS = 100  # of a progress bar
@@ -53,8 +53,8 @@ def doctor(
         raise UsageError(f"--seconds {seconds}: must be above 0")
     models = resolve_models(models)
 
-    from paceline.core.measuring import ROWS
-    from paceline.machine.costs import Effort
+    from paceline.speculative.policy.cost_measurement import ROWS
+    from paceline.storage.costs import Effort
 
     effort = Effort(seconds, depths_of(depths), numbers(rows, "--rows") if rows else ROWS)
     check_plot(plot)
@@ -100,13 +100,13 @@ def _examined(
     models: dict[str, Any], hardware: Hardware, effort: Any, again: bool, measure: bool, as_json: bool
 ) -> dict[str, Any]:
     """What `--json` prints of the models. as_json: nothing is shown before all is known."""
-    from paceline import attention
-    from paceline.assemble import load
+    from paceline.backends.interface import Threads
     from paceline.cli.progress import progress
-    from paceline.costing import to_stderr
-    from paceline.engines.engine import Threads
-    from paceline.lab import gathering, thread_trials
-    from paceline.lab.costs import WITHOUT, compares, examine
+    from paceline.doctor import gathering, thread_trials
+    from paceline.doctor.stored_costs import WITHOUT, compares, examine
+    from paceline.loading import load
+    from paceline.profiling import flash_attention as attention
+    from paceline.profiling.pass_costs import to_stderr
 
     # By name, so that nothing is measured on loading. A target that nothing can be drafted for has costs,
     # too, and so has a draft of another vocabulary.
@@ -148,7 +148,7 @@ def in_steps(tick: Callable[[str], None]) -> Callable[[str, float], None]:
 
 
 def depths_of(text: str) -> tuple[int, ...]:
-    from paceline.core.cost import bucket
+    from paceline.speculative.policy.cost_model import bucket
 
     depths = numbers(text, "--depths")
     for a, b in pairwise(sorted(depths)):

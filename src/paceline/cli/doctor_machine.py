@@ -8,12 +8,12 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.errors import MissingExtraError, PacelineError
+from paceline.speculative.errors import MissingExtraError, PacelineError
 
 if TYPE_CHECKING:
-    from paceline.engines.engine import Engine
-    from paceline.llm import LLM
-    from paceline.machine.hardware.probe import Hardware
+    from paceline.api import LLM
+    from paceline.backends.interface import Engine
+    from paceline.hardware.probe import Hardware
 
 Tick = Callable[[str], None]
 Tell = Callable[[str, float], None]  # which share of a stage is over
@@ -22,14 +22,14 @@ Tell = Callable[[str, float], None]  # which share of a stage is over
 def look(target: str | None, threads: int | None, kernels: str, again: bool) -> Hardware:
     """What can be read without loading a model; memory is measured with so many threads. target: says which
     engine is meant; None: the embedded one. kernels: "off" leaves them out."""
-    from paceline import zoo
-    from paceline.costing import to_stderr
-    from paceline.engines.engine import KernelStatus
-    from paceline.engines.openers import build_of, kernels_of
-    from paceline.machine.hardware.bandwidth import measured
-    from paceline.machine.hardware.probe import probe
-    from paceline.machine.hardware.threads import choose_threads
-    from paceline.naming import file_of
+    from paceline.backends.interface import KernelStatus
+    from paceline.backends.registry import build_of, kernels_of
+    from paceline.hardware.bandwidth import measured
+    from paceline.hardware.probe import probe
+    from paceline.hardware.threads import choose_threads
+    from paceline.models import zoo
+    from paceline.models.resolve import file_of
+    from paceline.profiling.pass_costs import to_stderr
 
     threads, unread = choose_threads(threads), []
     engine = offload = bandwidth = None
@@ -64,8 +64,8 @@ def is_stateful(target: str | None) -> bool:
     of refusing the pair."""
     from pathlib import Path
 
-    from paceline.lab.gathering import header
-    from paceline.machine.models.facts import HYBRID, RECURRENT
+    from paceline.doctor.gathering import header
+    from paceline.models.headers.facts import HYBRID, RECURRENT
 
     facts = None if target is None or not Path(target).is_file() else header(Path(target), [])
     return facts is not None and facts.memory in (HYBRID, RECURRENT)
@@ -73,8 +73,8 @@ def is_stateful(target: str | None) -> bool:
 
 def try_threads(llm: LLM, counts: list[int], tell: Tell) -> dict[str, Any]:
     """With the names of `--json`."""
-    from paceline.engines.engine import Threads
-    from paceline.lab.thread_trials import STAGE, best, tried
+    from paceline.backends.interface import Threads
+    from paceline.doctor.thread_trials import STAGE, best, tried
 
     target = llm.target
     assert isinstance(target, Threads)  # the caller has asked
@@ -88,8 +88,8 @@ def try_threads(llm: LLM, counts: list[int], tell: Tell) -> dict[str, Any]:
 
 def may_choose(target: Engine) -> bool:
     """Whether it is worth trying with and without flash attention: not with kernels of our own."""
-    from paceline.costing import goes_without_flash
-    from paceline.engines.engine import FlashAttention
+    from paceline.backends.interface import FlashAttention
+    from paceline.profiling.pass_costs import goes_without_flash
 
     if not isinstance(target, FlashAttention) or target.caps.rollback != "free":
         return False
@@ -100,9 +100,9 @@ def may_choose(target: Engine) -> bool:
 
 def try_attention(target: Engine, tell: Tell) -> dict[str, Any] | None:
     """With the names of `--json`; None where there is no room for it. What is best is kept."""
-    from paceline.attention import STAGE, best, keep, try_both
-    from paceline.costing import to_stderr
-    from paceline.engines.engine import FlashAttention
+    from paceline.backends.interface import FlashAttention
+    from paceline.profiling.flash_attention import STAGE, best, keep, try_both
+    from paceline.profiling.pass_costs import to_stderr
 
     assert isinstance(target, FlashAttention)  # may_choose() was asked
     try:
@@ -116,8 +116,8 @@ def try_attention(target: Engine, tell: Tell) -> dict[str, Any] | None:
 
 def diagnose(llm: LLM, hardware: Hardware, record: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
     """record: what passes cost and what was tried, as `--json` has it."""
-    from paceline.core.cost import Costs
-    from paceline.lab import diagnosis, gathering
+    from paceline.doctor import diagnosis, gathering
+    from paceline.speculative.policy.cost_model import Costs
 
     unread: list[str] = []
     target, draft = (

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 from paceline.cli import options
 from paceline.cli.options import DRAFTING, FLASH_ATTENTION, OUTPUT, SAMPLING, flag, option
 from paceline.cli.output import note
-from paceline.core.errors import UsageError
+from paceline.speculative.errors import UsageError
 
 if TYPE_CHECKING:
-    from paceline.lab.replay.recording import Recorder
+    from paceline.bench.replay.recording import Recorder
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _optional(one: inspect.Parameter) -> inspect.Parameter:
 
 
 def _sampling(*, logit_bias: list[str] | None = None, **given: Any) -> Any:
-    from paceline.core.sampling import Sampling
+    from paceline.speculative.sampling import Sampling
 
     return Sampling(logit_bias=parse_bias(logit_bias or []), **given)
 
@@ -208,7 +208,7 @@ def _recorder(*, record: Path | None, record_top_k: int) -> Recorder | None:
         if record_top_k:
             raise UsageError(f"--record-top-k {record_top_k}: name a file with --record, too")
         return None
-    from paceline.lab.replay.recording import Recorder
+    from paceline.bench.replay.recording import Recorder
 
     return Recorder(record, lambda said: note(f"paceline: {said}"), top_k=record_top_k)
 

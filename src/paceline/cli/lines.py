@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.texts import LONGEST, MARK
-from paceline.core.errors import UsageError
+from paceline.speculative.errors import UsageError
 
 if TYPE_CHECKING:
     from prompt_toolkit.formatted_text import StyleAndTextTuples
@@ -126,7 +126,7 @@ def _history(file: Path, warn: Callable[[str], None]) -> History:
     """For the user's eyes only; in memory alone where the disk refuses."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-    from paceline.machine.home import private_folder, write_whole
+    from paceline.system.home import private_folder, write_whole
 
     try:
         private_folder(file.parent)

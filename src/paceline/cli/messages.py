@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from paceline.cli.options import PROMPT, option
 from paceline.cli.texts import read_text
-from paceline.core import typed
-from paceline.core.errors import PacelineError, UsageError
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import PacelineError, UsageError
 
 Message = dict[str, str]
 Messages = Annotated[

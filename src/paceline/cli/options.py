@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from paceline.core.drafters import DRAFTERS
+from paceline.drafter_table import DRAFTERS
 
 EPILOG = (
     "Every option can also be set in the environment, as PACELINE_ and its long name in capitals "
@@ -22,7 +22,7 @@ EPILOG = (
     "130 Ctrl-C; 141 stdout was closed."
 )
 if TYPE_CHECKING:
-    from paceline.core.sampling import Sampling
+    from paceline.speculative.sampling import Sampling
 
 FLASH_ATTENTION = {"on": True, "off": False, "auto": None}
 MODELS = "Models"

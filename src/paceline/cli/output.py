@@ -7,7 +7,7 @@ import math
 import sys
 from typing import Any
 
-from paceline.core.printable import printable
+from paceline.speculative.printable import printable
 
 
 def print_json(record: Any) -> None:

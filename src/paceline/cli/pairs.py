@@ -12,12 +12,12 @@ from paceline.cli import options
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import argument, flag, option
 from paceline.cli.output import note, print_json
-from paceline.core.errors import ModelError, UsageError
+from paceline.speculative.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from paceline.lab.advice.row import Advice, Candidate, Measured
-    from paceline.machine.models.facts import Facts
-    from paceline.machine.stores.inventory import Found
+    from paceline.doctor.draft_advice.row import Advice, Candidate, Measured
+    from paceline.models.headers.facts import Facts
+    from paceline.models.stores.inventory import Found
 
 ADVICE = "Advice"
 MEASURED_DRAFTS = 3  # that --measure loads: the best ones by what is known without
@@ -61,8 +61,8 @@ def pairs(
 
     Speeds are those that were measured here, by `paceline bench` or by --measure; nothing is guessed. What is
     not measured yet is ordered by what its files and the costs of passes tell."""
-    from paceline.lab.advice.row import Question
-    from paceline.machine.hardware.threads import choose_threads
+    from paceline.doctor.draft_advice.row import Question
+    from paceline.hardware.threads import choose_threads
 
     Question(task)
     way = {
@@ -94,8 +94,8 @@ def pairs(
 
 def _target(text: str) -> Facts:
     from paceline.cli.references import resolved
-    from paceline.engines.openers import is_transformers, place_of
-    from paceline.machine.models.header import read
+    from paceline.models.headers.header import read
+    from paceline.models.names import is_transformers, place_of
 
     path = place_of(resolved(text))
     if not path.exists():
@@ -109,9 +109,9 @@ def _target(text: str) -> Facts:
 
 
 def _models(folders: Sequence[Path], interrupts: Interrupts) -> Found:
-    from paceline import zoo
     from paceline.cli.progress import progress
-    from paceline.machine.stores.inventory import find
+    from paceline.models import zoo
+    from paceline.models.stores.inventory import find
 
     # How much there is to look at is known afterwards.
     with progress({"looking for models": 1}, interrupts) as tick:
@@ -136,9 +136,9 @@ def _list(found: Found, as_json: bool) -> None:
 
 def _candidates(target: Facts, found: Found, note: Note, interrupts: Interrupts) -> list[Candidate]:
     """Every smaller model, by whether it fits, without its vocabulary; those that come with Paceline too."""
-    from paceline.lab.advice.row import Candidate
-    from paceline.machine.fit.compatibility import compare_all
-    from paceline.machine.models.facts import ATTENTION
+    from paceline.doctor.draft_advice.row import Candidate
+    from paceline.models.compatibility.check import compare_all
+    from paceline.models.headers.facts import ATTENTION
 
     drafts: list[tuple[Facts, str]] = []
 
@@ -161,9 +161,9 @@ def _smaller(target: Facts, found: Found, note: Note, interrupts: Interrupts) ->
     """What may draft for it, with its vocabulary and what it is called."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from paceline import zoo
     from paceline.cli.progress import progress
-    from paceline.machine.models.header import read
+    from paceline.models import zoo
+    from paceline.models.headers.header import read
 
     smaller = [one for one in found.models if one.facts.format == "gguf" and one.facts.size < target.size]
     paths = {zoo.draft_path(): "zoo:draft"} | {one.facts.path: one.reference for one in smaller}
@@ -193,12 +193,12 @@ def _advise(
     note: Note,
     interrupts: Interrupts,
 ) -> Advice:
+    from paceline.bench.history import default_path
     from paceline.cli.progress import progress
-    from paceline.lab.advice.measuring import known, measure
-    from paceline.lab.advice.ranking import advise
-    from paceline.lab.advice.row import MODEL, Question
-    from paceline.lab.bench.history import default_path
-    from paceline.machine.fit.known_pairs import for_target
+    from paceline.doctor.draft_advice.measuring import known, measure
+    from paceline.doctor.draft_advice.ranking import advise
+    from paceline.doctor.draft_advice.row import MODEL, Question
+    from paceline.models.compatibility.known_pairs import for_target
 
     question = Question(*asked, way["cache_type"])
 

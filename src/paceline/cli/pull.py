@@ -12,10 +12,10 @@ from paceline.cli import options
 from paceline.cli.options import argument, flag
 from paceline.cli.output import note, print_json
 from paceline.cli.references import hash_of
-from paceline.core.printable import amount, printable
+from paceline.speculative.printable import amount, printable
 
 if TYPE_CHECKING:
-    from paceline.machine.stores.reference import Held, Reference
+    from paceline.models.stores.reference import Held, Reference
 
 
 def pull(
@@ -35,9 +35,9 @@ def pull(
     Prints the files, their sizes and hashes. Whatever -m takes can be given: what ollama:NAME, zoo:target or
     a path stands for is printed, too.
     """
-    from paceline.machine.identity import fingerprint
-    from paceline.machine.stores.reference import HUB, parse
-    from paceline.naming import held
+    from paceline.models.resolve import held
+    from paceline.models.stores.reference import HUB, parse
+    from paceline.system.identity import fingerprint
 
     reference = parse(model)
     files = _downloaded(reference, offline) if reference.kind == HUB else held(model, reference)
@@ -64,8 +64,8 @@ def pull(
 
 def _downloaded(reference: Reference, offline: bool) -> list[Held]:
     from paceline.cli.interrupts import raised
-    from paceline.machine.stores.download import pull as download
-    from paceline.machine.stores.hub_api import host
+    from paceline.models.stores.download import pull as download
+    from paceline.models.stores.hub_api import host
 
     with raised(), watching() as watch:
         try:
@@ -95,7 +95,7 @@ def watching() -> Iterator[Callable[[str, int, int], None]]:
     )
 
     from paceline.cli.progress import bars
-    from paceline.machine.stores.hub_layout import is_set
+    from paceline.models.stores.hub_layout import is_set
 
     name_column = TextColumn("{task.description}", markup=False)
     columns = (name_column, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

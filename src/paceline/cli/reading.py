@@ -8,7 +8,7 @@ from time import monotonic
 
 from paceline.cli.interrupts import Interrupts
 from paceline.engine import Stream
-from paceline.handle import StepOutput
+from paceline.request_handle import StepOutput
 
 LONG = 256  # tokens of a prompt whose progress is shown
 SECONDS = 5.0  # between two lines where there is no terminal

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli.output import note
 
 if TYPE_CHECKING:
-    from paceline.machine.stores.reference import Held
+    from paceline.models.stores.reference import Held
 
 
 def resolve_models(models: dict[str, Any]) -> dict[str, Any]:
@@ -29,10 +29,9 @@ def file_option(given: Path | None) -> Path | None:
 def resolved(text: str) -> Path:
     """Return the file to load, of several the first. stderr is told what a name stands for. Raises UsageError
     where that is not on this machine."""
-    from paceline.engines.openers import HF, is_toy
-    from paceline.engines.views import is_view
-    from paceline.machine.stores.reference import PATH, parse
-    from paceline.naming import file_of, held, path_of
+    from paceline.models.names import HF, is_toy, is_view
+    from paceline.models.resolve import file_of, held, path_of
+    from paceline.models.stores.reference import PATH, parse
 
     if is_toy(text) or is_view(text):
         return Path(text)
@@ -54,7 +53,7 @@ def resolved(text: str) -> Path:
 
 def hash_of(one: Held) -> tuple[str, str]:
     """Return the SHA-256 where its store states it, else the fingerprint that measurements record."""
-    from paceline.machine.identity import fingerprint
+    from paceline.system.identity import fingerprint
 
     return ("sha256", one.sha256) if one.sha256 else ("fingerprint", fingerprint(one.path))
 
@@ -62,8 +61,8 @@ def hash_of(one: Held) -> tuple[str, str]:
 def is_base(target: str) -> bool:
     """Return whether a file's header says that the model has no chat template, before it is loaded and
     measured. False for what is no file and for a header that cannot be read: loading tells."""
-    from paceline.engines.openers import place_of
-    from paceline.lab.gathering import header
+    from paceline.doctor.gathering import header
+    from paceline.models.names import place_of
 
     facts = header(Path(target), []) if place_of(Path(target)).is_file() else None
     return facts is not None and facts.chat_template is None

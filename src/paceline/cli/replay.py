@@ -14,7 +14,7 @@ from paceline.cli.interrupts import INTERRUPTED, Interrupts
 from paceline.cli.options import MODELS, argument, flag, option
 from paceline.cli.output import print_json
 from paceline.cli.references import file_option, resolve_models
-from paceline.core.errors import UsageError
+from paceline.speculative.errors import UsageError
 
 WHAT = "What is replayed"
 SPEED = "Speed"
@@ -82,10 +82,10 @@ def replay(
     model_draft = resolve_models({"draft": model_draft})["draft"]
     drafting.pop("exact_greedy")  # nothing is computed that could differ
 
+    from paceline.bench.replay import tables
+    from paceline.bench.replay.replay import Means, Replay, methods_of
     from paceline.cli.progress import progress
-    from paceline.lab.replay import tables
-    from paceline.lab.replay.replay import Means, Replay, methods_of
-    from paceline.makers import Corpora
+    from paceline.drafter_factory import Corpora
 
     costs = replay_input.costs_of(cost_curve, tokenizer, model_draft, threads)
     chosen = methods_of(methods, drafting, draft=model_draft is not None, costs=costs is not None)
@@ -125,7 +125,7 @@ def replay(
 
 def provenance() -> dict[str, Any]:
     import paceline
-    from paceline.lab.replay.record import FORMAT
-    from paceline.machine.identity import cpu_name
+    from paceline.bench.replay.record import FORMAT
+    from paceline.system.identity import cpu_name
 
     return {"format": FORMAT, "paceline": paceline.__version__, "processor": cpu_name()}

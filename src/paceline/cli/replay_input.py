@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli.interrupts import Interrupts
 from paceline.cli.output import note
 from paceline.cli.texts import read_text
-from paceline.core.errors import UsageError
+from paceline.speculative.errors import UsageError
 
 if TYPE_CHECKING:
-    from paceline.core.cost import Costs
-    from paceline.engines.engine import Engine, Tokenizer
-    from paceline.lab.bench.method import Method
-    from paceline.lab.replay.traces import Trace
+    from paceline.backends.interface import Engine
+    from paceline.bench.method import Method
+    from paceline.bench.replay.traces import Trace
+    from paceline.speculative.policy.cost_model import Costs
+    from paceline.text.interface import Tokenizer
 
 
 def costs_of(curve: Path | None, model: Path | None, draft: str | None, threads: int | None) -> Costs | None:
     """What passes take: as a file says, or as it was measured when the models were loaded on this machine,
     without options for their engine; None where it was not."""
-    from paceline.core.cost import Costs
+    from paceline.speculative.policy.cost_model import Costs
 
     if curve is None:
         return None if model is None else kept_costs(model, None if draft is None else Path(draft), threads)
@@ -34,10 +35,10 @@ def costs_of(curve: Path | None, model: Path | None, draft: str | None, threads:
 
 def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | None:
     """Return the costs of both, or None: as if the models had been loaded with the usual settings."""
-    from paceline.costing import as_costs
-    from paceline.engines.openers import Way
-    from paceline.lab.costs import known_costs
-    from paceline.machine.hardware.threads import choose_threads
+    from paceline.backends.registry import Way
+    from paceline.doctor.stored_costs import known_costs
+    from paceline.hardware.threads import choose_threads
+    from paceline.profiling.pass_costs import as_costs
 
     usual: dict[str, Any] = {
         "threads": choose_threads(threads),
@@ -53,7 +54,7 @@ def kept_costs(model: Path, draft: Path | None, threads: int | None) -> Costs | 
 
 
 def opened(path: Path) -> Tokenizer:
-    from paceline.engines.openers import open_tokenizer
+    from paceline.backends.registry import open_tokenizer
 
     return open_tokenizer(path)
 
@@ -65,9 +66,9 @@ def draft_model(
         raise UsageError(
             "a draft model is given, but no method names 'model': give --methods model, or leave it out"
         )
-    from paceline.costing import beside
-    from paceline.engines.openers import open_engine
-    from paceline.machine.hardware.threads import choose_threads
+    from paceline.backends.registry import open_engine
+    from paceline.hardware.threads import choose_threads
+    from paceline.profiling.pass_costs import beside
 
     settings = beside({"n_ctx": n_ctx, "threads": choose_threads(threads), "sessions": sessions}, path)
     return open_engine(Path(path), **settings)
@@ -77,9 +78,9 @@ def read(
     files: list[Path], text: Tokenizer | None, limit: int, interrupts: Interrupts, *, template: bool
 ) -> list[Trace]:
     """All files, one after another until there are `limit` requests. What of them cannot be used is told."""
+    from paceline.bench.replay import traces
     from paceline.cli.progress import progress
-    from paceline.lab.replay import traces
-    from paceline.machine.fingerprint import fingerprint
+    from paceline.models.fingerprint import fingerprint
 
     if twice := [file for at, file in enumerate(files) if file in files[:at]]:
         raise UsageError(f"{twice[0]}: is named twice")
@@ -108,14 +109,14 @@ def read(
 def vocabulary(text: Tokenizer | None, traces: list[Trace], draft: Engine | None) -> Any:
     """The tokenizer's; without one the draft model's, where the record says that it is of that one; else the
     smallest that the tokens fit in."""
-    from paceline.engines.recorded import numbered
+    from paceline.backends.recorded import numbered
 
     if text is not None:
         return text.vocab
     size = traces[-1].n_vocab
     if draft is None:
         return numbered(max(trace.n_vocab or trace.needed for trace in traces))
-    from paceline.machine.fingerprint import fingerprint
+    from paceline.models.fingerprint import fingerprint
 
     said = traces[-1].vocab
     if size != draft.vocab.size or said not in (None, fingerprint(draft.vocab)):

@@ -20,7 +20,7 @@ from paceline.cli.options import GENERATION, OUTPUT, PROMPT, argument, flag, opt
 from paceline.cli.output import note
 from paceline.cli.references import is_base, resolve_models
 from paceline.cli.texts import read_prompt, read_schema
-from paceline.core.errors import UsageError
+from paceline.speculative.errors import UsageError
 
 
 @takes(
@@ -97,8 +97,8 @@ def run(
     models = resolve_models(models)
     drawn, by_chance = options.seed_for(seed, sampling)
 
-    from paceline import zoo
-    from paceline.engines.syntax import chosen
+    from paceline.models import zoo
+    from paceline.text.grammar_source import chosen
 
     # Bad values are refused before a prompt is read or a model loaded.
     schema = read_schema(json_schema, json_schema_file)
@@ -112,8 +112,8 @@ def run(
     else:
         text, conversation = "", begun
 
-    from paceline.assemble import load
     from paceline.cli.completion import Completion, no_template
+    from paceline.loading import load
 
     wants_chat = chat is True or bool(begun)
     if wants_chat and is_base(models["target"] or str(zoo.target_path())):

@@ -15,7 +15,7 @@ from paceline.cli.options import argument, flag, option
 from paceline.cli.output import note
 from paceline.cli.references import resolve_models
 from paceline.cli.texts import read_text
-from paceline.core.errors import MissingExtraError, UsageError
+from paceline.speculative.errors import MissingExtraError, UsageError
 
 SERVER = "Server"
 LIMITS = "Limits"
@@ -143,7 +143,7 @@ def serve(
         if not 0 < value < 1e6:  # NaN, too
             raise UsageError(f"{name} {value:g}: must be above 0")
 
-    from paceline.naming import default_name
+    from paceline.models.resolve import default_name
 
     keys = read_keys(api_key, api_key_file)
     models["target"] = models["target"] or "zoo:smollm2"
@@ -163,7 +163,7 @@ def serve(
             f"serving needs {error.name}: pip install 'paceline[serve]' (fastapi, uvicorn, prometheus-client)"
         ) from error
 
-    from paceline.serve.guard import LOCAL, is_address
+    from paceline.server.security import LOCAL, is_address
 
     proxies = trusted_proxy or []
     if wrong := [one for one in proxies if not is_address(one)]:
@@ -199,11 +199,11 @@ def serve(
             num_gpus=replica_gpus,
         )
 
-    from paceline.assemble import load
-    from paceline.serve import app, listen
-    from paceline.serve.asking import Limits
-    from paceline.serve.guard import Rules
-    from paceline.serve.service import Service
+    from paceline.loading import load
+    from paceline.server import app, listen
+    from paceline.server.request_limits import Limits
+    from paceline.server.security import Rules
+    from paceline.server.service import Service
 
     limits = Limits(apart, queue, per_client, timeout, n_predict, sampling)
     listening = listen.bind(host, port)  # a port in use is told before a model is loaded
@@ -243,8 +243,8 @@ def other_engine(
     drafting: Mapping[str, Any],
 ) -> int:
     """Become another engine's server. Raises UsageError for what it cannot do, or would change the output."""
-    from paceline.core.settings import Drafting
-    from paceline.export import Asked, command, launch
+    from paceline.config import Drafting
+    from paceline.integrations.export import Asked, command, launch
 
     if engine is None:
         raise UsageError(f"{rest[0]}: arguments after -- are for another engine; name it (--engine)")
@@ -277,8 +277,8 @@ def serve_replicas(host: str, port: int, **given: Any) -> int:
     """Raises UsageError for what replicas cannot be given, and MissingExtraError without Ray."""
     from pydantic import ValidationError
 
-    from paceline.serve import cluster
-    from paceline.serve.replicas import Settings
+    from paceline.server import cluster
+    from paceline.server.replicas import Settings
 
     if port == 0:
         raise UsageError("--port 0: Ray listens on every node, and needs to be told where: name a port")
@@ -302,7 +302,7 @@ def everywhere(name: str | None) -> str | None:
 
 def read_keys(given: list[str] | None, file: Path | None) -> list[str]:
     """Raises UsageError for keys that HTTP cannot carry."""
-    from paceline.serve import keys
+    from paceline.server import keys
 
     found = list(given or [])
     if file is not None:

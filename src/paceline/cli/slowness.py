@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-from paceline.core.cost import Cost, Costs
-from paceline.llm import LLM
+from paceline.api import LLM
+from paceline.speculative.policy.cost_model import Cost, Costs
 
 TIMES = 3.0  # over the known cost: half of the passes took more
 MIN_PASSES = 8

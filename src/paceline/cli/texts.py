@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from paceline.core import typed
-from paceline.core.errors import UsageError
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import UsageError
 
 LONGEST = 1 << 26  # bytes: more than any context holds; a device has no end
 MARK = "\ufeff"  # a byte order mark, which Windows' editors begin a text with

@@ -54,7 +54,7 @@ def transplant(
     """
     from paceline.cli.interrupts import Interrupts
     from paceline.cli.progress import progress
-    from paceline.lab.transplant import Rules, Transplant
+    from paceline.prepare.transplant import Rules, Transplant
     from paceline.system.whole import check_output
 
     rules = Rules(ftype.upper() if ftype else None, tied)

@@ -15,7 +15,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
 from paceline.cli.output import note, print_json
 from paceline.cli.references import file_option, resolve_models
-from paceline.core.errors import UsageError
+from paceline.speculative.errors import UsageError
 
 SEARCH = "Search"
 app = typer.Typer(rich_markup_mode=None, short_help="Find parts of a model that draft for it.")
@@ -57,7 +57,7 @@ def search(
     view so far.
     """
     from paceline.cli.progress import progress
-    from paceline.lab.views import Plan, searched
+    from paceline.prepare.views import Plan, searched
 
     plan = Plan(blocks, tries, items, n_predict, suite)
     with Interrupts() as interrupts, progress(plan.work, interrupts, at_end=False) as tick:
@@ -87,12 +87,13 @@ def materialise(
     Unlike a view it has a cache and a copy of the weights of its own. The file's path goes to stdout when it
     is complete; before that there is no file.
     """
+    from paceline.backends.views import parse
     from paceline.cli.progress import UNKNOWN, progress
-    from paceline.engines.views import PREFIX, parse
-    from paceline.zoo.shorten import layers_of, shorten
+    from paceline.models.names import VIEW
+    from paceline.models.zoo.shorten import layers_of, shorten
 
     n = layers_of(model)
-    chosen = parse(f"{PREFIX}{view.removeprefix(PREFIX)}", n)
+    chosen = parse(f"{VIEW}{view.removeprefix(VIEW)}", n)
     if chosen is None:
         raise UsageError("--view: write exit=N or skip=N")
     attention, feed_forward = chosen.kept(n)

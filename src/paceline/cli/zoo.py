@@ -15,7 +15,7 @@ from paceline.cli.interrupts import Interrupts
 from paceline.cli.options import OUTPUT, argument, option
 from paceline.cli.output import note, print_json
 from paceline.cli.references import file_option
-from paceline.core.errors import UsageError
+from paceline.speculative.errors import UsageError
 
 app = typer.Typer(rich_markup_mode=None, short_help="List, find and inflate models that come with packages.")
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
@@ -30,7 +30,7 @@ def _options(context: typer.Context) -> None:
 @app.command("list", cls=GroupedCommand)
 def list_models(as_json: options.AsJson = False) -> None:
     """List the models that come with Paceline, and with packages; each can be named as zoo:NAME."""
-    from paceline import zoo
+    from paceline.models import zoo
 
     models = zoo.models()
     if as_json:
@@ -66,8 +66,8 @@ def list_models(as_json: options.AsJson = False) -> None:
 @app.command(cls=GroupedCommand)
 def path(name: Annotated[str, argument("NAME", "As `paceline zoo list` has it.")]) -> None:
     """Print where a model of the zoo is, for use with other programs."""
-    from paceline.machine.stores.reference import ZOO, Reference
-    from paceline.naming import held
+    from paceline.models.resolve import held
+    from paceline.models.stores.reference import ZOO, Reference
 
     for one in held(name, Reference(ZOO, name.removeprefix("zoo:"))):
         typer.echo(str(one.path))
@@ -104,9 +104,9 @@ def inflate(
     """
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-    from paceline import zoo
     from paceline.cli.progress import bars
-    from paceline.zoo.inflate import inflate as write
+    from paceline.models import zoo
+    from paceline.models.zoo.inflate import inflate as write
 
     count = parse_count(params)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, TypeVar
 
-from paceline.core.ports import Budget
-from paceline.core.tree import EMPTY, ROOT, DraftTree
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 State = TypeVar("State")
 

@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from paceline.core.answers import Answers
-from paceline.core.arrays import Logits
-from paceline.core.calibrate import Calibrator, logit_at
-from paceline.core.cost import Cost
-from paceline.core.errors import ContractError
-from paceline.core.following import Following
-from paceline.core.ports import Budget, Drafter, Forward, Learner, Memory, Session, Target, Want
-from paceline.core.tree import DraftTree, chain
 from paceline.drafters import suffix
 from paceline.drafters.compose import ComposedDrafter, ComposedMemory
 from paceline.drafters.model import NOTHING, ModelDrafter
 from paceline.drafters.parts import MODEL, Parts, Warn
+from paceline.speculative.arrays import Logits
+from paceline.speculative.errors import ContractError
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.interfaces import Budget, Drafter, Forward, Learner, Memory, Session, Target, Want
+from paceline.speculative.policy.calibration import Calibrator, logit_at
+from paceline.speculative.policy.cost_model import Cost
+from paceline.speculative.resumable_session import Following
+from paceline.speculative.tree import DraftTree, chain
 
 LATER = "later"
 # What rows cost where nobody measured: half a pass for each one more, as a few do on a processor. A GPU would

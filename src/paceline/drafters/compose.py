@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from paceline.core.ports import Budget, Drafter, Features, Learner, Memory, Reader, Session, Want
-from paceline.core.record import Step
-from paceline.core.tree import EMPTY, ROOT, DraftTree, Votes
+from paceline.speculative.interfaces import Budget, Drafter, Features, Learner, Memory, Reader, Session, Want
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, Votes
 
 
 class ComposedMemory:

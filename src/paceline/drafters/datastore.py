@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from paceline.core.ports import Budget, Features, Session, Want
-from paceline.core.record import Step
-from paceline.core.tree import EMPTY, DraftTree
 from paceline.drafters.best_first import best_first
 from paceline.drafters.parts import Parts
 from paceline.drafters.suffix_array import Match, SuffixArray
+from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, DraftTree
 
 # A continuation seen once after a match of so many tokens is right about half the time; the doubt falls with
 # the square of the length. Fitted by log-loss to next tokens of code, and checked on agents' sessions.

@@ -23,10 +23,10 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.ports import Budget, Features, Session, Want
-from paceline.core.record import Step
-from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.parts import Parts
+from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 # How often the most recent n-gram's token is believed to be right, at the root and below it, and how often an
 # older one's, as if seen so many times.

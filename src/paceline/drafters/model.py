@@ -20,15 +20,15 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.arrays import Logits, Probabilities
-from paceline.core.chunks import shares
-from paceline.core.following import Following
-from paceline.core.ports import Budget, Drafter, Features, Forward, Session, Target, Want
-from paceline.core.record import Step
-from paceline.core.rng import SeededRng
-from paceline.core.sampling import Rng, Sampling, fault, probabilities, top_k
-from paceline.core.tree import EMPTY, ROOT, DraftTree
 from paceline.drafters.parts import MODEL, Parts, Warn
+from paceline.speculative.arrays import Logits, Probabilities
+from paceline.speculative.chunked_prefill import shares
+from paceline.speculative.interfaces import Budget, Drafter, Features, Forward, Session, Target, Want
+from paceline.speculative.resumable_session import Following
+from paceline.speculative.rng import SeededRng
+from paceline.speculative.sampling import Rng, Sampling, fault, probabilities, top_k
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
 
 NOTHING = Want()
 Ids = NDArray[np.int64]

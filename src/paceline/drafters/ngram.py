@@ -19,15 +19,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 
-from paceline.core.errors import UsageError, VocabError
-from paceline.core.ports import Budget, Features, Session, Want
-from paceline.core.record import Step
-from paceline.core.tree import EMPTY, DraftTree
 from paceline.drafters.best_first import best_first
 from paceline.drafters.ngram_cache import STATIC, Counts, NgramCache
 from paceline.drafters.ngram_table import NGRAM_MAX
 from paceline.drafters.parts import Parts
 from paceline.drafters.scopes import Scopes
+from paceline.speculative.errors import UsageError, VocabError
+from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, DraftTree
 
 # By the length of the n-gram: the fewest times it must have been seen, and the least share in percent that
 # the chosen continuation must have of these.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.core.errors import ModelError, UsageError
 from paceline.drafters.ngram_table import EMPTY, NGRAM_MAX, NOTHING, Continuations, Ngram, Rows, Table, read
+from paceline.speculative.errors import ModelError, UsageError
 from paceline.system.whole import whole
 
 STATIC = 2  # the length of the n-grams in llama.cpp's static caches

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import ModelError
+from paceline.speculative.errors import ModelError
 
 NGRAM_MAX = 4
 HEAD = NGRAM_MAX + 1  # integers of a record before its continuations

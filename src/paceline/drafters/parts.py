@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.core.cost import Costs
-from paceline.core.ports import Target
-from paceline.core.settings import Drafting
+from paceline.config import Drafting
+from paceline.speculative.interfaces import Target
+from paceline.speculative.policy.cost_model import Costs
 from paceline.vocab.translation import Translation
 
 Warn = Callable[[str], None]

@@ -17,11 +17,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from paceline.core.ports import Budget, Drafter, Features, Session, Target
-from paceline.core.record import Step
-from paceline.core.tree import DraftTree, chain
 from paceline.drafters.model import NOTHING, ModelDrafter, ModelMemory
 from paceline.drafters.parts import MODEL, Parts, Warn
+from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Target
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import DraftTree, chain
 from paceline.vocab.translation import Translation, window
 
 # How many tokens before the draft are retokenised with it: a word that it may go on with, and some room.

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.core.errors import UsageError
-from paceline.core.ports import Budget, Features, Session, Want
-from paceline.core.record import Step
-from paceline.core.tree import EMPTY, DraftTree
 from paceline.drafters.parts import Parts
 from paceline.drafters.scopes import Scopes
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, DraftTree
 
 if TYPE_CHECKING:
     from paceline.drafters.suffix_history import History

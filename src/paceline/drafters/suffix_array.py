@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import ModelError, UsageError
+from paceline.speculative.errors import ModelError, UsageError
 
 VERSION = 2
 INDEX, TEXT, ARRAY = "index.json", "text", "array"

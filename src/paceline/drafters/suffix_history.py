@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import ContractError
+from paceline.speculative.errors import ContractError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Ints = Any  # an integer array, or a memoryview of one where nothing is compiled

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import MissingExtraError, PacelineError, UsageError
 from paceline.drafters.suffix_array import ARRAY, INDEX, TEXT, VERSION
+from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
 from paceline.system.whole import private_file
 
 MOST = (1 << 31) - 1  # bytes of text, whose places the sorting counts in 32 bits

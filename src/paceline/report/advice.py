@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.core.printable import printable
 from paceline.report.bench import NONE
 from paceline.report.models import at_home, known_as
 from paceline.report.table import Block, size
+from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from paceline.core.printable import printable
 from paceline.report.table import Block, size
+from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 

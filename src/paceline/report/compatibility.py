@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from paceline.core.printable import printable
 from paceline.report.table import listing
+from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 

@@ -8,11 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from paceline.core.cost import Cost
-from paceline.core.errors import MissingExtraError
-from paceline.core.theory import break_even
 from paceline.report.bench import NONE, header, model
 from paceline.report.table import Block
+from paceline.speculative.errors import MissingExtraError
+from paceline.speculative.policy.cost_model import Cost
+from paceline.speculative.policy.speedup_formulas import break_even
 
 Record = Mapping[str, Any]
 Curve = Sequence[tuple[int, float]]  # rows and seconds

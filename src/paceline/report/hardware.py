@@ -7,15 +7,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from paceline.core.printable import printable
 from paceline.report.table import Block, size
 from paceline.report.where import write as write_where
+from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 
 NAME = 11  # characters of the first column
 ENGINE = "llama-cpp-python"
-TILES = Path(__file__).parents[1] / "engines" / "llama" / "tileconfig.h"
+TILES = Path(__file__).parents[1] / "backends" / "llama_cpp" / "tileconfig.h"
 
 
 def write(hardware: Record, file: IO[str]) -> None:

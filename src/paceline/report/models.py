@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from paceline.core.printable import printable
 from paceline.report.table import listing, size
+from paceline.speculative.printable import printable
 
 Record = Mapping[str, Any]
 
@@ -20,7 +20,7 @@ MOST_NOTES = 12
 
 
 def write(models: Sequence[Record], file: IO[str]) -> None:
-    """Write the table of models. models: the names of Model.as_dict (machine/stores/inventory.py)."""
+    """Write the table of models. models: the names of Model.as_dict (models/stores/inventory.py)."""
     listing(COLUMNS, [row(model, short=file.isatty()) for model in models], file)
 
 

@@ -8,8 +8,8 @@ from itertools import groupby
 from rich.console import Console
 from rich.style import Style
 
-from paceline.core.drafters import DRAFTERS
-from paceline.core.record import TARGET
+from paceline.drafter_table import DRAFTERS
+from paceline.speculative.stats import TARGET
 
 STYLES = {row.source or row.name: Style.parse(row.colour) for row in DRAFTERS.values() if row.colour}
 OTHER = Style.parse("bold")  # of a source that the table gives no colour

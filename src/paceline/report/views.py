@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import IO, Any
 
-from paceline.core.printable import printable
 from paceline.report.table import listing
+from paceline.speculative.printable import printable
 
 
 def write(record: Mapping[str, Any], file: IO[str]) -> None:

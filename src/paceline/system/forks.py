@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from paceline.core.errors import UsageError
+from paceline.speculative.errors import UsageError
 
 _count = 0
 

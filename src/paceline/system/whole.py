@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from paceline.core.errors import PacelineError, UsageError
+from paceline.speculative.errors import PacelineError, UsageError
 from paceline.system.scratch import NAME, PRIVATE, USUAL, scratch_file
 
 

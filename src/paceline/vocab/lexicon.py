@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from paceline.core.vocab import Vocab
+from paceline.speculative.vocabulary import Vocab
 
 # What decoding with "surrogateescape" makes of bytes that are no whole characters.
 BROKEN = re.compile("([\udc80-\udcff]+)")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.core.errors import VocabError
-from paceline.core.vocab import Vocab
+from paceline.speculative.errors import VocabError
+from paceline.speculative.vocabulary import Vocab
 
 # llama.cpp's own tolerances for a draft model: padding may differ by this many tokens, and the
 # first few ids may have other texts (they are control tokens).

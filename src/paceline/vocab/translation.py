@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.core.ports import Caps
+from paceline.speculative.interfaces import Caps
 from paceline.vocab.intersection import Intersection
 from paceline.vocab.lexicon import Lexicon
 

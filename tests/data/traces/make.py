@@ -9,7 +9,7 @@ import json
 import sys
 
 from paceline import load
-from paceline.lab import workload
+from paceline.bench.suites import workload
 
 N_PREDICT = 40
 TOP_K = 8

@@ -19,14 +19,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import VocabError
-from paceline.core.vocab import Vocab
-from paceline.engines.llama.binding import llama_cpp
-from paceline.engines.llama.text import read_vocab
-from paceline.machine.fit.compatibility import compare
-from paceline.machine.models.facts import Facts
-from paceline.machine.models.header import read_gguf
-from paceline.machine.models.vocabulary import vocabulary
+from paceline.backends.llama_cpp.binding import llama_cpp
+from paceline.backends.llama_cpp.text import read_vocab
+from paceline.models.compatibility.check import compare
+from paceline.models.headers.facts import Facts
+from paceline.models.headers.header import read_gguf
+from paceline.models.headers.vocabulary import vocabulary
+from paceline.speculative.errors import VocabError
+from paceline.speculative.vocabulary import Vocab
 from paceline.vocab.shared import check_shared
 
 OUT = Path(__file__).with_name("vocabularies.json.xz")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gguf_files import write_llama
-from paceline import zoo
-from paceline.core.errors import ModelError
+from paceline.models import zoo
+from paceline.speculative.errors import ModelError
 
 pytest.importorskip("torch", reason="training needs torch")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline import zoo
+from paceline.models import zoo
 from tools.embedded.corpus import held_out
 from tools.embedded.evaluate import compare, is_python, load, loops
 

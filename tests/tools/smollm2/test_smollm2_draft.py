@@ -13,9 +13,9 @@ pytest.importorskip("torch", reason="training needs torch")
 
 import torch
 
-from paceline import zoo
-from paceline.assemble import load
-from paceline.zoo.quantize import errors_only
+from paceline.loading import load
+from paceline.models import zoo
+from paceline.models.zoo.quantize import errors_only
 from tools.embedded.restore import tokenizer_of
 from tools.smollm2 import answers, draft, rounding
 from tools.smollm2.prompts import Conversation, Written, conversations

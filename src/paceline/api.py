@@ -1,0 +1,284 @@
+"""A loaded model and what drafts for it, as its user holds it: `generate` and `stream`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Unpack, overload
+
+from paceline.backends.interface import Engine
+from paceline.config import Drafting, checked
+from paceline.engine import InferenceEngine, OnPrefill, Stream
+from paceline.request_handle import Generation, RequestHandle
+from paceline.request_options import Asked, SamplingSettings
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import BatchError, ContextError, UsageError
+from paceline.speculative.interfaces import UNLIMITED, Drafter
+from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.text.chat_template import control_text, encoded
+from paceline.text.grammar_source import Schema, chosen
+from paceline.text.messages import Prompt, conversation, declared, template_variables, texts_in
+from paceline.text.tools import formats as tool_formats
+from paceline.text.tools.support import ToolSupport, fitted, support
+
+if TYPE_CHECKING:
+    from paceline.storage.remembered import Remembered
+
+
+SHORT = 1 << 16  # characters that are always looked at
+
+
+class LLM:
+    """A target and what drafts for it. Close it, or use it as a context manager.
+
+    Threads may share it: each step of a request is one thread's turn. Where `load` was given fewer sessions
+    than there are requests, they wait for each other; a thread that has a stream open itself does not wait,
+    and gets a BusyError. A forked process cannot use it."""
+
+    def __init__(
+        self,
+        target: Engine,
+        drafter: Drafter,
+        drafting: Drafting,
+        draft: Engine | None = None,
+        remembered: Remembered | None = None,
+        corpora: Any = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self.target = target
+        self.draft = draft
+        self.drafter = drafter
+        self.drafting = drafting
+        self.remembered = remembered
+        self.corpora = corpora  # what the drafter was made with, for whoever makes another like it
+        self.policy = policy or Fixed(drafting.budget)
+        self._closing: list[Callable[[], None]] = []
+        self.engine = InferenceEngine(
+            target, drafter, self.policy, rule=drafting.verify, remembered=remembered
+        )
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Call it before the models are freed."""
+        self._closing.append(call)
+
+    def tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        """The prompt as tokens; what is no text is taken to be tokens already."""
+        if isinstance(prompt, str):
+            self._require_room(prompt)
+            return self.target.text.encode(typed.text("the prompt", prompt))
+        if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
+            raise typed.refusal("the prompt", prompt, "text, or a list of token ids")
+        return [typed.whole("the prompt: token", token) for token in prompt]
+
+    @cached_property
+    def most_text(self) -> int:
+        """Bytes that a text in the context may have: as if it were all of the longest token."""
+        text, vocab = self.target.text, self.target.vocab
+        return self.target.caps.n_ctx * max(len(text.piece(token)) for token in range(vocab.size))
+
+    def _require_room(self, said: Any) -> None:
+        """Raises ContextError for texts that cannot fit whatever their tokens are, before any is looked for:
+        that takes minutes where a file was named by mistake, or somebody means it."""
+        n = sum(map(len, texts_in(said)))
+        if n > SHORT and n > self.most_text:
+            raise ContextError(
+                f"the prompt has {n:,} characters; the context of {self.target.caps.n_ctx:,} tokens has room "
+                f"for {self.most_text:,} at the very most: shorten it or ask for a larger context (n_ctx, -c)"
+            )
+
+    def control_text(self, said: str) -> str:
+        """The first of the model's control tokens that a text contains (<|im_end|>); "" where there is none.
+        A prompt that is text never means one."""
+        return control_text(self.target.text, self.target.vocab, said)
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model has a chat template: it is an instruct model."""
+        return self.target.text.chats
+
+    @cached_property
+    def tool_support(self) -> ToolSupport:
+        """Whether the model's chat template makes use of tools, and how the model writes calls."""
+        return support(self.target.text)
+
+    def chat_tokens(
+        self,
+        prompt: Prompt,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        answer: str = "",
+    ) -> list[int]:
+        """A user's message, or a conversation in OpenAI's form (`role`, `content`, `tool_calls`, ...), in the
+        model's chat template; ModelError without a usable one, UsageError for what is no conversation. Where
+        a message or a tool contains a control token (<|im_end|>), that is text and ends nothing.
+
+        tools: functions that the model may call. Where its template makes no use of them, they are described
+        in the system message. chat_template_kwargs: what else the template is told (enable_thinking,
+        documents). answer: what the answer begins with, control tokens and all."""
+        text, vocab = self.target.text, self.target.vocab
+        messages, functions = conversation(prompt), declared(tools)
+        variables = template_variables(chat_template_kwargs)
+        self._require_room([messages, functions, variables])
+        if functions or any(one["role"] == "tool" or "tool_calls" in one for one in messages):
+            messages, given = fitted(self.tool_support, messages, functions)
+        else:
+            given = None
+        tokens = encoded(text, vocab, messages, given, variables, answer=typed.text("answer", answer))
+        # A template spells BOS itself, as a rule.
+        if vocab.add_bos and vocab.bos is not None and tokens[:1] != [vocab.bos]:
+            tokens.insert(0, vocab.bos)
+        return tokens
+
+    @cached_property
+    def tool_spelling(self) -> Mapping[int, bytes]:
+        """What `stream` takes as `spelled` for an answer that is read for calls."""
+        return tool_formats.spelled(self.target.text, self.target.vocab, self.tool_support.format)
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 256,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+        ignore_eos: bool = False,
+        plain: bool = False,
+        json_schema: Schema | None = None,
+        regex: str | None = None,
+        logprobs: int | None = None,
+        remember: bool = True,
+        on_read: OnPrefill | None = None,
+        spelled: Mapping[int, bytes] | None = None,
+        **sampling: Unpack[SamplingSettings],
+    ) -> Stream:
+        """Decode `prompt` (text or token ids), yielding a StepOutput a step.
+
+        sampling: the fields of Sampling (temperature, top_k, top_p, min_p, repeat_penalty, ...).
+        plain: without drafts. json_schema or regex: what the whole text must match. logprobs: tell every
+        token's log-probability and the likeliest so many tokens; the target's own, before any sampler.
+        remember: keep the answer for later drafts, where the model was loaded to (load's `remember`).
+        on_read: told before, between and after the passes that read a long prompt: of how many tokens, and of
+        how many in all. What it raises ends the stream.
+        spelled: control tokens that are text all the same, and how they are spelled (`tool_spelling`).
+        Raises UsageError for an empty or too long prompt, values out of range and an unusable grammar.
+        """
+        request = self.request(
+            prompt,
+            max_tokens=max_tokens,
+            seed=seed,
+            stop=stop,
+            ignore_eos=ignore_eos,
+            plain=plain,
+            json_schema=json_schema,
+            regex=regex,
+            logprobs=logprobs,
+            remember=remember,
+            spelled=spelled,
+            **sampling,
+        )
+        return self.engine.run_inline(request, on_read)
+
+    def request(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        stop: str | Sequence[str] = (),
+        plain: bool = False,
+        json_schema: Schema | None = None,
+        regex: str | None = None,
+        spelled: Mapping[int, bytes] | None = None,
+        max_tokens: int = 256,
+        seed: int = 0,
+        ignore_eos: bool = False,
+        logprobs: int | None = None,
+        remember: bool = True,
+        **sampling: Unpack[SamplingSettings],
+    ) -> GenerationRequest:
+        """What `stream` decodes, as the engine takes it; its arguments are those of `stream`."""
+        return GenerationRequest(
+            prompt=self.tokens(prompt),
+            max_tokens=max_tokens,
+            sampling=checked(Sampling, sampling),
+            seed=seed,
+            stop=typed.texts("stop", stop),
+            ignore_eos=ignore_eos,
+            grammar=chosen(json_schema, regex),
+            logprobs=logprobs,
+            n_draft=0 if typed.truth("plain", plain) else UNLIMITED,
+            remember=remember,
+            visible_control_tokens=spelled or {},
+        )
+
+    @overload
+    def generate(self, prompt: list[str] | list[list[int]], **request: Unpack[Asked]) -> list[Generation]: ...
+
+    @overload
+    def generate(self, prompt: str | Sequence[int], **request: Unpack[Asked]) -> Generation: ...
+
+    def generate(self, prompt: Any, **request: Unpack[Asked]) -> Generation | list[Generation]:
+        """As `stream`, all at once. A list of prompts is a batch, the empty list too: they are decoded
+        together, as many at a time as there are `sessions`, each to what it would be alone. Where some of
+        them fail a BatchError is raised at the end, with what the others say; where all do, the first error.
+        """
+        if isinstance(prompt, list) and not prompt:
+            return []
+        batch = isinstance(prompt, list | tuple) and len(prompt) > 0
+        if batch and all(isinstance(one, str | list | tuple) for one in prompt):
+            return self._generate_all(prompt, **request)
+        with self.stream(prompt, **request) as stream:
+            for _ in stream:
+                pass
+        return stream.result()
+
+    def _generate_all(self, prompts: Sequence[Any], **request: Unpack[Asked]) -> list[Generation]:
+        errors, handles = dict[int, Exception](), dict[int, RequestHandle]()
+        settings: Any = dict(request)
+        if settings.pop("on_read", None) is not None:
+            raise UsageError("on_read tells of one prompt: give one, or leave it out")
+        run = self.engine.run_batch()
+        try:
+            for at, prompt in enumerate(prompts):
+                try:
+                    handles[at] = run.add(self.request(prompt, **settings))
+                except Exception as error:
+                    errors[at] = error
+            while not run.is_over:
+                run.step()
+        finally:
+            with self.engine.turn():
+                run.close()
+        for at, handle in handles.items():
+            if handle.finish is not None and handle.finish.error is not None:
+                errors[at] = handle.finish.error
+        if errors and len(errors) == len(prompts):
+            raise errors[0]
+        with self.engine.turn():
+            account = self.policy.account
+        done = {at: handle.result(account) for at, handle in handles.items() if at not in errors}
+        if errors:
+            raise BatchError([done.get(at) for at in range(len(prompts))], errors) from errors[min(errors)]
+        return [done[at] for at in range(len(prompts))]
+
+    def close(self) -> None:
+        """Free the models. Calling it twice is harmless; in a forked process it does nothing."""
+        if not self.engine.process.is_this:
+            return
+        with self.engine.turn():
+            while self._closing:
+                self._closing.pop()()
+            self.drafter.close()
+            self.target.close()
+            if self.remembered is not None:
+                self.remembered.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,121 @@
+"""Sessions and text that both engines of real models have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.tree import EMPTY, DraftTree
+from paceline.speculative.vocabulary import Vocab
+from paceline.text.grammar import TokenTrie
+
+
+def trie_of(vocab: Vocab, silent: Collection[int]) -> TokenTrie:
+    """What grammars are matched with. No token that is or looks like a control token (`silent`) is text to
+    them."""
+    return TokenTrie(
+        [b"" if token in silent else vocab.piece(token) for token in range(vocab.size)], vocab.eos
+    )
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
+
+
+class CacheSlot(Protocol):
+    """A place in a cache, and the tokens that it holds."""
+
+    cached: list[int]
+    owner: Any
+
+
+S = TypeVar("S", bound=CacheSlot)
+
+
+class SlotSession(Generic[S]):
+    """One sequence in its slot: the committed tokens, then the root and the nodes of the last tree."""
+
+    def __init__(self, n_ctx: int) -> None:
+        self._n_ctx = n_ctx
+        self._slot: S | None = None
+        self.tokens: list[int] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tree: DraftTree = EMPTY
+        self._planned = False  # the cache may hold more than the committed tokens
+        self._rooted = False  # the cache holds the root and the tree
+
+    @property
+    def slot(self) -> S:
+        if self._slot is None:
+            raise ContractError("forward or keep before extend: the session has no root")
+        return self._slot
+
+    @property
+    def unread(self) -> int:
+        return 0 if self._slot is None else max(0, len(self.tokens) - 1 - len(self._slot.cached))
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        n = len(self.tokens) + len(tokens)
+        if n == 0:
+            raise UsageError("the prompt is empty: give at least one token")
+        if n > self._n_ctx:
+            raise UsageError(
+                f"{n:,} tokens do not fit the context of {self._n_ctx:,}: take a larger one (n_ctx, -c)"
+            )
+        if self._slot is None:
+            self._begin(list(tokens))
+        elif self._rooted and tokens:
+            self._commit(self._tree.along(tokens[:-1]))  # the last one is the new root
+        else:
+            self.rollback()
+        self.tokens += tokens
+
+    def read(self, n: int) -> None:
+        """Note that the next `n` tokens are in the cache."""
+        cached = self.slot.cached
+        cached += self.tokens[len(cached) : len(cached) + n]
+
+    def computed(self) -> None:
+        """Note that the cache holds what was planned."""
+        cached = self.slot.cached
+        cached += self.tokens[len(cached) : -1]
+        self._rooted = True
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        if not self._rooted:
+            raise ContractError("keep before forward: there is nothing to commit")
+        self._tree.check_path(path)
+        emitted = [self._tree.tokens[node] for node in path]
+        self._commit(path)
+        self.tokens += [*emitted, root]
+
+    def close(self) -> None:
+        if self._slot is not None:
+            self.rollback()
+            self._slot.owner = None
+            self._slot = None
+            self._release()
+        self.tokens = []
+
+    @abstractmethod
+    def _begin(self, tokens: list[int]) -> None:
+        """Take a slot, with what it holds of `tokens`."""
+
+    @abstractmethod
+    def _commit(self, path: Sequence[int]) -> None:
+        """Make the root and `path` text; drop what else was drafted."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Go back to the committed tokens; the root's own place goes too. Also undoes a pass that failed."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Let the engine's threads sleep."""

@@ -1,0 +1,250 @@
+"""llama.cpp's own calls, through llama-cpp-python's low-level API (pinned: it moves between releases).
+
+Everything that imports llama_cpp is reached from here, and only when a model is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from paceline.backends.llama_cpp import gate, pages
+from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
+from paceline.speculative.printable import amount
+from paceline.system.forks import Process
+from paceline.system.helpers import Helpers
+from paceline.system.leaving import leave
+
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ, a constant of the build
+MAX_POSITIONS = 2**31 - 1  # llama_pos is an int32
+ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
+CACHE_TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
+BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "bf16": 2.0}
+
+# Of `Sampling`, by what GGUF files call them behind general.sampling.
+SUGGESTED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+
+# What llama.cpp says of a file that ends too early, depending on where.
+CUT_SHORT = (
+    "not within the file bounds",
+    "corrupted or incomplete",
+    "exceeds remaining file size",
+    "failed to read",
+)
+
+_module: ModuleType | None = None
+_process = Process()  # that llama.cpp was first used in: OpenMP's threads are there, and nowhere else
+_importing = threading.Lock()
+_helpers = Helpers(None)
+_log: deque[str] = deque(maxlen=40)
+_callbacks: list[Any] = []
+
+
+def llama_cpp() -> ModuleType:
+    """The low-level module, imported once, its log kept for error messages instead of printed."""
+    global _module, _process
+    if _module is None:
+        with _importing:
+            _process = Process()
+            _module = _module or _imported()
+    _process.require()
+    return _module
+
+
+def helpers() -> Helpers:
+    """Of whoever decodes."""
+    return _helpers
+
+
+def _imported() -> ModuleType:
+    global _helpers
+    try:
+        from llama_cpp import llama_cpp as module
+    except ImportError as error:
+        raise MissingExtraError(
+            f"GGUF models need llama-cpp-python ({error}): pip install 'paceline[llama]', which compiles "
+            "llama.cpp for this processor in some minutes"
+        ) from error
+
+    @module.llama_log_callback  # type: ignore[untyped-decorator]  # ctypes
+    def keep(level: int, text: bytes, _user: object) -> None:
+        if level == ERROR_LEVEL:
+            _log.append(text.decode(errors="replace").strip())
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
+    def aborting(said: bytes) -> None:
+        # A failed assertion in C++ ends the process whatever we do: say why, instead of a backtrace.
+        assertion = " ".join(said.decode(errors="replace").rpartition(": ")[2].split())
+        message = f"paceline: llama.cpp gave up ({assertion}); is the model file damaged? download it again"
+        print(message, file=sys.stderr, flush=True)
+        leave(ModelError.exit_code)
+
+    _callbacks.extend([keep, aborting])  # llama.cpp holds only their addresses
+    module.llama_log_set(keep, ctypes.c_void_p(0))
+    with contextlib.suppress(AttributeError):  # where ggml is another library than llama
+        module._lib.ggml_set_abort_callback(aborting)
+    module.llama_backend_init()
+    _helpers = Helpers(module._lib)
+    found: ModuleType = module
+    return found
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn a failed call into a ModelError that carries what llama.cpp said about it."""
+    _log.clear()
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        said = next((line for line in _log if line), str(error))
+        raise ModelError(f"{path}: {said}") from error
+
+
+def load_model(path: Path, *, vocab_only: bool = False, gpu_layers: int = 0, mmap: bool = True) -> Any:
+    """A llama_model that is a causal language model; ModelError otherwise. mmap: see LlamaTarget."""
+    gate.check_file(path)
+    cpp = llama_cpp()
+    gate.admit(path, vocab_only=vocab_only, gpu_layers=gpu_layers)
+    params = cpp.llama_model_default_params()
+    params.vocab_only = vocab_only
+    params.n_gpu_layers = gpu_layers
+    if not mmap:
+        params.load_mode = cpp.LLAMA_LOAD_MODE_NONE
+    params.progress_callback = cpp.llama_progress_callback(_loading)
+    with explained(path):
+        model = cpp.llama_model_load_from_file(os.fsencode(path), params)
+        if not model and not vocab_only:
+            reason = _reason(path)
+            # What kind of model it is can be told even of one without usable weights.
+            cpp.llama_model_free(load_model(path, vocab_only=True))
+            raise ModelError(reason)
+        if not model:
+            raise ModelError(_reason(path))
+    arch = metadata(model, "general.architecture")
+    causal = metadata(model, f"{arch}.attention.causal")
+    pooled = metadata(model, f"{arch}.pooling_type")
+    encodes = not cpp.llama_model_has_decoder(model) or causal == "false" or "bert" in str(arch)
+    if encodes or pooled not in (None, "0"):
+        cpp.llama_model_free(model)
+        raise ModelError(
+            f"{path}: is an embedding model ({arch}), which does not generate text; give a causal LM"
+        )
+    if cpp.llama_model_has_encoder(model):
+        cpp.llama_model_free(model)
+        raise ModelError(f"{path}: is an encoder-decoder model ({arch}); give a decoder-only causal LM")
+    return model
+
+
+def _loading(done: float, _user: object) -> bool:
+    """llama.cpp tells how far it is, first when memory is allocated and not yet filled."""
+    if done == 0:
+        pages.ask()
+    return True  # go on
+
+
+def _reason(path: Path) -> str:
+    said = " ".join(_log)
+    if any(sign in said for sign in CUT_SHORT):
+        return f"{path}: is cut short or damaged; download it again"
+    if "missing tensor" in said or "check_tensor_dims" in said:
+        return f"{path}: holds no usable weights (a vocabulary-only or incomplete file); give a whole model"
+    first = next((line for line in _log if line), "the reason is not known")
+    return f"{path}: llama.cpp cannot load it: {first}"
+
+
+def is_windowed(model: Any) -> bool:
+    """Whether some layers look at a window of the text only. (Of one kind llama.cpp does not say so.)"""
+    windowed = llama_cpp().llama_model_n_swa(model) > 0
+    return windowed or metadata(model, "general.architecture") == "deepseek4"
+
+
+def metadata(model: Any, key: str) -> str | None:
+    cpp = llama_cpp()
+    size = cpp.llama_model_meta_val_str(model, key.encode(), None, 0)
+    if size < 0:
+        return None
+    buffer = ctypes.create_string_buffer(size + 1)
+    cpp.llama_model_meta_val_str(model, key.encode(), buffer, size + 1)
+    return buffer.value.decode(errors="replace")
+
+
+def suggested_sampling(model: Any) -> dict[str, float]:
+    """By the names of `Sampling`; what is no number is left out."""
+    found: dict[str, float] = {}
+    for name, key in SUGGESTED.items():
+        said = metadata(model, f"general.sampling.{key}")
+        with contextlib.suppress(ValueError):
+            if said is not None:
+                found[name] = int(said) if name == "top_k" else float(said)
+    return found
+
+
+def make_context(
+    model: Any,
+    path: Path,
+    *,
+    n_ctx: int,
+    threads: int,
+    sequences: int,
+    rows: int,
+    n_batch: int,
+    flash_attention: bool | None,
+    cache_type: str,
+) -> Any:
+    if cache_type not in CACHE_TYPES:
+        raise UsageError(f"unknown cache type {cache_type!r}: choose from {', '.join(CACHE_TYPES)}")
+    cpp = llama_cpp()
+    check_memory(model, path, n_ctx, BYTES[cache_type])
+    params = cpp.llama_context_default_params()
+    params.n_ctx = n_ctx
+    params.n_batch = n_batch
+    params.n_seq_max = sequences
+    params.n_outputs_max = rows
+    params.n_threads = params.n_threads_batch = threads
+    params.kv_unified = True  # branches share the trunk's cells, and sessions a prefix
+    params.swa_full = True  # cells outside the window stay until another sequence needs room
+    params.no_perf = True
+    params.type_k = params.type_v = CACHE_TYPES[cache_type]
+    params.flash_attn_type = -1 if flash_attention is None else int(flash_attention)
+    with explained(path):
+        context = cpp.llama_init_from_model(model, params)
+        if not context:
+            said = next((line for line in _log if line), "memory?")
+            raise ModelError(
+                f"{path}: no context of {n_ctx:,} tokens could be made ({said}); ask for fewer (n_ctx, -c), "
+                "or for the usual cache_type (--cache-type) and flash_attention (-fa)"
+            )
+    pages.ask()  # of scratch space nothing has been touched yet
+    return context
+
+
+def check_memory(model: Any, path: Path, n_ctx: int, size: float) -> None:
+    """Linux grants memory it does not have and kills the process that writes to it, so ask first."""
+    import psutil
+
+    if n_ctx > MAX_POSITIONS:
+        raise UsageError(
+            f"a context of {n_ctx:,} tokens: at most {MAX_POSITIONS:,}; ask for fewer (n_ctx, -c)"
+        )
+    cpp = llama_cpp()
+    if cpp.llama_supports_gpu_offload() or cpp.llama_model_is_hybrid(model):
+        return  # the cache lies elsewhere, or only some layers have one
+    head = cpp.llama_model_n_embd(model) // max(1, cpp.llama_model_n_head(model))
+    arch = metadata(model, "general.architecture")
+    lengths = [metadata(model, f"{arch}.attention.{of}_length") for of in ("key", "value")]
+    width = cpp.llama_model_n_head_kv(model) * sum(int(n) if n else head for n in lengths)
+    needed = size * width * cpp.llama_model_n_layer(model) * n_ctx
+    free = psutil.virtual_memory().available + psutil.swap_memory().free
+    if needed > free:
+        raise ModelError(
+            f"{path}: a context of {n_ctx:,} tokens needs {amount(needed)} of memory, {amount(free)} are "
+            "free: ask for fewer (n_ctx, -c)"
+        )

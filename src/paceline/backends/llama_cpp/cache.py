@@ -1,0 +1,135 @@
+"""llama.cpp's KV cache, as sessions share it: each has a trunk sequence, and branches for its trees."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paceline.backends.common import common_prefix
+from paceline.backends.llama_cpp.binding import llama_cpp
+from paceline.speculative.errors import BusyError, ContractError, UsageError
+
+MAX_BRANCHES = 64
+
+
+class Slot:
+    """A trunk sequence and the tokens its cells hold. It outlives sessions, so that a new one
+    that starts alike finds its prefix computed. prompt: how many of them a prompt of that length left.
+    owner: the session that has it. used: grows with every session."""
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.cached: list[int] = []
+        self.prompt = self.used = 0
+        self.owner: weakref.ref[Any] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.owner is None or self.owner() is None
+
+
+class Cache:
+    """sessions: the number of trunks, which share one pool of cells. require: raises where the model is
+    closed. shares: a prefix that any trunk holds may be another's too: `seq_cp` copies no data. windowed:
+    cells that a sequence's window has left behind may be another's by now, which llama.cpp does not say."""
+
+    def __init__(
+        self,
+        path: Path,
+        sessions: int,
+        n_ctx: int,
+        require: Callable[[], None],
+        *,
+        shares: bool = True,
+        windowed: bool = False,
+    ) -> None:
+        self._path, self._sessions, self._require = path, sessions, require
+        self._shares, self._windowed = shares, windowed
+        self.n_ctx = n_ctx  # of a session
+        self._cpp = llama_cpp()
+        self.reset(None)
+
+    def reset(self, context: Any) -> None:
+        """One with nothing in its memory, or None."""
+        self._context = context
+        self._memory = None if context is None else self._cpp.llama_get_memory(context)
+        self.slots = [Slot(i) for i in range(self._sessions)]
+        self.branches: list[Slot | None] = [None] * MAX_BRANCHES  # whose sequence `sessions + i` is
+
+    def take_slot(self, owner: object, tokens: list[int]) -> Slot:
+        """A free trunk, with as much of `tokens` as any trunk holds, in use or not. It is one that would lose
+        little of what it holds itself (all chats begin alike), and of equal ones that which was taken longest
+        ago. It is free again when `owner` frees it, or is gone: an interrupt may come between any two lines.
+        """
+        free = [slot for slot in self.slots if slot.is_free]
+        if not free:
+            raise BusyError(
+                f"all {self._sessions} sessions of this model are in use: close a running stream first"
+            )
+        held = {slot.sequence: common_prefix(slot.cached, tokens) for slot in self.slots}
+        # A token that is held saves reading it now; one that is cut may have to be read again.
+        best = max(free, key=lambda slot: (3 * held[slot.sequence] - len(slot.cached), -slot.used))
+        best.used = 1 + max(slot.used for slot in self.slots)
+        best.owner = weakref.ref(owner)
+        self.free_branches(best)
+        donor = max(self.slots, key=lambda slot: held[slot.sequence])
+        own, more = held[best.sequence], held[donor.sequence]
+        if self._shares and more > own:
+            self.trim(best, 0)  # all of one trunk, so that its cells were written in the order of the text
+            self.share(donor.sequence, best.sequence, more)
+            best.cached += tokens[:more]
+        else:
+            self.trim(best, len(best.cached))
+        return best
+
+    def forget(self) -> None:
+        """Drop what closed sessions left, so that the next prompt is computed from its start."""
+        for slot in self.slots:
+            if slot.is_free:
+                self.trim(slot, 0)
+                slot.used = 0
+
+    def take_branch(self, slot: Slot) -> int:
+        """A sequence for a branch of that trunk."""
+        try:
+            branch = self.branches.index(None)
+        except ValueError:
+            raise UsageError(f"more than {MAX_BRANCHES} branches in one pass: draft narrower trees") from None
+        self.branches[branch] = slot
+        return self._sessions + branch
+
+    def free_branches(self, slot: Slot) -> None:
+        """All that were taken for it."""
+        for branch, owner in enumerate(self.branches):
+            if owner is slot:
+                if self._memory is not None:
+                    self._cpp.llama_memory_seq_rm(self._memory, self._sessions + branch, -1, -1)
+                self.branches[branch] = None
+
+    def share(self, source: int, branch: int, end: int, start: int = 0) -> None:
+        """Let `branch` own the source's cells at positions [start, end) too."""
+        self._require()
+        self._cpp.llama_memory_seq_cp(self._memory, source, branch, start, end)
+
+    def cut(self, sequence: int, start: int) -> None:
+        """Drop a sequence's cells from position `start` on."""
+        if self._memory is not None and not self._cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
+            raise ContractError(f"{self._path}: this model's state cannot be rolled back to position {start}")
+
+    def _begins_at(self, slot: Slot) -> int:
+        """The first position whose cells are there in all layers."""
+        return int(self._cpp.llama_memory_seq_pos_min(self._memory, slot.sequence))
+
+    def trim(self, slot: Slot, keep: int) -> int:
+        """Keep at most the first `keep` positions of a trunk; returns how many it could keep. At no moment
+        does the trunk claim more than its cells hold."""
+        self._require()
+        del slot.cached[keep:]
+        cut = self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, keep, -1)
+        if not cut or (slot.cached and self._windowed and self._begins_at(slot) != 0):
+            slot.cached.clear()
+            self._cpp.llama_memory_seq_rm(self._memory, slot.sequence, -1, -1)
+        slot.prompt = slot.prompt if slot.prompt <= len(slot.cached) else 0
+        return len(slot.cached)

@@ -1,0 +1,62 @@
+"""Whether a row's numbers depend on the pass it is in, looked at when a model is loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.backends.llama_cpp import binding, kernels
+from paceline.backends.logit_drift import teacher_forced
+from paceline.speculative.errors import ModelError
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import EMPTY
+
+if TYPE_CHECKING:
+    from paceline.backends.llama_cpp.target import LlamaTarget
+
+
+def rows_are_equal(target: LlamaTarget) -> bool:
+    """Whether the kernels compute all that a pass computes from several rows at once, as a pass over this
+    model shows: each row depends on its own text alone then."""
+    elsewhere = target.gpu_layers > 0 or target.flash_attention is False
+    if not target.kernels or elsewhere or target.caps.rollback != "free":
+        return False
+    return kernels.leaves_nothing_to_ggml(lambda: _try_pass(target))
+
+
+def _try_pass(target: LlamaTarget) -> None:
+    """A pass that leaves nothing behind."""
+    told, target.on_pass = target.on_pass, None
+    session = target.open()
+    try:
+        session.extend([0] * min(2, target.caps.n_ctx))
+        target.forward([(session, EMPTY)], Want())
+    finally:
+        session.close()
+        target.forget()
+        target.on_pass = told
+
+
+def require_exact(target: LlamaTarget) -> None:
+    """Raises ModelError where a row depends on its place in the pass or on the rows beside it. The passes of
+    the target are filled up to one shape, since llama.cpp chooses its kernels by the shape."""
+    arch = binding.metadata(target._model, "general.architecture")
+    length = max(2, min(64, target.caps.n_ctx))
+    text = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
+    start = max(1, length // 4)
+    n = target.exact_rows
+
+    def rows(each: int) -> NDArray[Any]:
+        target.forget()  # in the same cells each time
+        return np.asarray(teacher_forced(target, text, start, each))
+
+    same = binding.metadata(target._model, f"{arch}.expert_count") in (None, "0") and all(
+        np.array_equal(rows(n), rows(fewer)) for fewer in (1, n // 2 + 1)
+    )
+    if not same:
+        raise ModelError(
+            f"{target.path}: what a row says depends on the rows beside it (as in a mixture of experts), "
+            "so exact greedy output cannot be had for this model; leave out exact_greedy (--exact-greedy)"
+        )

@@ -1,0 +1,116 @@
+"""Checks of a GGUF file before llama.cpp gets it, since a broken file may end the process.
+
+The header is read first, and a file that is new on this machine is loaded once in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline.models.headers.header import Metadata, named_parts, read_parts
+from paceline.models.headers.plain_file import check_file as check_file
+from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.printable import printable
+from paceline.system.home import kept_at, write_whole
+
+# A trial reads all weights once: seconds to begin with, and bytes a second of a slow disk.
+PATIENCE, SLOWEST = 60.0, 20e6
+BEGUN = "begun"  # a trial's word on stdout that whatever happens now is the file's doing
+ABORTED = re.compile(r"llama\.cpp gave up \((?P<why>.*)\);|what\(\): +(?P<thrown>.*)")
+OWN = Path(__file__).parents[2]  # what comes with the package is as good as the package
+NO_VOCABULARY = ("none", "no_vocab")
+
+trying = False  # in a process that tries a file
+_admitted: set[str] = set()  # by this process; see _key
+
+
+def admit(path: Path, **way: Any) -> None:
+    """Refuse a file that llama.cpp cannot load.
+
+    way: settings of the load (vocab_only, gpu_layers).
+    Raises UsageError where `path` is no file or not the first part of a model. Raises ModelError where the
+    file is no model, or a model that ends llama.cpp.
+    """
+    from llama_cpp import __version__
+
+    key = _key(path, way)
+    if key in _admitted:
+        return
+    kept = kept_at("admitted", {"files": key, "engine": __version__})
+    if kept.exists():
+        return
+    parts = read_parts(path, tokens=False)
+    if parts[0].path != path:
+        raise UsageError(f"{path}: is one of {len(parts)} parts of a model: give the first, {parts[0].path}")
+    if not way["vocab_only"] and Metadata(parts[0]).text("tokenizer.ggml.model") in NO_VOCABULARY:
+        raise ModelError(f"{path}: has no vocabulary, so it writes no text; give another model")
+    new = not trying and not path.is_relative_to(OWN)
+    tried = new and _try(path, sum(part.size for part in parts), way)
+    if key != _key(path, way):  # what changed while it was tried is not what was tried
+        return
+    _admitted.add(key)
+    if tried:
+        with contextlib.suppress(OSError):  # a disk that is full, or not ours: tried again next time
+            write_whole(kept, "{}\n")
+
+
+def sizes(path: Path) -> list[int]:
+    """Return the bytes of each of the model's files. Raises UsageError where `path` is no file."""
+    check_file(path)
+    return [part.stat().st_size for part in named_parts(path) if part.is_file()]
+
+
+def _key(path: Path, way: dict[str, Any]) -> str:
+    """Return a key of the model's files as they are now. Raises UsageError where `path` is no file."""
+    check_file(path)
+    stats = [(part.absolute(), part.stat()) for part in named_parts(path) if part.is_file()]
+    files = [(str(part), s.st_size, s.st_mtime_ns, s.st_ino) for part, s in stats]
+    # The first part of a model is let in, and no other.
+    later = [path.name] if path != named_parts(path)[0] else []
+    return repr((files, sorted(way.items()), *later))
+
+
+def _try(path: Path, size: int, way: dict[str, Any]) -> bool:
+    """Return whether a process could load the file. Raises ModelError if it crashed or never ended."""
+    if not sys.executable:  # Python within another program
+        return False
+    code = f"from paceline.backends.llama_cpp.trial import main; main({os.fspath(path)!r}, {way!r})"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "GGML_NO_BACKTRACE": "1"}
+    limit = PATIENCE + size / SLOWEST
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired:
+        raise ModelError(
+            f"{path}: llama.cpp was stuck on it for {limit:.0f} s when it was tried: "
+            "is the file damaged? fetch it again"
+        ) from None
+    except OSError:
+        return False
+    if BEGUN.encode() not in done.stdout:
+        return False
+    if done.returncode:
+        raise ModelError(f"{path}: {_last_words(done)}: is the file damaged? fetch it again")
+    return True
+
+
+def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Return how the process ended, in few words."""
+    if said := ABORTED.search(done.stderr.decode(errors="replace")):
+        why = said["why"] or said["thrown"]
+        return f"llama.cpp does not survive it ({printable(why[:160])})"
+    with contextlib.suppress(ValueError):
+        return f"llama.cpp does not survive it ({signal.Signals(-done.returncode).name})"
+    return "llama.cpp does not survive it"

@@ -1,0 +1,28 @@
+"""Compile the kernels where that is still to do, and print the library's path."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from paceline.backends.llama_cpp.kernels.build import library, recipe_for
+from paceline.speculative.errors import KernelError
+
+
+def main() -> int:
+    if os.name == "nt":
+        print("paceline: no kernels: there are none for Windows", file=sys.stderr)
+        return 1
+    try:
+        with library(recipe_for(), again=True) as path:
+            print(path)
+    except KernelError as error:
+        print(f"paceline: no kernels: {error}", file=sys.stderr)
+        return KernelError.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

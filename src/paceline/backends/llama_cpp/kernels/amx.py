@@ -1,0 +1,54 @@
+"""Which types of weights ggml computes faster than our kernels do, on processors with AMX: measured once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from paceline.backends.llama_cpp.kernels.build import AMX_SUFFIX, to_stderr
+from paceline.system.identity import cpu_name
+from paceline.system.whole import whole
+
+# Of a product: by a type's number, rows of activations, and a buffer's name.
+Seconds = Callable[[int, int, str], float]
+
+AMX = "AMX"  # ggml's name for the type of buffer
+OURS = ""
+# ggml's numbers of the types that it has AMX kernels for.
+TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23}
+# What is compared: a prompt of so many tokens, and an answer in so many passes of so many rows.
+PROMPT, PASSES, ROWS = 512, 128, 4
+# How much less time AMX has to take: what is left to it loses equal rows.
+MARGIN = 1.1
+
+
+def left_to_amx(seconds: Seconds, library: Path) -> tuple[str, ...]:
+    """Names of types. What was found is kept beside `library`."""
+    file = library.with_suffix(AMX_SUFFIX)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(file.read_bytes())
+        if kept["processor"] == cpu_name():
+            return tuple(name for name in TYPES if name in kept["left"])
+    if seconds(TYPES["Q8_0"], 1, AMX) < 0:
+        return ()
+    to_stderr("comparing kernels with AMX, this once")
+    left = faster_with(AMX, seconds)
+    with suppress(OSError), whole(file) as part:
+        part.write_text(json.dumps({"processor": cpu_name(), "left": left}), "utf-8")
+    return left
+
+
+def faster_with(buffer: str, seconds: Seconds) -> tuple[str, ...]:
+    """Names of types whose weights had better lie in a type of buffer of ggml's."""
+    return tuple(
+        name
+        for name, number in TYPES.items()
+        if 0 < MARGIN * work(seconds, number, buffer) < work(seconds, number, OURS)
+    )
+
+
+def work(seconds: Seconds, number: int, buffer: str) -> float:
+    """Seconds; negative where the buffer takes no such weights."""
+    return seconds(number, PROMPT, buffer) + PASSES * seconds(number, ROWS, buffer)

@@ -1,0 +1,283 @@
+"""The library of kernels: compiled on this machine, once for each compiler, llama.cpp and set of sources."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from paceline.backends.llama_cpp.kernels.commands import run_all
+from paceline.speculative.errors import KernelError
+from paceline.system.home import caches, private_folder
+from paceline.system.locks import alone
+from paceline.system.scratch import scratch_folder
+from paceline.system.whole import whole
+
+Warn = Callable[[str], None]
+
+HERE = Path(__file__).parent
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-rtti", "-ffp-contract=off", "-fvisibility=hidden", "-pthread")
+LINKED = ("-shared", "-pthread", *(["-ldl"] if sys.platform == "linux" else []))
+ENTRY = "entry.cpp"  # is told which of the optional sources were compiled
+FMA = ("-mavx2", "-mfma", "-mf16c")
+X86 = {
+    "path_avx2.cpp": ("WITH_AVX2", FMA),
+    "path_avxvnni.cpp": ("WITH_AVXVNNI", (*FMA, "-mavxvnni")),
+    "path_avx512.cpp": (
+        "WITH_AVX512",
+        ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", *FMA),
+    ),
+}
+ARM = {
+    "path_neon.cpp": ("WITH_NEON", ("-march=armv8.2-a+dotprod",)),
+    "path_i8mm.cpp": ("WITH_I8MM", ("-march=armv8.2-a+dotprod+i8mm",)),
+}
+# By architecture, sources that a compiler may not know the flags of: the macro that says so, and the flags.
+OPTIONAL: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "x86_64": X86,
+    "amd64": X86,
+    "aarch64": ARM,
+    "arm64": ARM,
+}
+COMPILERS = ("c++", "g++", "clang++")
+KEPT = 4  # libraries in a folder: other versions of Paceline or llama.cpp may be in use beside this one
+AMX_SUFFIX = ".amx.json"  # of what amx.py found of a library
+FAILED = ".failed"  # the suffix of a note that tells why a build failed
+FAILED_FOR = 24 * 3600  # seconds, for which a build that failed is not tried again
+NO_COMPILER = (
+    "no C++ compiler was found: install one (Debian: apt install g++; macOS: xcode-select --install)"
+)
+STARTS = "compiling kernels for this processor, which takes some tens of seconds"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Sources and the compiler for them. compiler: a command, empty where there is none."""
+
+    folder: Path
+    compiler: tuple[str, ...]
+    machine: str
+
+    @property
+    def optional(self) -> Mapping[str, tuple[str, tuple[str, ...]]]:
+        return OPTIONAL.get(self.machine, {})
+
+    @cached_property
+    def sources(self) -> list[str]:
+        """Names of the files to compile, without those for other architectures."""
+        foreign = {name for table in OPTIONAL.values() for name in table} - set(self.optional)
+        return [path.name for path in sorted(self.folder.glob("*.cpp")) if path.name not in foreign]
+
+    @cached_property
+    def content(self) -> str:
+        """A digest of everything but the compiler."""
+        files = sorted(path for path in self.folder.iterdir() if path.suffix in (".cpp", ".h"))
+        digests = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+        parts = [digests, FLAGS, LINKED, self.optional, self.machine, llama_version()]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    @cached_property
+    def name(self) -> str:
+        """Name of the library's file. Raises KernelError for a compiler that does not run."""
+        identity = _identity(self.compiler)
+        return f"{self.content}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
+
+    def compiling(self, source: str, work: Path, flags: Sequence[str]) -> list[str]:
+        return [
+            *self.compiler,
+            *FLAGS,
+            *("-Wall", *flags, "-c", str(self.folder / source), "-o", str(work / f"{source}.o")),
+        ]
+
+
+def llama_version() -> str:
+    try:
+        return version("llama-cpp-python")
+    except PackageNotFoundError:
+        return ""
+
+
+def find_compiler() -> tuple[str, ...]:
+    """The command in CXX, or the first compiler there is; empty without one."""
+    if given := shlex.split(os.environ.get("CXX", "")):
+        return tuple(given)
+    return next(((name,) for name in COMPILERS if shutil.which(name)), ())
+
+
+def recipe_for(folder: Path = HERE) -> Recipe:
+    return Recipe(folder, find_compiler(), platform.machine().lower())
+
+
+def to_stderr(line: str) -> None:
+    print(f"paceline: {line}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def library(
+    recipe: Recipe, folders: Sequence[Path] | None = None, *, warn: Warn = to_stderr, again: bool = False
+) -> Iterator[Path]:
+    """The compiled library, to be loaded within the context; from a cache folder, or built.
+
+    folders: cache folders, the preferred one first. Where none can be written to, the library is built in a
+    temporary folder and is gone afterwards. again: try a build that failed before. Raises KernelError."""
+    folders = [folder / "kernels" for folder in caches()] if folders is None else folders
+    if (path := _found(recipe, folders)) is not None:
+        with suppress(OSError):
+            os.utime(path)  # the libraries that were used last are kept
+        yield path
+        return
+    for folder in folders:
+        try:
+            path = _cached(recipe, folder, warn, again)
+        except OSError:  # a disk that is full, or not ours
+            continue
+        yield path
+        return
+    with _temporary(recipe, warn) as path:
+        yield path
+
+
+def _found(recipe: Recipe, folders: Sequence[Path]) -> Path | None:
+    """A library that is there; without a compiler, one that any compiler made of the same sources. Raises
+    KernelError where there is neither."""
+    if recipe.compiler:
+        return next((path for folder in folders if (path := folder / recipe.name).is_file()), None)
+    for folder in folders:
+        for path in folder.glob(f"{recipe.content}-*.so"):
+            return path
+    raise KernelError(NO_COMPILER)
+
+
+def _cached(recipe: Recipe, folder: Path, warn: Warn, again: bool) -> Path:
+    """The library in a cache folder, built by the first process that wants it. Raises OSError where the
+    folder cannot be written to, and KernelError."""
+    private_folder(folder)
+    path = folder / recipe.name
+    failed = path.with_suffix(FAILED)
+    with alone(folder):
+        if path.is_file():
+            return path
+        if not again and (reason := _failure(failed)):
+            raise KernelError(reason)
+        with scratch_folder(folder) as work:
+            warn(f"{STARTS}, this once")
+            try:
+                built = build(recipe, work)
+            except KernelError as error:
+                _note(failed, str(error))
+                raise
+            with whole(path) as part:
+                shutil.copyfile(built, part)
+        failed.unlink(missing_ok=True)
+        _tidy(folder)
+    return path
+
+
+def reject(path: Path, reason: str) -> None:
+    """Remove a library that cannot be loaded; it is not built again before a failed build would be."""
+    with suppress(OSError):
+        path.unlink()
+        _note(path.with_suffix(FAILED), reason)
+
+
+def _note(failed: Path, reason: str) -> None:
+    with suppress(OSError):
+        failed.write_text(reason, "utf-8")
+
+
+def _failure(note: Path) -> str:
+    """Why a build failed not long ago; "" if none did."""
+    try:
+        recent = time.time() - note.stat().st_mtime < FAILED_FOR
+        return note.read_text("utf-8") if recent else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def _tidy(folder: Path) -> None:
+    """Remove the libraries that were not used for longest, and old notes of failures."""
+    libraries = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
+    notes = [note for note in folder.glob(f"*{FAILED}") if not _failure(note)]
+    found = [
+        path
+        for path in folder.glob(f"*{AMX_SUFFIX}")
+        if path.with_name(path.name.removesuffix(AMX_SUFFIX) + ".so") not in libraries[:KEPT]
+    ]
+    for path in [*libraries[KEPT:], *notes, *found]:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _temporary(recipe: Recipe, warn: Warn) -> Iterator[Path]:
+    """The library in a folder that is gone afterwards. Raises KernelError."""
+    with ExitStack() as stack:
+        try:
+            work = stack.enter_context(scratch_folder(Path(tempfile.gettempdir())))
+            warn(f"{STARTS}, at each start: no cache folder can be written to (PACELINE_HOME names another)")
+            path = build(recipe, work)
+        except OSError as error:
+            raise KernelError(f"no folder can be written to ({error.strerror or error})") from error
+        yield path
+
+
+def build(recipe: Recipe, work: Path) -> Path:
+    """The library, compiled in the folder `work`. An optional source that cannot be compiled is left out.
+    Raises KernelError."""
+    if ENTRY not in recipe.sources:
+        raise KernelError(f"{recipe.folder}: the kernels' sources are not there; install Paceline anew")
+    sources = [source for source in recipe.sources if source != ENTRY]
+    flags = {source: recipe.optional.get(source, ("", ()))[1] for source in sources}
+    results = run_all([recipe.compiling(source, work, flags[source]) for source in sources], work)
+    compiled, macros = [ENTRY], []
+    for source, result in zip(sources, results, strict=True):
+        if result.ok:
+            compiled.append(source)
+            macros += [f"-D{recipe.optional[source][0]}"] if source in recipe.optional else []
+        elif source not in recipe.optional:
+            raise KernelError(_refusal(recipe, source, result.said))
+    (entry,) = run_all([recipe.compiling(ENTRY, work, macros)], work)
+    if not entry.ok:
+        raise KernelError(_refusal(recipe, ENTRY, entry.said))
+    out = work / "kernels.so"
+    objects = [str(work / f"{source}.o") for source in compiled]
+    (linked,) = run_all([[*recipe.compiler, *objects, *LINKED, "-o", str(out)]], work)
+    if not linked.ok:
+        raise KernelError(_refusal(recipe, "the library", linked.said))
+    return out
+
+
+def _identity(compiler: Sequence[str]) -> str:
+    """The first line of what a compiler tells of itself. Raises KernelError."""
+    try:
+        done = subprocess.run(
+            [*compiler, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KernelError(f"{shlex.join(compiler)}: does not run ({error})") from error
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace")
+        raise KernelError(f"{shlex.join(compiler)}: does not run: {first_error(said)}")
+    return done.stdout.decode(errors="replace").partition("\n")[0]
+
+
+def _refusal(recipe: Recipe, what: str, said: str) -> str:
+    return f"{shlex.join(recipe.compiler)} could not make {what}: {first_error(said)}"
+
+
+def first_error(said: str) -> str:
+    """The first line of a compiler's output that tells of an error, or else the first line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["it said nothing"]
+    return next((line for line in lines if "error" in line.lower()), lines[0])

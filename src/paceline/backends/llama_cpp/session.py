@@ -1,0 +1,126 @@
+"""One sequence in llama.cpp's KV cache: a trunk of committed tokens, branches of drafted ones.
+
+A tree is one batch: each row carries the ids of all branch sequences below it, and branches share the
+trunk's cells (`seq_cp` in a unified cache copies no data). A first child continues its parent's sequence;
+every further child opens a branch. Rejection is `seq_rm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.backends.common import SlotSession, common_prefix
+from paceline.backends.llama_cpp.batch import Batch
+from paceline.backends.llama_cpp.binding import helpers
+from paceline.backends.llama_cpp.cache import Cache, Slot
+from paceline.speculative.errors import ContractError
+from paceline.speculative.tree import ROOT, DraftTree
+
+
+class LlamaSession(SlotSession[Slot]):
+    def __init__(self, cache: Cache, *, as_prompts: bool = False) -> None:
+        """as_prompts: only cells of a prompt of that very length may be taken over; those from a pass of
+        another shape differ in the last bits."""
+        self._cache, self._as_prompts = cache, as_prompts
+        super().__init__(cache.n_ctx)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._sequence: list[int] = []  # of each node
+        self._branched = False  # sequences are to be handed back
+        self._heirs: set[int] = set()  # nodes whose own sequence a child continues
+
+    def _begin(self, tokens: list[int]) -> None:
+        slot = self._slot = self._cache.take_slot(self, tokens)
+        shared = min(common_prefix(slot.cached, tokens), len(tokens) - 1)
+        if self._as_prompts and not shared == len(tokens) - 1 == slot.prompt:
+            shared = 0
+        if shared < len(slot.cached):
+            self._cache.trim(slot, shared)
+
+    def plan_reading(self, n: int, batch: Batch) -> None:
+        """Add the next `n` unread tokens to `batch`."""
+        if not 0 <= n <= self.unread:
+            raise ContractError(f"{n} tokens to be read, of {self.unread} that are unread")
+        self._planned = True
+        start, stem = len(self.slot.cached), [self.slot.sequence]
+        for pos in range(start, start + n):
+            batch.add(self.tokens[pos], pos, stem, False)
+
+    def plan(self, tree: DraftTree, batch: Batch) -> int:
+        """Add to `batch` what the cache lacks of the sequence and the tree; returns the first row asked for:
+        0 where the root is among them."""
+        slot = self.slot
+        grows = self._rooted and tree.starts_with(self._tree)
+        if not grows:
+            self.rollback()
+        self._planned = True
+        base = len(self.tokens) - 1
+        fresh: dict[int, list[int]] = {}
+        if not grows:
+            stem = [slot.sequence]
+            for pos in range(len(slot.cached), base):
+                batch.add(self.tokens[pos], pos, stem, False)
+            batch.add(self.tokens[base], base, stem, True)
+            fresh[ROOT] = stem
+        first = len(self._sequence)
+        depths = tree.depths()
+        for node in range(first, len(tree)):
+            fresh[node] = self._place(tree, node, fresh, depths, base)
+            batch.add(tree.tokens[node], base + depths[node], fresh[node], True)
+        self._tree = tree
+        return first + 1 if grows else 0
+
+    def _place(
+        self, tree: DraftTree, node: int, fresh: dict[int, list[int]], depths: list[int], base: int
+    ) -> list[int]:
+        """The sequences of a new node: its parent's if no sibling continues it, otherwise a new branch,
+        which everything above the node joins."""
+        parent = tree.parents[node]
+        if parent not in self._heirs:
+            self._heirs.add(parent)
+            sequence = self.slot.sequence if parent == ROOT else self._sequence[parent]
+        else:
+            self._branched = True
+            sequence = self._cache.take_branch(self.slot)
+            above = parent
+            while above in fresh:
+                fresh[above].append(sequence)
+                if above == ROOT:
+                    break
+                above = tree.parents[above]
+            if above == ROOT:
+                end = len(self.slot.cached) if ROOT in fresh else base + 1
+                self._cache.share(self.slot.sequence, sequence, end)
+            else:
+                self._cache.share(self._sequence[above], sequence, base + depths[above] + 1)
+        self._sequence.append(sequence)
+        return [sequence]
+
+    def _commit(self, path: Sequence[int]) -> None:
+        """Make the root and `path` part of the trunk and forget every other drafted cell."""
+        slot, tree = self.slot, self._tree
+        base = len(self.tokens)
+        end = base + len(path)
+        if path and self._sequence[path[-1]] != slot.sequence:
+            self._cache.cut(slot.sequence, base)
+            self._cache.share(self._sequence[path[-1]], slot.sequence, end, start=base)
+        elif len(tree) > len(path):
+            self._cache.cut(slot.sequence, end)
+        # In place: the list may be long, and this is the hot path.
+        slot.cached.append(self.tokens[-1])
+        slot.cached += [tree.tokens[node] for node in path]
+        self._hand_back()
+
+    def rollback(self) -> None:
+        if self._slot is not None and self._planned:
+            self._cache.cut(self._slot.sequence, len(self._slot.cached))
+            self._hand_back()
+
+    def _hand_back(self) -> None:
+        if self._branched:
+            self._cache.free_branches(self.slot)
+        self._forget()
+
+    def _release(self) -> None:
+        helpers().release()

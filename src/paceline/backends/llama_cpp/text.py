@@ -1,0 +1,117 @@
+"""Text at llama.cpp's edge: its tokenizer, its vocabulary and the chat template in the file."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from paceline.backends.llama_cpp.binding import llama_cpp
+from paceline.speculative import validation as typed
+from paceline.speculative.vocabulary import Vocab
+from paceline.text.interface import encode_within
+from paceline.text.messages import Message, Tool
+
+KINDS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
+
+
+def read_vocab(model: Any, require: Callable[[], None] = lambda: None) -> Vocab:
+    """require: raises where the model is closed; llama.cpp would read what was freed."""
+    cpp = llama_cpp()
+    vocab = cpp.llama_model_get_vocab(model)
+    size = int(cpp.llama_vocab_n_tokens(vocab))
+    bos = int(cpp.llama_vocab_bos(vocab))
+    kind = int(cpp.llama_vocab_type(vocab))
+    reader = LlamaText(model)
+
+    def text(token: int) -> bytes:
+        require()
+        return bytes(cpp.llama_vocab_get_text(vocab, token))
+
+    def piece(token: int) -> bytes:
+        require()
+        return reader.piece(token)
+
+    return Vocab(
+        size=size,
+        kind=KINDS.get(kind, f"type {kind}"),
+        bos=bos if bos >= 0 else None,
+        eos=frozenset(t for t in range(size) if cpp.llama_vocab_is_eog(vocab, t)),
+        add_bos=bool(cpp.llama_vocab_get_add_bos(vocab)),
+        add_eos=bool(cpp.llama_vocab_get_add_eos(vocab)),
+        text=text,
+        piece=piece,
+    )
+
+
+class LlamaText:
+    """Text to tokens and back, as the model file defines it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._cpp = llama_cpp()
+        self._vocab = self._cpp.llama_model_get_vocab(model)
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+        """Token ids, BOS first where the model wants one. special: text may spell control tokens. Raises
+        UsageError for what cannot be encoded."""
+        data = typed.text("the text", text).encode()
+        size = len(data) + 8
+        while True:
+            buffer = (ctypes.c_int32 * size)()
+            n = self._cpp.llama_tokenize(self._vocab, data, len(data), buffer, size, add_bos, special)
+            if n >= 0:
+                return list(buffer[:n])
+            size = -n
+
+    def encode_within(self, text: str) -> list[int]:
+        return encode_within(self.encode, text)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; a control token has none."""
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = self._cpp.llama_token_to_piece(self._vocab, token, buffer, size, 0, False)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    def markers(self) -> frozenset[int]:
+        """Tokens added by the model's makers that look like control tokens (<think>) but are text."""
+        added = [
+            token
+            for token in range(self._cpp.llama_vocab_n_tokens(self._vocab))
+            if self._cpp.llama_vocab_get_attr(self._vocab, token) & self._cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+        ]
+        return frozenset(t for t in added if (text := self.piece(t)).startswith(b"<") and text.endswith(b">"))
+
+    @property
+    def chats(self) -> bool:
+        return bool(self.template())
+
+    def template(self, *, tools: bool = False) -> str:
+        """The chat template in the file, of several the one for a chat with or without tools."""
+        template = self._cpp.llama_model_chat_template
+        found = (tools and template(self._model, b"tool_use")) or template(self._model, None)
+        return found.decode(errors="replace") if found else ""
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The model's own chat template over `messages`, ready for the assistant's answer."""
+        from paceline.text.chat_template import render
+
+        bos, eos = self._special("bos"), self._special("eos")
+        return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)
+
+    def _special(self, name: str) -> str:
+        token = int(getattr(self._cpp, f"llama_vocab_{name}")(self._vocab))
+        return (
+            bytes(self._cpp.llama_vocab_get_text(self._vocab, token)).decode(errors="replace")
+            if token >= 0
+            else ""
+        )

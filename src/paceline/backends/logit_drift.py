@@ -1,0 +1,88 @@
+"""What the shape of a pass does to its numbers: several rows run other kernels than one does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.speculative.interfaces import Target, Want
+from paceline.speculative.tree import chain
+
+# Noise is measured on so much of the text, at so many places: it comes and goes with the order of the cache's
+# cells, and a few rows may show none of it.
+LENGTH = 256
+PLACES = 8
+FEW = 8  # rows of a usual draft: kernels are chosen by the number of rows, and the most are not the worst
+
+Rows = NDArray[np.float64]
+
+
+def batch_noise(target: Target, text: Sequence[int], n: int, one_by_one: Rows | None = None) -> float:
+    """The most that any two logits of one row moved apart when text and rows were computed in passes of a
+    few rows, and of `n`, as drafting has them.
+
+    An engine that is judged by it must not excuse itself, so nothing here is accepted, rejected or branched:
+    each place is computed from an empty cache, its text read in passes of so many tokens and then a pass of
+    right ones, and compared with decoding the text a token at a time: `one_by_one`, where that is known.
+    """
+    text = text[-LENGTH:]
+    if one_by_one is None:
+        one_by_one = singly(target, text)
+    last = len(text) - 1
+    noise = 0.0
+    for rows in sorted({min(FEW, n), n}):
+        for at in sorted({max(1, last - rows - i * last // PLACES) for i in range(PLACES)}):
+            together = afresh(target, text[:at], text[at : min(at + rows - 1, last)], rows)
+            noise = max(noise, apart(one_by_one[at - 1 : at - 1 + len(together)], together))
+    return noise
+
+
+def singly(target: Target, text: Sequence[int]) -> Rows:
+    """What batch_noise compares with: the end of the text, a token at a time [tokens - 1, n_vocab]."""
+    return teacher_forced(target, text[-LENGTH:], 1, 1)
+
+
+def apart(a: Rows, b: Rows) -> float:
+    """The most that any two logits of one row [n_vocab] moved apart between `a` and `b` [rows, n_vocab]."""
+    moved = b - a
+    return float((moved.max(axis=1) - moved.min(axis=1)).max())
+
+
+def afresh(
+    target: Target, tokens: Sequence[int], right: Sequence[int] = (), piece: int | None = None
+) -> Rows:
+    """Rows [1 + len(right), n_vocab] of one pass over the last of `tokens` and `right`, with nothing of an
+    earlier session taken over. piece: the text before is read in passes of so many tokens, else along."""
+    target.forget()
+    session = target.open()
+    try:
+        session.extend(tokens)
+        while piece is not None and session.unread:
+            target.forward([(session, min(piece, session.unread))], Want())
+        out = target.forward([(session, chain(right, "right"))], Want())[0]
+        return np.stack([out.logits(row).astype(np.float64) for row in range(len(right) + 1)])
+    finally:
+        session.close()
+
+
+def teacher_forced(target: Target, tokens: Sequence[int], start: int, n: int) -> Rows:
+    """Logits [len(tokens) - start, n_vocab] that predict each token from `start` on, decoded in passes of up
+    to `n` rows whose drafts are always right."""
+    session = target.open()
+    out = []
+    try:
+        session.extend(tokens[:start])
+        at = start
+        while at < len(tokens):
+            room = min(n - 1, target.caps.n_ctx - len(session.tokens))
+            tree = chain(tokens[at : min(at + room, len(tokens) - 1)], "right")
+            forward: Any = target.forward([(session, tree)], Want())[0]
+            out += [forward.logits(row).astype(np.float64) for row in range(len(tree) + 1)]
+            at += len(tree) + 1
+            session.keep(range(len(tree)), tokens[at - 1])
+    finally:
+        session.close()
+    return np.stack(out)

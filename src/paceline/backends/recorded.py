@@ -1,0 +1,209 @@
+"""A record as a target: what a model once said is said again, so that drafters can be scored without it.
+
+The row after a text that agrees with the record says the record's next token with certainty. What the model
+would have said after any other text nobody knows: such a row says a token that was not drafted there, so that
+no guess off the record is ever accepted. Nothing is computed; thousands of tokens a second go through the
+real loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.interfaces import Caps, Features, Session, Want
+from paceline.speculative.rng import Noise
+from paceline.speculative.tree import EMPTY, DraftTree
+from paceline.speculative.vocabulary import Vocab
+
+BRANCHES = 4096
+SESSIONS = 4096
+ROWS = 1 << 20
+N_CTX = 1 << 31
+UNKNOWN = -1  # where a row's text is not the record's; and a token of its top-k that was not recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One answered request. top_k: for each answered token the target's likeliest there, best first; empty
+    where they were not recorded. noise: what the tokens were drawn with, where that is known."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    top_k: tuple[tuple[int, ...], ...] = ()
+    noise: Noise | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not self.tokens:
+            raise UsageError("a recording without a prompt or without an answer: leave it out")
+        if self.top_k and len(self.top_k) != len(self.tokens):
+            raise UsageError(f"a recording has {len(self.tokens)} tokens, but top-k of {len(self.top_k)}")
+
+
+def numbered(size: int) -> Vocab:
+    """The vocabulary of a record that holds token ids and no text: each is spelled as its number."""
+    spelled = b"%d".__mod__
+    return Vocab(size, "recorded", None, frozenset(), False, False, text=spelled, piece=spelled)
+
+
+class RecordedTarget:
+    """Answers the prompts of `recordings`; several with the same prompt take turns. text: the tokenizer,
+    where there is one.
+
+    A request has to stop where its recording ends (its `stop`): what followed is not known either.
+    """
+
+    def __init__(self, vocab: Vocab, recordings: Sequence[Recording], text: Any = None) -> None:
+        self.vocab = vocab
+        self.origin = "the record"
+        # One branch less than there are tokens: a row can always say one that was not drafted.
+        branch = max(1, min(BRANCHES, vocab.size - 1))
+        self.caps = Caps(
+            branch=branch, rollback="free", sessions=SESSIONS, rows=ROWS, chunk=N_CTX, n_ctx=N_CTX, exact=True
+        )
+        self._text = text
+        self._by_prompt: dict[tuple[int, ...], deque[Recording]] = {}
+        for recording in recordings:
+            self._by_prompt.setdefault(recording.prompt, deque()).append(recording)
+
+    @property
+    def text(self) -> Any:
+        if self._text is None:
+            raise UsageError("the record holds token ids only, no text: name the model they are of")
+        return self._text
+
+    def recording(self, prompt: Sequence[int]) -> Recording:
+        """The next one with this prompt. Raises UsageError where there is none."""
+        turns = self._by_prompt.get(tuple(prompt))
+        if turns is None:
+            raise UsageError(
+                f"no recording has this prompt of {len(prompt):,} tokens: play what was recorded"
+            )
+        turns.rotate(-1)
+        return turns[-1]
+
+    def open(self, beside: Session | None = None) -> RecordedSession:
+        return RecordedSession(self)
+
+    def forward(
+        self, batch: Sequence[tuple[RecordedSession, DraftTree | int]], want: Want
+    ) -> list[RecordedForward]:
+        outs = []
+        for session, tree in batch:
+            if isinstance(tree, int):
+                raise ContractError("a record has no prompt that is still to be read")
+            computed, places = session.places(tree)
+            outs.append(RecordedForward(self.vocab.size, session.recording, tree, places, computed, want))
+        return outs
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class RecordedSession:
+    """Owns its place in one recording: how many of the recorded tokens are committed, or UNKNOWN once others
+    are. Its prompt is read for nothing."""
+
+    unread = 0
+
+    def __init__(self, target: RecordedTarget) -> None:
+        self._target = target
+        self._recording: Recording | None = None
+        self._place = 0
+        self._tree = EMPTY
+        self._places: list[int] = []
+        self.tokens: list[int] = []
+
+    @property
+    def recording(self) -> Recording:
+        if self._recording is None:
+            raise ContractError("forward before extend: the session has no root")
+        return self._recording
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        if self._recording is not None:
+            for token in tokens:
+                self._place = self._after(self._place, token)
+        elif tokens:
+            self._recording = self._target.recording(tokens)
+        else:
+            raise UsageError("the prompt is empty: give at least one token")
+        self._tree, self._places = EMPTY, []
+        self.tokens += tokens
+
+    def places(self, tree: DraftTree) -> tuple[int, list[int]]:
+        """How many rows a pass over `tree` computes; and of the root and every node, how many recorded tokens
+        end there, UNKNOWN off the record."""
+        known = len(self._places) if tree.starts_with(self._tree) else 0
+        places = [self._place]
+        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+            places.append(self._after(places[parent + 1], token))
+        self._tree, self._places = tree, places
+        return len(places) - known, places
+
+    def _after(self, place: int, token: int) -> int:
+        recorded = self.recording.tokens
+        agrees = 0 <= place < len(recorded) and recorded[place] == token
+        return place + 1 if agrees else UNKNOWN
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        if not self._places:
+            raise ContractError("keep before forward: there is nothing to commit")
+        self._tree.check_path(path)
+        self._place = self._after(self._places[path[-1] + 1 if path else 0], root)
+        self.tokens += [*(self._tree.tokens[node] for node in path), root]
+        self._tree, self._places = EMPTY, []
+
+    def close(self) -> None:
+        self._recording, self._tree, self._places, self.tokens = None, EMPTY, [], []
+
+
+class RecordedForward(Answers):
+    """places: see RecordedSession. Rows are made when they are asked for."""
+
+    def __init__(
+        self,
+        n_vocab: int,
+        recording: Recording,
+        tree: DraftTree,
+        places: Sequence[int],
+        computed: int,
+        want: Want,
+    ) -> None:
+        self._n_vocab, self._recording, self._tree, self._places = n_vocab, recording, tree, places
+        super().__init__(computed, Features(top_k=self._likeliest(want.top_k) if want.top_k else None))
+
+    def argmax(self, row: int) -> int:
+        place = self._places[row]
+        if 0 <= place < len(self._recording.tokens):
+            return self._recording.tokens[place]
+        drafted = {self._tree.tokens[child] for child in self._tree.children(row - 1)}
+        return next(token for token in range(self._n_vocab) if token not in drafted)
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """One token has all the probability, whatever the sampler."""
+        out = np.full(self._n_vocab, -np.inf, dtype=np.float32)
+        out[self.argmax(row)] = 0.0
+        out.setflags(write=False)
+        return out
+
+    def _likeliest(self, k: int) -> NDArray[np.int64]:
+        """[rows, k]: what was recorded, at the least the recorded token; UNKNOWN for the rest, and for every
+        row off the record."""
+        out = np.full((len(self._places), k), UNKNOWN, dtype=np.int64)
+        recorded = self._recording
+        for row, place in enumerate(self._places):
+            if 0 <= place < len(recorded.tokens):
+                likeliest = recorded.top_k[place] if recorded.top_k else (recorded.tokens[place],)
+                out[row, : len(likeliest[:k])] = likeliest[:k]
+        return out

@@ -1,0 +1,93 @@
+"""The one table from a reference to the engine that opens it. An engine is imported when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.backends.interface import Build, Engine, KernelStatus, Opener
+from paceline.models.names import is_toy, is_transformers
+from paceline.speculative.errors import UsageError
+from paceline.text.interface import Tokenizer
+
+KERNELS = ("auto", "off")  # of the setting that takes a word
+
+
+def _toy(_: Path) -> Opener:
+    from paceline.backends import toy_backend as toy_engine
+
+    return toy_engine
+
+
+def _transformers(_: Path) -> Opener:
+    from paceline.backends.transformers.loading import libraries
+
+    libraries()  # or MissingExtraError, before a module that imports them at its top
+    from paceline.backends.transformers import opener
+
+    return opener
+
+
+def _llama(_: Path) -> Opener:
+    from paceline.backends.llama_cpp import opener
+
+    return opener
+
+
+# The first one that knows a reference opens it.
+TABLE: tuple[tuple[Callable[[Path], bool], Callable[[Path], Opener]], ...] = (
+    (is_toy, _toy),
+    (is_transformers, _transformers),
+    (lambda _: True, _llama),  # which says what is wrong with anything but a GGUF file
+)
+
+
+def _opener(path: Path) -> Opener:
+    return next(made for knows, made in TABLE if knows(path))(path)
+
+
+def open_engine(path: Path, **settings: Any) -> Engine:
+    """A model, loaded. settings: see Opener. Raises UsageError, ModelError or MissingExtraError."""
+    return _opener(path).open_engine(path, **settings)
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """A model's tokenizer; of its file no more than the vocabulary need be there. Raises UsageError,
+    ModelError or MissingExtraError."""
+    return _opener(path).open_tokenizer(path)
+
+
+def build_of(path: Path) -> Build:
+    """Of the engine that opens `path`. Raises UsageError or MissingExtraError."""
+    return _opener(path).build()
+
+
+def kernels_of(path: Path) -> KernelStatus:
+    """Kernels of our own in the engine that opens `path`. Raises MissingExtraError."""
+    return _opener(path).kernels()
+
+
+def with_kernels(path: Path, asked: str | bool) -> bool:
+    """Whether the engine that opens `path` computes with kernels of our own. asked: "auto" or "off", or the
+    engine's setting. Raises UsageError for another word, and MissingExtraError."""
+    if isinstance(asked, str) and asked not in KERNELS:
+        raise UsageError(f"kernels {asked!r}: choose from {', '.join(KERNELS)}")
+    return asked not in ("off", False) and kernels_of(path).path != ""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A model that is not loaded, and how it would be run: see Setup."""
+
+    path: Path
+    settings: Mapping[str, Any]
+
+    def identity(self) -> dict[str, Any]:
+        """Raises OSError where there is no such model, UsageError or MissingExtraError."""
+        return _opener(self.path).identity(self.path, self.settings)
+
+    def but(self, **settings: Any) -> Way:
+        """With some settings changed."""
+        return replace(self, settings={**self.settings, **settings})

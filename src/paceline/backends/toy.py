@@ -1,0 +1,283 @@
+"""An exact model in numpy: a tiny recurrent network with a tiny vocabulary, for tests, docs and proofs.
+
+Its cache is real (one state a position, computed once, lost when it is dropped), and every row is computed
+by the same arithmetic whatever stands beside it, so that logits are equal to the last bit or wrong. It can do
+what the contracts promise of any engine: show the hidden states of its layers, answer from an early layer,
+route tokens to experts, and be a model that cannot rewind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.forward_output import Answers, place
+from paceline.speculative.interfaces import Caps, Features, Rollback, Session, Want
+from paceline.speculative.sampling import top_k
+from paceline.speculative.tree import EMPTY, DraftTree
+from paceline.speculative.vocabulary import Vocab
+
+Array = NDArray[np.float64]
+
+
+class ToyTarget:
+    """h_l' = tanh(A_l h_l + x_l), where x_0 = E[token] and x_l = B_l h_(l-1)'; logits = sharpness * W h'
+    of the last layer's. All weights from `seed`.
+
+    A draft that resembles it: `ToyTarget(..., noise=0.3)` has the same weights plus noise on W.
+    layers: their number. experts: matrices A of the last layer, of which each token goes through the `active`
+    ones that a router likes best.
+    rollback: "restore" holds a single state, as a recurrent model does.
+    """
+
+    def __init__(
+        self,
+        n_vocab: int = 8,
+        *,
+        seed: int = 0,
+        width: int = 8,
+        sharpness: float = 2.0,
+        noise: float = 0.0,
+        eos: frozenset[int] = frozenset(),
+        n_ctx: int = 4096,
+        branch: int = 64,
+        layers: int = 1,
+        experts: int = 1,
+        active: int = 1,
+        rollback: Rollback = "free",
+        chunk: int = 512,
+    ) -> None:
+        random = np.random.default_rng(seed)
+        mix = random.normal(size=(width, width)) * 0.9 / np.sqrt(width)
+        self._embed = random.normal(size=(n_vocab, width))
+        head = random.normal(size=(n_vocab, width)) * sharpness
+        self._head = head + noise * sharpness * np.random.default_rng(seed + 1).normal(size=head.shape)
+        deeper = np.random.default_rng([seed, 2])
+        self._mix = [mix, *deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)]
+        self._up = deeper.normal(size=(layers - 1, width, width)) * 0.9 / np.sqrt(width)
+        self._experts = deeper.normal(size=(experts, width, width)) * 0.9 / np.sqrt(width)
+        self._router = deeper.normal(size=(experts, width))
+        self._active, self._of = active, self
+        self._passes = 0  # so that an answer asked for too late is noticed
+        self.layers = self.exits = layers
+        self.width = width
+        spelled = b"%d".__mod__
+        self.origin = "the toy model"
+        self.alters = ""
+        self.vocab = Vocab(n_vocab, "toy", None, eos, False, False, text=spelled, piece=spelled)
+        branch = 1 if rollback == "restore" else branch
+        self.caps = Caps(
+            branch=branch, rollback=rollback, sessions=64, rows=1 << 15, chunk=chunk, n_ctx=n_ctx
+        )
+
+    def view(self, *, exits: int | None = None, active: int | None = None) -> ToyTarget:
+        """A model of the same weights that asks W after its first `exits` layers, or takes each token through
+        fewer experts. Opened beside a session of this one, an early exit takes over what that computed."""
+        view = copy(self)
+        view.exits, view._active = exits or self.exits, active or self._active
+        view.alters = f"{view._active} of {self._active} experts" * (view._active != self._active)
+        view.alters = view.alters or f"{view.exits} of {self.exits} layers" * (view.exits != self.exits)
+        return view
+
+    def open(self, beside: Session | None = None) -> ToySession:
+        shares = (
+            isinstance(beside, ToySession)
+            and beside._target is self._of is not self
+            and self._active == self._of._active
+            and self.caps.rollback == "free"
+        )
+        return ToySession(self, beside if shares else None)  # type: ignore[arg-type]  # a ToySession then
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+        outs = []
+        self._passes += 1
+        for session, tree in batch:
+            if isinstance(tree, int):
+                before, lead = session.read(tree)
+                outs.append(ToyForward(self, lead, [], 0, len(lead), want, before))
+            else:
+                before, lead = session.read(session.unread)
+                states, first = session.grow(tree)
+                computed = len(lead) + len(states) - first
+                outs.append(ToyForward(self, lead, states, first, computed, want, before))
+        return outs
+
+    def after(self, state: Array | None, token: int) -> Array:
+        """The states [exits, width] that follow."""
+        before = np.zeros((self.exits, self.width)) if state is None else state
+        out = np.empty((self.exits, self.width))
+        x = self._embed[token]
+        for layer in range(self.exits):
+            mixed = self._mix[layer] @ before[layer]
+            if layer == self.layers - 1 and len(self._experts) > 1:
+                mixed = self._routed(x, before[layer])
+            out[layer] = np.tanh(mixed + x)
+            if layer < self.layers - 1:
+                x = self._up[layer] @ out[layer]
+        return out
+
+    def _routed(self, x: Array, state: Array) -> Array:
+        """The experts that the router likes best, by softmax of what it thinks of them."""
+        likes = self._router @ x
+        chosen = top_k(likes, self._active)
+        weights = np.exp(likes[chosen] - likes[chosen].max())
+        out: Array = np.tensordot(weights / weights.sum(), self._experts[chosen] @ state, 1)
+        return out
+
+    def hidden(self, state: Array, token: int, layer: int) -> Array:
+        """What this layer takes in of a token whose states are `state`; at the end, what the last gives."""
+        if 0 < layer < self.layers:
+            out: Array = self._up[layer - 1] @ state[layer - 1]
+        else:
+            out = self._embed[token] if layer == 0 else state[-1]
+        return out
+
+    def logits(self, state: Array) -> Array:
+        out: Array = self._head @ state[-1]
+        return out
+
+
+Seen = tuple[Array, int]  # the states after a token, and the token
+
+
+class ToySession:
+    """Owns the states of the committed tokens that were computed (`_states`: all but the root and those that
+    are unread), and of the tree last forwarded: the root's first, then the nodes'.
+
+    A model that cannot rewind has only the last of the states, which is its checkpoint: what was kept of a
+    draft is unread again, unless all of it was. beside: a session of the same text by the same weights, whose
+    states serve for a view."""
+
+    def __init__(self, target: ToyTarget, beside: ToySession | None = None) -> None:
+        self._target, self._beside = target, beside
+        self._states: list[Array] = []
+        self._read = 0  # committed tokens that were computed
+        self._grown: list[Array] = []
+        self._tree = EMPTY
+        self.tokens: list[int] = []
+
+    @property
+    def unread(self) -> int:
+        return max(0, len(self.tokens) - 1 - self._read)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        if not tokens and not self.tokens:
+            raise UsageError("the prompt is empty: give at least one token")
+        if self._grown and tokens:
+            self._commit(self._tree.along(tokens[:-1]))
+        self.tokens += tokens
+        self._tree, self._grown = EMPTY, []
+
+    def _commit(self, path: Sequence[int]) -> None:
+        """The root's state and those of the path become the text's."""
+        tip = self._grown[0] if not path else self._grown[path[-1] + 1]
+        if self._target.caps.rollback == "free":
+            self._states += [self._grown[0], *(self._grown[node + 1] for node in path)]
+        elif len(path) == len(self._tree):
+            self._states = [tip]
+        else:
+            return  # back at the checkpoint: all of it is computed again
+        self._read += 1 + len(path)
+
+    def read(self, n: int) -> tuple[int, list[Seen]]:
+        """Compute so many unread tokens: where they begin, and what came of each that no other session had
+        computed."""
+        if not self.tokens:
+            raise ContractError("forward before extend: the session has no root")
+        start, seen = self._read, list[Seen]()
+        if n > self.unread:
+            raise ContractError(f"{n} tokens to be read, of {self.unread} that are unread")
+        for token in self.tokens[start : start + n]:
+            known = self._known()
+            state = (
+                self._target.after(self._states[-1] if self._states else None, token)
+                if known is None
+                else known
+            )
+            if known is None:
+                seen.append((state, token))
+            if self._target.caps.rollback == "free":
+                self._states.append(state)
+            else:
+                self._states = [state]
+            self._read += 1
+        return start, seen
+
+    def _known(self) -> Array | None:
+        """The next token's states, as the session beside this one has them."""
+        beside, at = self._beside, self._read
+        if beside is None or at >= len(beside._states) or beside.tokens[at] != self.tokens[at]:
+            return None
+        return beside._states[at][: self._target.exits]
+
+    def grow(self, tree: DraftTree) -> tuple[list[Seen], int]:
+        """States of the root and every node; those before the returned row were computed earlier."""
+        if not (self._grown and tree.starts_with(self._tree)):
+            self._grown = []
+        first = len(self._grown)
+        tokens = [self.tokens[-1], *tree.tokens]
+        if first == 0:
+            below = self._states[-1] if self._states else None
+            self._grown.append(self._target.after(below, tokens[0]))
+        for i in range(len(self._grown) - 1, len(tree)):
+            self._grown.append(self._target.after(self._grown[tree.parents[i] + 1], tree.tokens[i]))
+        self._tree = tree
+        return list(zip(self._grown, tokens, strict=True)), first
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        if not self._grown:
+            raise ContractError("keep before forward: there is nothing to commit")
+        self._tree.check_path(path)
+        self._commit(path)
+        self.tokens += [*(self._tree.tokens[node] for node in path), root]
+        self._tree, self._grown = EMPTY, []
+
+    def close(self) -> None:
+        self._states, self._grown, self.tokens, self._read = [], [], [], 0
+
+
+class ToyForward(Answers):
+    """states: of the root and the nodes, of which those from `first` on are new. lead: of text read before
+    them, which begins at `start`."""
+
+    def __init__(
+        self,
+        target: ToyTarget,
+        lead: Sequence[Seen],
+        states: Sequence[Seen],
+        first: int,
+        computed: int,
+        want: Want,
+        start: int,
+    ) -> None:
+        self._target, self._states, self._first = target, states, first
+        self._pass = target._passes
+        super().__init__(computed, Features(self._top(want.top_k), *self._hidden(lead, want), start))
+
+    def _top(self, k: int) -> NDArray[np.int64] | None:
+        rows = range(self._first, len(self._states))
+        return np.stack([top_k(self.logits(row), k) for row in rows]) if k and rows else None
+
+    def _hidden(self, lead: Sequence[Seen], want: Want) -> tuple[Any, int]:
+        if not want.layers:
+            return None, 0
+        seen = [*lead, *self._states[self._first :]]
+        hidden = [
+            [self._target.hidden(state, token, layer) for layer in want.layers] for state, token in seen
+        ]
+        return np.array(hidden), len(lead)
+
+    def logits(self, row: int) -> Array:
+        place(row, range(self._first, len(self._states)), self._pass == self._target._passes)
+        return self._target.logits(self._states[row][0])

@@ -1,0 +1,149 @@
+"""The toy model as an engine, so that every command can be tried without a model file: `-m toy:`.
+
+`toy:seed=3,noise=0.3` sets what ToyTarget takes; a draft for `toy:` is `toy:noise=0.3`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from paceline.backends.interface import Build, KernelStatus, OnPass
+from paceline.backends.toy import Array, ToyForward, ToySession, ToyTarget
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import DraftTree
+from paceline.speculative.vocabulary import Vocab
+from paceline.text.grammar import TokenTrie
+from paceline.text.messages import Message, Tool
+
+ENGINE = f"toy, numpy {np.__version__}"
+MOST = 10  # tokens: each is one digit, so that a text has one reading
+RANGES: Mapping[str, tuple[type, float, float]] = {
+    "n_vocab": (int, 2, MOST),
+    "seed": (int, 0, 2**32),
+    "width": (int, 1, 1024),
+    "sharpness": (float, 0.0, 1000.0),
+    "noise": (float, 0.0, 1000.0),
+    "eos": (int, 0, MOST - 1),
+}
+
+
+def open_engine(path: Path, /, *, n_ctx: int = 0, sessions: int = 1, **_: Any) -> ToyEngine:
+    given: dict[str, Any] = {"n_ctx": n_ctx} if n_ctx else {}
+    return ToyEngine(path, sessions=sessions, **given, **parameters(path))
+
+
+def open_tokenizer(path: Path, /) -> ToyEngine:
+    return ToyEngine(path, **parameters(path))
+
+
+def identity(path: Path, _settings: Mapping[str, Any], /) -> dict[str, Any]:
+    return ToyEngine(path, **parameters(path)).identity()
+
+
+def build() -> Build:
+    return Build("", False)
+
+
+def kernels() -> KernelStatus:
+    return KernelStatus()
+
+
+def parameters(path: Path) -> dict[str, Any]:
+    """What a reference says after its colon. Raises UsageError."""
+    out: dict[str, Any] = {}
+    for part in filter(None, str(path).partition(":")[2].split(",")):
+        name, _, value = part.partition("=")
+        kind, low, high = RANGES.get(name, (str, 0.0, 0.0))
+        try:
+            out[name] = number = kind(value)
+            good = isfinite(number) and low <= number <= high
+        except (ValueError, TypeError):
+            good = False
+        if not good:
+            known = ", ".join(f"{one} ({low:g} to {high:g})" for one, (_, low, high) in RANGES.items())
+            raise UsageError(f"{path}: {part!r} is no setting; write toy:seed=3,noise=0.3, of {known}")
+    if "eos" in out:
+        out["eos"] = frozenset({out["eos"]})
+    return out
+
+
+class ToyEngine(ToyTarget):
+    """A ToyTarget with text: a token is a digit. path: the reference. alters: see Engine."""
+
+    def __init__(
+        self, path: Path = Path("toy:"), *, sessions: int = 1, alters: str = "", **weights: Any
+    ) -> None:
+        super().__init__(**{"n_vocab": 8, **weights})
+        self.path, self.alters = path, alters
+        self.name = str(path)
+        self.description = f"toy model of {self.vocab.size} tokens"
+        self.text = Digits(self.vocab)
+        self.memory = int(sum(weight.nbytes for weight in self._weights))
+        self.settings: Mapping[str, Any] = {"threads": 1}
+        # Every row is computed by the same arithmetic, whatever stands beside it.
+        self.caps = replace(self.caps, sessions=sessions, exact=True)
+        self.on_pass: OnPass | None = None
+
+    @property
+    def _weights(self) -> tuple[Array, ...]:
+        return *self._mix, self._embed, self._head
+
+    @cached_property
+    def trie(self) -> TokenTrie:
+        return TokenTrie([self.vocab.piece(token) for token in range(self.vocab.size)], self.vocab.eos)
+
+    def identity(self) -> dict[str, Any]:
+        digest = hashlib.sha256(b"".join(weight.tobytes() for weight in self._weights))
+        digest.update(repr(sorted(self.vocab.eos)).encode())
+        altered = {"alters": self.alters} if self.alters else {}
+        return {"model": digest.hexdigest(), "engine": ENGINE, **self.settings, **altered}
+
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+        began = perf_counter()
+        outs = super().forward(batch, want)
+        if self.on_pass is not None:
+            rows = sum(out.computed for out in outs)
+            self.on_pass(rows, len(batch[0][0].tokens), perf_counter() - began)
+        return outs
+
+
+class Digits:
+    """Text of digits. So that any text can be a prompt, what is no token counts as one of them all the same;
+    white space is left out."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self.piece, self.chats = vocab.piece, False
+        self._size = vocab.size
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+        return [self._token(letter) for letter in typed.text("the text", text) if not letter.isspace()]
+
+    def encode_within(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def _token(self, letter: str) -> int:
+        return (ord(letter) - ord("0")) % self._size
+
+    def template(self, *, tools: bool = False) -> str:
+        return ""
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        raise ModelError(
+            "the toy model has no chat template; give a plain prompt (to generate, or to run without --chat)"
+        )

@@ -1,0 +1,65 @@
+"""The caches that sessions draw from. One outlives its session, so that a new one that starts alike finds its
+prefix computed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from paceline.backends.common import common_prefix
+from paceline.speculative.errors import BusyError
+
+
+class Slot:
+    """A cache and the tokens that it holds. rewinds: whether what was computed last can be dropped; where it
+    cannot, all is."""
+
+    def __init__(self, make: Callable[[], Any], rewinds: bool) -> None:
+        self._make, self._rewinds = make, rewinds
+        self.cache: Any = make()
+        self.cached: list[int] = []
+        self.owner: weakref.ref[Any] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.owner is None or self.owner() is None
+
+    def trim(self, n: int) -> None:
+        """Keep the first `n` tokens, where that can be done, and nothing else that a pass left."""
+        if self._rewinds:
+            del self.cached[n:]
+            self.cache.cut(len(self.cached))
+        else:
+            self.clear()
+
+    def clear(self) -> None:
+        self.cached.clear()
+        self.cache = self._make()
+
+
+class Slots:
+    def __init__(self, n: int, make: Callable[[], Any], rewinds: bool) -> None:
+        self._slots = [Slot(make, rewinds) for _ in range(n)]
+
+    def take(self, owner: object, tokens: list[int]) -> tuple[Slot, int]:
+        """The free one that holds most of `tokens`, and of how many. It is free again when `owner` frees it,
+        or is gone: an interrupt may come between any two lines."""
+        free = [slot for slot in self._slots if slot.is_free]
+        if not free:
+            raise BusyError(
+                f"all {len(self._slots)} sessions of this model are in use: close a running stream first"
+            )
+        best = max(free, key=lambda slot: common_prefix(slot.cached, tokens))
+        best.owner = weakref.ref(owner)
+        return best, common_prefix(best.cached, tokens)
+
+    @property
+    def memory(self) -> int:
+        """Bytes, as far as the caches tell."""
+        return sum(int(getattr(slot.cache, "memory", 0)) for slot in self._slots)
+
+    def forget(self) -> None:
+        for slot in self._slots:
+            if slot.is_free:
+                slot.clear()

@@ -1,0 +1,99 @@
+"""What a pass has to say about one session's rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.speculative.arrays import Mask
+from paceline.speculative.forward_output import Answers, place
+from paceline.speculative.interfaces import NOTHING, Features, Want
+from paceline.speculative.sampling import Odds, Sampling, odds, require_numbers, top_k
+
+
+class HfForward(Answers):
+    """Rows `first`, `first + 1`, ... of one session; what is asked for comes off the device, and no more.
+    read: tokens of a prompt among those computed. is_last: whether this is still the target's last pass."""
+
+    def __init__(
+        self,
+        is_last: Callable[[], bool],
+        rows: Any,
+        first: int,
+        computed: int,
+        read: int,
+        want: Want,
+        features: Features,
+    ) -> None:
+        self._is_last, self._rows, self._first, self.read = is_last, rows, first, read
+        self._best: list[int] | None = None
+        if want.top_k > 0 and len(rows) > 0:
+            best = likeliest(rows, want.top_k)
+            features = Features(best, features.hidden, features.lead, features.start)
+        super().__init__(computed, features)
+
+    def _place(self, row: int) -> int:
+        return place(row, range(self._first, self._first + len(self._rows)), self._is_last())
+
+    def argmax(self, row: int) -> int:
+        at = self._place(row)
+        if self._best is None:  # all rows at once, on the device
+            best = self._rows.argmax(-1)
+            values = self._rows.gather(-1, best[:, None])[:, 0].float()
+            self._best, self._values = best.tolist(), values.cpu().numpy()
+        require_numbers(self._values[at])
+        return self._best[at]
+
+    def odds(self, row: int, settings: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
+        """Of a row on another device, the few tokens that filters leave come off it, where they can tell."""
+        found = None
+        if mask is None and not settings.edits_logits and self._rows.device.type != "cpu":
+            found = few(self._rows[self._place(row)], settings)
+        if found is None:
+            return super().odds(row, settings, history, mask)
+        ids, values = found
+        require_numbers(values.max())
+        left = odds(values, settings, ())
+        return Odds(ids[left.ids], left.p)
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        out: NDArray[np.float32] = self._rows[self._place(row)].float().cpu().numpy()
+        return out
+
+
+def few(row: Any, settings: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    """The tokens of a row [n_vocab] that the first of the filters leaves, in the order that core's sampling
+    has them in, and their logits. None where it takes the whole row to tell."""
+    k = 1 if settings.greedy else settings.top_k
+    if 0 < k < len(row):
+        ids = largest(row, k)
+    elif settings.min_p > 0.0 and settings.typical_p >= 1.0 and settings.top_p >= 1.0:
+        exact = row.double()
+        ids = (exact >= exact.max() + math.log(settings.min_p)).nonzero()[:, 0]
+    else:
+        return None
+    return ids.cpu().numpy(), row[ids].float().cpu().numpy()
+
+
+def likeliest(rows: Any, k: int) -> NDArray[np.int64]:
+    """[rows, k], largest first, the lowest id of equals first."""
+    if rows.device.type == "cpu":
+        return np.stack([top_k(row, k) for row in rows.float().numpy()])
+    best: NDArray[np.int64] = largest(rows, k).cpu().numpy()
+    return best
+
+
+def largest(rows: Any, k: int) -> Any:
+    """[..., k]; `topk` would choose among equals as it likes."""
+    return rows.sort(dim=-1, descending=True, stable=True).indices[..., :k]
+
+
+def features_of(hidden: Sequence[Any], lead: int, start: int, want: Want) -> Features:
+    if not want.layers or not hidden:
+        return NOTHING
+    return Features(None, torch.cat(list(hidden)), lead, start)

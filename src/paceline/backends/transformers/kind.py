@@ -1,0 +1,137 @@
+"""Traits of an architecture, and the attention masks of its passes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.backends.transformers.session import Rows
+from paceline.speculative.tree import ROOT
+
+CHUNK = 512  # tokens of prompts in one pass
+Attends = NDArray[np.bool_]
+WINDOWED, WHOLE = "sliding_attention", "full_attention"
+
+
+class Kind:
+    """Traits that an architecture declares; a trial finds which of them hold (trial.py).
+
+    masks: passes take an attention mask.
+    rewinds: the cache can drop its last positions.
+    window: positions that a layer with sliding attention sees.
+    most: tokens of one pass.
+    holds_state: the state lies in the modules, and not in a cache.
+    """
+
+    def __init__(self, model: Any, config: Any) -> None:
+        takes = inspect.signature(model.forward).parameters
+        self.takes_positions, self.takes_few = "position_ids" in takes, "logits_to_keep" in takes
+        attention = str(getattr(config, "_attn_implementation", "eager"))
+        self._adds = attention == "eager"  # a mask of truth values would be added, and mask nothing
+        self._dtype = model.dtype
+        layers = set(getattr(config, "layer_types", None) or ())
+        window = getattr(config, "sliding_window", None)
+        self.window = int(window) if window and (not layers or WINDOWED in layers) else None
+        self.rewinds = layers <= {WHOLE, WINDOWED} and not getattr(model, "_is_stateful", False)
+        known = layers <= {WHOLE, WINDOWED} and attention in ("eager", "sdpa")
+        self.masks = known and self.takes_positions and self.rewinds and not has_own_masks(model)
+        self._mixed = layers >= {WHOLE, WINDOWED}
+        self.most = CHUNK
+        self.holds_state = hasattr(model.get_decoder(), "_setup_cache")
+
+    def mask(self, rows: Sequence[Rows], device: str) -> Any:
+        """Return the mask of several sessions' rows, kept apart from each other; None for the model's own."""
+        alone = len(rows) == 1 and (rows[0].start == 0 or len(rows[0].tokens) == 1)
+        far = any(self.window is not None and one.places > self.window for one in rows)
+        if not self.masks or (alone and rows[0].tree.is_chain and not far):
+            return None
+        whole = self._tensor(side_by_side([attends(one) for one in rows]), device)
+        if self.window is None or not (far or self._mixed):
+            return whole
+        windowed = self._tensor(side_by_side([attends(one, self.window) for one in rows]), device)
+        return {WHOLE: whole, WINDOWED: windowed} if self._mixed else windowed
+
+    def _tensor(self, mask: NDArray[np.bool_], device: str) -> Any:
+        attends = torch.from_numpy(mask)[None, None].to(device)
+        if not self._adds:
+            return attends
+        return torch.zeros(attends.shape, dtype=self._dtype, device=device).masked_fill_(~attends, -torch.inf)
+
+
+def has_own_masks(model: Any) -> bool:
+    """Return whether layers have masks of their own over the places of a cache, as GPT-Neo's have.
+
+    The windows of such masks reach further than a trial does.
+    """
+    return any(
+        buffer is not None
+        and buffer.dtype == torch.bool
+        and buffer.dim() > 1
+        and buffer.shape[-1] == buffer.shape[-2]
+        for module in model.get_decoder().children()
+        for part in module.modules()
+        for buffer in part._buffers.values()
+    )
+
+
+def text_config(config: Any) -> Any:
+    """Return the configuration of the language model within a model that may see as well."""
+    return config.get_text_config(decoder=True)
+
+
+def ends_of(config: Any, generation: Any) -> Collection[int]:
+    """Return the tokens that end a text, by both of a model's configurations."""
+    found: set[int] = set()
+    for one in (config, generation):
+        said = getattr(one, "eos_token_id", None)
+        found.update(said if isinstance(said, list | tuple) else () if said is None else (said,))
+    return found
+
+
+def attends(rows: Rows, window: int | None = None) -> Attends:
+    """Return which places of the cache each row attends to [rows, places].
+
+    A row of the text attends to all places up to its own, a node to the text, the nodes above it and itself.
+    window: of these only those fewer positions away than this.
+    """
+    place = np.arange(rows.places)
+    row = np.arange(rows.start, rows.places)[:, None]
+    out: Attends = (place <= row) & ((place <= rows.base) | (row <= rows.base))
+    first = rows.base + 1
+    if rows.places > first:
+        above = lineage(rows)
+        begin = max(0, rows.start - first)  # the first new node
+        out[max(0, first - rows.start) :, first:] = above[begin:]
+    if window is not None:
+        position = np.minimum(place, rows.base)
+        position[first:] = rows.base + np.array(rows.tree.depths()[: rows.places - first], dtype=np.int64)
+        out &= position[row] - position < window
+    return out
+
+
+def lineage(rows: Rows) -> Attends:
+    """Return whether the second node is above the first, or is the same [nodes, nodes]."""
+    n = len(rows.tree)
+    out = np.eye(n, dtype=np.bool_)
+    for node, parent in enumerate(rows.tree.parents):
+        if parent != ROOT:
+            out[node] |= out[parent]
+    return out
+
+
+def side_by_side(masks: Sequence[Attends]) -> Attends:
+    """Return one mask of several sessions' rows, which do not see each other."""
+    if len(masks) == 1:
+        return masks[0]
+    out = np.zeros(np.sum([mask.shape for mask in masks], axis=0), np.bool_)
+    row = place = 0
+    for mask in masks:
+        rows, places = mask.shape
+        out[row : row + rows, place : place + places] = mask
+        row, place = row + rows, place + places
+    return out

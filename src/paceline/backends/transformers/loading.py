@@ -1,0 +1,171 @@
+"""A reference to a transformers model in memory, or one line that says why not."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import json
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from paceline.models.names import place_of
+from paceline.speculative.errors import MissingExtraError, ModelError, UsageError
+from paceline.system.helpers import Helpers
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def libraries() -> tuple[ModuleType, ModuleType]:
+    """torch and transformers, without what they print."""
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise MissingExtraError(
+            f"transformers models need PyTorch and transformers ({error}): pip install 'paceline[hf]'"
+        ) from error
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return torch, transformers
+
+
+@cache
+def helpers() -> Helpers:
+    """Of whoever computes on the processor."""
+    torch, _ = libraries()
+    try:
+        return Helpers(ctypes.CDLL(str(Path(torch.__path__[0]) / "lib" / "libtorch_cpu.so")))
+    except OSError:  # not on Linux
+        return Helpers(None)
+
+
+@contextlib.contextmanager
+def told(path: Path) -> Iterator[None]:
+    """What goes wrong while a model is read, as ours."""
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # bars of progress
+            warnings.simplefilter("ignore")
+            yield
+    except (ModelError, UsageError, MissingExtraError):
+        raise
+    except MemoryError as error:
+        raise ModelError(f"{path}: there is not enough memory to load it") from error
+    except Exception as error:  # transformers raises whatever its parts raise
+        raise ModelError(f"{path}: cannot be loaded: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether memory ran out. On a processor torch raises a plain RuntimeError for it."""
+    torch, _ = libraries()
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
+
+
+def arguments(path: Path) -> tuple[str, dict[str, Any]]:
+    """The folder, and what else from_pretrained wants to know. Nothing is downloaded."""
+    place = place_of(path)
+    if place.is_file():
+        return str(place.parent), {"gguf_file": place.name, "local_files_only": True}
+    if not place.is_dir():
+        raise UsageError(f"{place}: no such folder or file")
+    if not (place / "config.json").is_file():
+        raise UsageError(f"{place}: is no transformers model: it has no config.json")
+    return str(place), {"local_files_only": True}
+
+
+@contextlib.contextmanager
+def read_once(path: Path) -> Iterator[None]:
+    """transformers 5.24 reads the header of a GGUF file for the configuration, the tokenizer and the weights
+    anew, and makes its table of names again for each of its parts: a minute for a model of 135M."""
+    if not place_of(path).is_file():
+        yield
+        return
+    import gguf
+
+    slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    for name, real in slow.items():
+        setattr(gguf, name, cache(real))
+    try:
+        yield
+    finally:
+        for name, real in slow.items():
+            setattr(gguf, name, real)
+
+
+def load_config(path: Path) -> Any:
+    _, transformers = libraries()
+    folder, given = arguments(path)
+    with told(path):
+        refuse_code(path)
+        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, **given)
+
+
+def refuse_code(path: Path) -> None:
+    """A model that comes with a program of its own is not run."""
+    config = place_of(path) / "config.json"
+    if not config.is_file():
+        return
+    _, transformers = libraries()
+    said = json.loads(config.read_text("utf-8"))
+    kind = said.get("model_type", "") if isinstance(said, dict) else ""
+    if isinstance(said, dict) and said.get("auto_map") and kind not in transformers.CONFIG_MAPPING:
+        raise ModelError(
+            f"{path}: needs Python code that comes with it (auto_map in config.json), which is not run here"
+        )
+
+
+def load_model(path: Path, *, device: str, dtype: str, attention: str) -> Any:
+    torch, transformers = libraries()
+    helpers()  # of this process: one that is forked from it has none
+    folder, given = arguments(path)
+    config = load_config(path)
+    if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(f"{path}: {config.model_type} is no causal language model that transformers has")
+    if attention != "auto":
+        given["attn_implementation"] = attention
+    with told(path):
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype_of(torch, dtype, path), trust_remote_code=False, **given
+        )
+        return model.to(device).eval()
+
+
+def load_tokenizer(path: Path) -> Any:
+    _, transformers = libraries()
+    folder, given = arguments(path)
+    with told(path):
+        refuse_code(path)
+        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **given)
+
+
+def dtype_of(torch: Any, name: str, path: Path) -> Any:
+    """auto: as the weights are stored; of a GGUF file, which is unpacked, 32 bits. Raises UsageError."""
+    if name not in DTYPES:
+        raise UsageError(f"dtype {name!r}: choose from {', '.join(DTYPES)}")
+    if name == "auto":
+        return torch.float32 if place_of(path).is_file() else "auto"
+    return getattr(torch, name)
+
+
+def check_device(device: str) -> str:
+    """Raises UsageError for one that is not there. auto: a GPU where there is one."""
+    torch, _ = libraries()
+    there = ["cpu"]
+    if torch.cuda.is_available():
+        there += ["cuda", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        there.append("mps")
+    if device == "auto":
+        return there[1] if len(there) > 1 else "cpu"
+    if device not in there:
+        raise UsageError(f"device {device!r}: is not there; choose from {', '.join(there)}")
+    return device

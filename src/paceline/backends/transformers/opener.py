@@ -1,0 +1,45 @@
+"""transformers' row in the table of engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline.backends.interface import Build, KernelStatus
+from paceline.backends.transformers.identity import identity as identity
+from paceline.backends.transformers.kind import ends_of, text_config
+from paceline.backends.transformers.loading import libraries, load_config, load_tokenizer, read_once
+from paceline.backends.transformers.target import HfTarget
+from paceline.backends.transformers.text import HfText
+from paceline.speculative.vocabulary import Vocab
+
+
+def open_engine(path: Path, /, **settings: Any) -> HfTarget:
+    return HfTarget(path, **settings)
+
+
+def open_tokenizer(path: Path, /) -> HfTokenizer:
+    return HfTokenizer(path)
+
+
+def build() -> Build:
+    torch, _ = libraries()
+    return Build(torch.backends.cpu.get_cpu_capability(), bool(torch.cuda.is_available()))
+
+
+def kernels() -> KernelStatus:
+    return KernelStatus()
+
+
+class HfTokenizer:
+    """Of a folder or file, which need not hold weights. Raises UsageError or ModelError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with read_once(path):
+            config = load_config(path)
+            self.text = HfText(load_tokenizer(path), text_config(config).vocab_size)
+        self.vocab: Vocab = self.text.vocab(ends_of(config, None))
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,103 @@
+"""One sequence in its cache: the committed tokens in order, then the root and the nodes of the last tree in
+theirs. Who attends to whom is the mask's matter (masks.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.backends.common import SlotSession
+from paceline.backends.transformers.cache import Slot, Slots
+from paceline.backends.transformers.loading import helpers
+from paceline.speculative.errors import ContractError
+from paceline.speculative.tree import EMPTY, DraftTree
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a pass is to compute of a session: `tokens`, which come into the cache from place `start` on.
+    Places up to `base` are text, the root's last; node `i` of `tree` is at `base + 1 + i`. told: how many of
+    the rows, the last ones, have answers; first: which row of the tree (0: the root's) the first of these
+    is."""
+
+    tokens: list[int]
+    positions: list[int]
+    start: int
+    base: int
+    tree: DraftTree
+    told: int
+    first: int
+
+    @property
+    def places(self) -> int:
+        """Of the cache after the pass."""
+        return self.start + len(self.tokens)
+
+
+class HfSession(SlotSession[Slot]):
+    def __init__(self, slots: Slots, n_ctx: int, rewinds: bool) -> None:
+        self.slots, self._rewinds = slots, rewinds
+        super().__init__(n_ctx)
+
+    def _begin(self, tokens: list[int]) -> None:
+        self._slot, shared = self.slots.take(self, tokens)
+        shared = min(shared, len(tokens) - 1)
+        if self._rewinds or shared < len(self._slot.cached):
+            self._slot.trim(shared)
+
+    def plan_reading(self, n: int) -> Rows:
+        """The next `n` unread tokens."""
+        if not 0 <= n <= self.unread:
+            raise ContractError(f"{n} tokens to be read, of {self.unread} that are unread")
+        if self._rooted:
+            self.rollback()
+        self._planned = True
+        start = len(self.slot.cached)
+        end = start + n
+        return Rows(self.tokens[start:end], list(range(start, end)), start, end, EMPTY, told=0, first=0)
+
+    def read(self, n: int) -> None:
+        super().read(n)
+        self._planned = False
+
+    def plan(self, tree: DraftTree) -> Rows:
+        """What the cache lacks of the sequence and the tree."""
+        if not (self._rooted and tree.starts_with(self._tree)):
+            self.rollback()
+        self._planned = True
+        return self._rows(tree, len(self.slot.cached))
+
+    def _rows(self, tree: DraftTree, cached: int) -> Rows:
+        """cached: tokens of the text that need not be computed."""
+        grows, base = self._rooted and tree.starts_with(self._tree), len(self.tokens) - 1
+        if not grows:
+            self._tree = EMPTY
+        known = len(self._tree)
+        start = base + 1 + known if grows else cached
+        tokens = [] if grows else self.tokens[cached:]
+        positions = [] if grows else list(range(cached, base + 1))
+        depths = tree.depths()
+        tokens += tree.tokens[known:]
+        positions += [base + depth for depth in depths[known:]]
+        self._tree = tree
+        lead = 0 if grows else base - cached
+        return Rows(tokens, positions, start, base, tree, len(tokens) - lead, known + 1 if grows else 0)
+
+    def _commit(self, path: Sequence[int]) -> None:
+        """The root and `path` become text; what else was drafted is dropped."""
+        slot, tree, base = self.slot, self._tree, len(self.tokens)
+        if list(path) != list(range(len(path))):
+            slot.cache.gather([base + node for node in path], base)
+        elif len(tree) > len(path):
+            slot.cache.cut(base + len(path))
+        slot.cached.append(self.tokens[-1])
+        slot.cached += [tree.tokens[node] for node in path]
+        self._forget()
+
+    def rollback(self) -> None:
+        if self._slot is not None and self._planned:
+            self._slot.trim(len(self._slot.cached))
+        self._forget()
+
+    def _release(self) -> None:
+        helpers().release()

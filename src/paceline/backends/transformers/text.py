@@ -1,0 +1,146 @@
+"""Text at transformers' edge: a fast tokenizer, the vocabulary that it means, and the chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from typing import Any
+
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import ModelError
+from paceline.speculative.vocabulary import Vocab
+from paceline.text.interface import encode_within
+from paceline.text.messages import Message, Tool
+
+# What ends an answer, whatever a configuration forgets: llama.cpp goes by such names too (llama-vocab.cpp).
+ENDS = {
+    *(
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<end_of_turn>",
+        "<EOT>",
+    ),
+    *("<|endoftext|>", "<|end_of_text|>", "<reponame>", "<|repo_name|>", "<|file_sep|>", "<|fim_pad|>"),
+}
+KINDS = {"BPE": "BPE", "Unigram": "UGM", "WordPiece": "WPM"}
+
+
+def byte_of() -> dict[str, int]:
+    """The byte that each character stands for in a byte-level vocabulary: the printable ones for themselves,
+    the others for characters from U+0100 on, in order (GPT-2's encoder.py)."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+class HfText:
+    """tokenizer: a fast one of transformers. size: of the model's vocabulary, which may be larger."""
+
+    def __init__(self, tokenizer: Any, size: int) -> None:
+        if not getattr(tokenizer, "is_fast", False):
+            raise ModelError(
+                f"{tokenizer.name_or_path}: has no fast tokenizer (tokenizer.json), and the bytes of its "
+                "tokens are not to be had otherwise"
+            )
+        self._tokenizer, self._size = tokenizer, size
+        model = json.loads(tokenizer.backend_tokenizer.to_str())
+        parts = model.get("decoder") or {}
+        self._decoders = {part["type"]: part for part in parts.get("decoders", [parts]) if part}
+        self._model = model.get("model") or {}
+        added = tokenizer.added_tokens_decoder
+        self._special = {id_ for id_, token in added.items() if token.special}
+        self._added = {id_: token.content for id_, token in added.items()}
+        self._bytes = byte_of()
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+        """Token ids, BOS first where the model wants one. special: text may spell control tokens. Raises
+        UsageError for what cannot be encoded."""
+        typed.text("the text", text)
+        ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not special)
+        return [self.bos, *ids] if add_bos and self.adds_bos and self.bos is not None else list(ids)
+
+    def encode_within(self, text: str) -> list[int]:
+        return encode_within(self.encode, text)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; a control token has none, nor has one that no text can have."""
+        if token in self._special:
+            return b""
+        if token in self._added:
+            return str(self._added[token]).encode()
+        spelled = self._tokenizer.convert_ids_to_tokens(token) if token < len(self._tokenizer) else None
+        if spelled is None:
+            return b""
+        if "ByteLevel" in self._decoders:
+            return bytes([self._bytes[letter] for letter in spelled if letter in self._bytes])
+        if "ByteFallback" in self._decoders and len(spelled) == 6 and spelled.startswith("<0x"):
+            return bytes([int(spelled[3:5], 16)])
+        if "WordPiece" in self._decoders:
+            prefix = self._decoders["WordPiece"].get("prefix", "##")
+            return (spelled.removeprefix(prefix) if spelled.startswith(prefix) else f" {spelled}").encode()
+        return bytes(spelled.replace("\u2581", " "), "utf-8")
+
+    def spelled(self, token: int) -> bytes:
+        """As the tokenizer's file has it."""
+        text = self._tokenizer.convert_ids_to_tokens(token) if token < len(self._tokenizer) else None
+        return str(text or "").encode()
+
+    @property
+    def bos(self) -> int | None:
+        return self._tokenizer.bos_token_id  # type: ignore[no-any-return]
+
+    @cached_property
+    def adds_bos(self) -> bool:
+        """Whether it puts one before a text."""
+        return self.bos is not None and self._tokenizer.encode("a")[:1] == [self.bos]
+
+    def markers(self) -> frozenset[int]:
+        """Added tokens that look like control tokens (<think>) but are text."""
+        return frozenset(
+            id_
+            for id_, text in self._added.items()
+            if id_ not in self._special and text.startswith("<") and text.endswith(">")
+        )
+
+    def vocab(self, ends: Collection[int]) -> Vocab:
+        """ends: tokens that the model's configuration says end a text."""
+        named = {id_ for id_, text in self._added.items() if text in ENDS}
+        kind = KINDS.get(self._model.get("type", ""), self._model.get("type", "unknown"))
+        return Vocab(
+            size=self._size,
+            kind="SPM" if kind == "BPE" and "ByteLevel" not in self._decoders else kind,
+            bos=self.bos,
+            eos=frozenset({token for token in (*ends, *named) if 0 <= token < self._size}),
+            add_bos=self.adds_bos,
+            add_eos=False,
+            text=self.spelled,
+            piece=self.piece,
+        )
+
+    @property
+    def chats(self) -> bool:
+        return bool(self.template())
+
+    def template(self, *, tools: bool = False) -> str:
+        """The chat template, of several the one for a chat with or without tools."""
+        template = self._tokenizer.chat_template
+        if isinstance(template, dict):
+            template = (tools and template.get("tool_use")) or template.get("default")
+        return str(template or "")
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The model's own chat template over `messages`, ready for the assistant's answer."""
+        from paceline.text.chat_template import render
+
+        bos, eos = self._tokenizer.bos_token or "", self._tokenizer.eos_token or ""
+        return render(self.template(tools=bool(tools)), messages, tools, variables, bos=bos, eos=eos)

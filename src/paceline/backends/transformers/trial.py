@@ -1,0 +1,176 @@
+"""What a model of transformers can do as this engine runs it, found by trying.
+
+An architecture may keep its state where no cache of ours is, ignore the cache or the mask that it is given,
+or count places of the cache where it should count positions, and nothing but its numbers tells. So a few
+tokens are decoded in every way that the engine would use, against passes over the whole text, and what
+differs is not done with this model. It takes a dozen passes of few tokens (more where something is wrong),
+once for each model, and what was found is kept on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from paceline.backends.transformers.cache import Slots
+from paceline.backends.transformers.kind import Kind
+from paceline.backends.transformers.loading import first_line, is_shortage
+from paceline.backends.transformers.session import HfSession
+from paceline.speculative.errors import ModelError
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.system import home
+
+FOLDER, VERSION = "transformers", 1  # another number where a trial would find something else
+PROMPT, LENGTH = 3, 7  # tokens of a text that is tried
+PARENTS = (ROOT, ROOT, 1, ROOT)  # all nodes but the first have others before them that they must not see
+
+Pairs = list[tuple[Any, Any]]  # a row of logits, and what it should be
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """rewinds: what was drafted and rejected can be dropped. several: a pass of several tokens goes on from
+    the text before it. masks: branches, and sessions in one pass, are kept apart. company: more than one
+    session may be open. refused: why it cannot be decoded at all; "" where it can."""
+
+    rewinds: bool
+    several: bool
+    masks: bool
+    company: bool
+    refused: str = ""
+
+    def limit(self, kind: Kind) -> None:
+        """Only what holds is done from now on."""
+        kind.rewinds &= self.rewinds
+        kind.masks &= self.masks
+        if not self.several:
+            kind.most = 1
+
+
+def abilities(target: Any, model: Any, kind: Kind, key: Mapping[str, Any]) -> Abilities:
+    """What is kept by `key`; where nothing is, it is tried, and kept. target: the HfTarget of the model; no
+    session of it may be open."""
+    if model.training:  # it says something else each time
+        return Abilities(kind.rewinds, True, kind.masks, True)
+    key = {**key, "trial": VERSION}
+    try:
+        return Abilities(**home.recall(FOLDER, key)["abilities"])
+    except (OSError, ValueError, TypeError, KeyError):
+        found = Trial(target, model, kind).run()
+        home.keep(FOLDER, key, {"abilities": asdict(found)}, lambda _: None, "")  # or it is tried again
+        return found
+
+
+class Trial:
+    """kind: as the configuration has it; what turns out not to hold is taken from it on the way."""
+
+    def __init__(self, target: Any, model: Any, kind: Kind) -> None:
+        self._target, self._model, self._kind = target, model, kind
+        size = target.vocab.size
+        self._texts = [[(7919 * (at + n) + 11) % size for n in range(LENGTH)] for at in (1, 40)]
+        self._drafted = [(7919 * n + 11) % size for n in range(80, 80 + len(PARENTS))]
+        # In 16 bits a pass of another shape is rounded visibly otherwise.
+        self._tolerance = max(1e-3, 12.0 * torch.finfo(model.dtype).eps)
+        self._fault = ""
+        self._known: dict[tuple[int, ...], Any] = {}
+
+    def run(self) -> Abilities:
+        kind = self._kind
+        try:
+            logits = self._expected(self._texts[0])
+        except ModelError:
+            raise
+        except Exception as error:  # transformers raises whatever its parts raise
+            return self._refused(first_line(error))
+        if not torch.isfinite(logits).all():  # nothing can be told of it, and each row will say so
+            return Abilities(kind.rewinds, True, kind.masks, True)
+        kind.masks = kind.masks and self._holds(self._branches)
+        several = self._holds(self._several)
+        kind.rewinds, kind.masks = kind.rewinds and several, kind.masks and several
+        kind.most = kind.most if several else 1
+        both, one = self._texts, self._texts[:1]
+        company = self._holds(lambda: self._turns(both, drafts=kind.rewinds))
+        if not company:  # what of it is at fault?
+            if not self._holds(lambda: self._turns(one)):
+                return self._refused(self._fault or "token by token it says something else than in one pass")
+            kind.rewinds = kind.rewinds and self._holds(lambda: self._turns(one, drafts=True))
+            kind.masks = kind.masks and kind.rewinds and self._holds(lambda: self._turns(both))
+            company = self._holds(lambda: self._turns(both))
+        return Abilities(kind.rewinds, several, kind.masks, company)
+
+    def _refused(self, reason: str) -> Abilities:
+        import transformers
+
+        what = f"{self._model.config.model_type} of transformers {transformers.__version__}"
+        return Abilities(
+            False, False, False, False, f"{what} cannot be decoded ({reason}): use a GGUF file of it"
+        )
+
+    def _holds(self, way: Callable[[], Pairs]) -> bool:
+        """Whether rows are those of whole passes. Fewer than half may differ: rounding sends a token to other
+        experts."""
+        self._fault, self._slots = "", Slots(2, self._target.make_cache, self._kind.rewinds)
+        try:
+            apart = sorted(float((a - b).norm() / (b - b.mean()).norm()) for a, b in way())
+        except ModelError:  # too little memory
+            raise
+        except Exception as error:  # what it cannot take is not given to it
+            self._fault = first_line(error)
+            return False
+        return bool(apart[len(apart) // 2] <= self._tolerance)
+
+    def _expected(self, tokens: Sequence[int]) -> Any:
+        """[tokens, n_vocab], of one pass without a cache."""
+        key = tuple(tokens)
+        if key not in self._known:
+            ids = torch.tensor([key], device=self._model.device)
+            try:
+                with torch.inference_mode():
+                    self._known[key] = self._model(input_ids=ids, use_cache=False).logits[0].float().cpu()
+            except Exception as error:
+                raise self._target.shortage(error) if is_shortage(error) else error from None
+        return self._known[key]
+
+    def _open(self, tokens: Sequence[int]) -> HfSession:
+        session = HfSession(self._slots, 4 * LENGTH, self._kind.rewinds)
+        session.extend(tokens)
+        return session
+
+    def _rows(self, *batch: tuple[HfSession, DraftTree]) -> list[list[Any]]:
+        """One list a session: the logits of its root, then of its nodes."""
+        outs = self._target.forward(batch, Want())
+        return [
+            [torch.tensor(out.logits(row)) for row in range(len(tree) + 1)]
+            for out, (_, tree) in zip(outs, batch, strict=True)
+        ]
+
+    def _turns(self, texts: Sequence[Sequence[int]], *, drafts: bool = False) -> Pairs:
+        """One token after the other, of each text in turns. drafts: with some that are never right."""
+        tree = chain(self._drafted, "trial") if drafts else EMPTY
+        sessions, pairs = [self._open(text[:PROMPT]) for text in texts], Pairs()
+        for at in range(PROMPT, LENGTH):
+            outs = self._rows(*((session, tree) for session in sessions))
+            pairs += [(rows[0], self._expected(text)[at - 1]) for rows, text in zip(outs, texts, strict=True)]
+            for session, text in zip(sessions, texts, strict=True):
+                session.keep([], text[at])
+        return pairs[len(texts) :]  # the first ones are of whole passes themselves
+
+    def _several(self) -> Pairs:
+        """Passes of several tokens behind a text."""
+        text, pairs = self._texts[0], Pairs()
+        session = self._open(text[:PROMPT])
+        self._rows((session, EMPTY))
+        for begin in range(PROMPT, LENGTH, 2):
+            session.extend(text[begin : begin + 2])
+            pairs.append((self._rows((session, EMPTY))[0][0], self._expected(text)[begin + 1]))
+        return pairs
+
+    def _branches(self) -> Pairs:
+        text, n = self._texts[0][:PROMPT], len(PARENTS)
+        tree = DraftTree(tuple(self._drafted), PARENTS, (0.5,) * n, ("trial",) * n)
+        rows = self._rows((self._open(text), tree))[0][1:]
+        return [(row, self._expected([*text, *tree.path_tokens(node)])[-1]) for node, row in enumerate(rows)]

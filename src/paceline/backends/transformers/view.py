@@ -1,0 +1,187 @@
+"""A model that skips a part of another one's blocks, with the same weights: it drafts for the whole model.
+
+An early exit is the first layers, the norm and the head (LayerSkip, arXiv:2404.16710, without its training);
+a layer skip any choice of attention and feed-forward blocks (Draft & Verify, arXiv:2309.08168). Opened beside
+a session of the whole model a view works on that one's cache: of the text nothing is computed or kept twice,
+and what the view puts behind the text is dropped with the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import copy
+from typing import Any
+
+import torch
+
+from paceline.backends.common import common_prefix
+from paceline.backends.transformers.cache import Slot
+from paceline.backends.transformers.session import HfSession, Rows
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.tree import EMPTY, DraftTree
+
+# What transformers calls the two parts of a layer.
+ATTENTION = ("self_attn", "attention", "attn", "self_attention")
+FEED_FORWARD = ("mlp", "feed_forward", "block_sparse_moe", "ffn")
+
+
+class ViewSession(HfSession):
+    """beside: the session of the whole model, whose cache it works on."""
+
+    def __init__(self, beside: HfSession, n_ctx: int) -> None:
+        super().__init__(beside.slots, n_ctx, rewinds=True)
+        self._beside = beside
+
+    @property
+    def slot(self) -> Slot:
+        return self._beside.slot
+
+    @property
+    def shared(self) -> int:
+        """Tokens before the root that the whole model has computed."""
+        return common_prefix(self.slot.cached, self.tokens[:-1])
+
+    @property
+    def unread(self) -> int:
+        return max(0, len(self.tokens) - 1 - self.shared) if self.tokens else 0
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        if not self.tokens and not tokens:
+            raise UsageError("the prompt is empty: give at least one token")
+        self.tokens += tokens
+        self._forget()
+
+    def plan_reading(self, n: int) -> Rows:
+        """The whole model reads, and the view with it."""
+        return Rows([], [], self.shared, self.shared, EMPTY, told=0, first=0)
+
+    def read(self, n: int) -> None:
+        """See plan_reading."""
+
+    def plan(self, tree: DraftTree) -> Rows:
+        if not self.tokens:
+            raise ContractError("forward before extend: the session has no root")
+        return self._rows(tree, self.shared)
+
+    def computed(self) -> None:
+        self._rooted = True
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        if not self._rooted:
+            raise ContractError("keep before forward: there is nothing to commit")
+        self._tree.check_path(path)
+        self.extend([*(self._tree.tokens[node] for node in path), root])
+
+    def rollback(self) -> None:
+        self._forget()
+
+    def close(self) -> None:
+        self.tokens = []
+        self._forget()
+
+
+class Skipped(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """In the place of a layer: what comes in goes out. returns: see `returned`."""
+
+    def __init__(self, layer: Any, returns: int) -> None:
+        super().__init__()
+        self._returns = returns
+        if hasattr(layer, "attention_type"):
+            self.attention_type = layer.attention_type
+
+    def forward(self, hidden_states: Any, *_: Any, **__: Any) -> Any:
+        return alone(hidden_states, self._returns)
+
+
+class Nothing(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """In the place of an attention or a feed-forward block, to whose input its output is added; by the block
+    itself, where the input is its second argument. returns: see `returned`."""
+
+    def __init__(self, returns: int) -> None:
+        super().__init__()
+        self._returns = returns
+
+    def forward(self, hidden_states: Any, *others: Any, **_: Any) -> Any:
+        residual = others[0] if others else None
+        adds = isinstance(residual, torch.Tensor) and residual.shape == hidden_states.shape
+        return alone(residual if adds else torch.zeros_like(hidden_states), self._returns)
+
+
+def alone(states: Any, returns: int) -> Any:
+    return (states, *[None] * (returns - 1)) if returns else states
+
+
+def returned(model: Any, modules: Sequence[Any]) -> list[int]:
+    """How many values each module returns; 0 for one that is no tuple. Takes a pass of one token."""
+    found = dict.fromkeys(modules, 0)
+
+    def note(module: Any, _: Any, out: Any) -> None:
+        found[module] = len(out) if isinstance(out, tuple) else 0
+
+    hooks = [module.register_forward_hook(note) for module in modules]
+    try:
+        with torch.inference_mode():
+            model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return list(found.values())
+
+
+def reduced(model: Any, attention: Collection[int], feed_forward: Collection[int]) -> Any:
+    """The model with only these layers' blocks. Raises UsageError where it is not made of such layers."""
+    decoder = model.get_decoder()
+    place, layers = layers_of(decoder)
+    if 0 not in attention:
+        raise UsageError("a view needs the first layer's attention, by which places in the text are counted")
+    made = [(layer, at in attention, at in feed_forward) for at, layer in enumerate(layers)]
+    left_out = {at: part_of(*parts) for at, parts in enumerate(made) if not all(parts[1:])}
+    returns = returned(model, [part if name else layers[at] for at, (name, part) in left_out.items()])
+    chosen = list(layers)
+    for (at, (name, _)), n in zip(left_out.items(), returns, strict=True):
+        chosen[at] = sharing(layers[at]) if name else Skipped(layers[at], n)
+        if name:
+            chosen[at]._modules[name] = Nothing(n)
+    inner = sharing(decoder)
+    inner._modules[place] = torch.nn.ModuleList(chosen)
+    way = next(name for name, module in model.named_modules() if module is decoder)
+    return replaced(model, [part for part in way.split(".") if part], inner)
+
+
+def replaced(module: Any, way: Sequence[str], part: Any) -> Any:
+    """The module with another part, which is reached by these names."""
+    if not way:
+        return part
+    out = sharing(module)
+    out._modules[way[0]] = replaced(module._modules[way[0]], way[1:], part)
+    return out
+
+
+def layers_of(decoder: Any) -> tuple[str, Any]:
+    """What a decoder calls its layers, and they."""
+    n = decoder.config.num_hidden_layers
+    for name, module in decoder._modules.items():
+        if isinstance(module, torch.nn.ModuleList) and len(module) == n:
+            return name, module
+    raise UsageError(f"{type(decoder).__name__}: has no list of layers to choose from")
+
+
+def part_of(layer: Any, attends: bool, feeds: bool) -> tuple[str, Any]:
+    """The block of a layer that is left out, by its name; "" where that is all of it."""
+    if not attends and not feeds:
+        return "", layer
+    names = FEED_FORWARD if attends else ATTENTION
+    name = next((name for name in names if name in layer._modules), None)
+    if name is None:
+        raise UsageError(
+            f"{type(layer).__name__}: its blocks cannot be skipped one by one; skip whole layers"
+        )
+    return name, layer._modules[name]
+
+
+def sharing(module: Any) -> Any:
+    """A module of its own with the same parts."""
+    out = copy(module)
+    out.__dict__ = dict(module.__dict__)
+    out._modules = dict(module._modules)
+    return out

@@ -1,0 +1,158 @@
+"""A draft model of another vocabulary as a Target in the target's (token-level intersection, Timor et al.
+2025, arXiv:2502.05202).
+
+Its rows are the draft's, moved to the target's ids, and minus infinity where the draft has no counterpart.
+What is drawn from them is drawn from the draft's distribution, masked to the intersection and renormalised;
+and verification is exact whatever distribution a draft was drawn from.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from paceline.speculative.arrays import Logits
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.forward_output import Answers, place
+from paceline.speculative.interfaces import Features, Forward, Session, Target, Want
+from paceline.speculative.resumable_session import Following
+from paceline.speculative.sampling import top_k
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from paceline.vocab.translation import Translation, largest, window
+
+
+class TranslatedTarget:
+    """Drives `draft` in the vocabulary of `translation.target`. Its sessions have no end: of a text longer
+    than the draft's context the draft reads the last part."""
+
+    def __init__(self, draft: Target, translation: Translation) -> None:
+        self._draft = draft
+        self.translation = translation
+        self.vocab = translation.target.vocab
+        self.origin = draft.origin
+        self.caps = replace(draft.caps, n_ctx=sys.maxsize, nodes=largest(draft.caps) - 1)
+
+    def open(self, beside: Session | None = None) -> TranslatedSession:
+        return TranslatedSession(self._draft, self.translation)
+
+    def forget(self) -> None:
+        self._draft.forget()
+
+    def close(self) -> None:
+        self._draft.close()
+
+    def forward(
+        self, batch: Sequence[tuple[TranslatedSession, DraftTree | int]], want: Want
+    ) -> list[Forward]:
+        plans = [(0, tree) if isinstance(tree, int) else session.grow(tree) for session, tree in batch]
+        work = [(session.inner, theirs) for (session, _), (_, theirs) in zip(batch, plans, strict=True)]
+        return [
+            out
+            if isinstance(tree, int)
+            else TranslatedForward(out, self.translation, session.ends, first, want)
+            for out, (session, tree), (first, _) in zip(
+                self._draft.forward(work, Want()), batch, plans, strict=True
+            )
+        ]
+
+
+class TranslatedSession:
+    """Owns the draft's session, and what the draft reads: the first text given as a whole, each token after
+    it by itself, so that nothing is read twice."""
+
+    def __init__(self, draft: Target, translation: Translation) -> None:
+        self._caps = draft.caps
+        self._translation = translation
+        self._reader = Following(draft)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.tokens: list[int] = []
+        self._read: list[int] = []
+        self._tree: DraftTree | None = None
+        # The tree in the draft's tokens, of which one of ours may be several; and where each of ours ends.
+        self.spelled = EMPTY
+        self.ends = [ROOT]
+
+    @property
+    def inner(self) -> Any:
+        return self._reader.session
+
+    @property
+    def unread(self) -> int:
+        """In the draft's tokens."""
+        return int(self.inner.unread)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        if self.tokens:
+            for token in tokens:
+                self._read += self._translation.token(token)
+        elif tokens:  # the first text, which is given as a whole
+            self._read = self._translation.prompt(tokens)
+        else:
+            raise UsageError("the prompt is empty: give at least one token")
+        self.tokens += tokens
+        self._restart()
+
+    def _restart(self) -> None:
+        self._tree = None
+        self._reader.become(window(self._read, self._translation.lead, self._caps))
+
+    def grow(self, tree: DraftTree) -> tuple[int, DraftTree]:
+        """Spell out what is new in `tree`; returns the first row that is, and the draft's own tree."""
+        if self._tree is None or not tree.starts_with(self._tree):
+            if self._tree is not None:
+                self._restart()
+            self.spelled, self.ends, first = EMPTY, [ROOT], 0
+        else:
+            first = len(self.ends)
+        tokens, parents = list(self.spelled.tokens), list(self.spelled.parents)
+        for node in range(len(self.ends) - 1, len(tree)):
+            end = self.ends[tree.parents[node] + 1]
+            for token in self._translation.token(tree.tokens[node]):
+                parents.append(end)
+                end = len(tokens)
+                tokens.append(token)
+            self.ends.append(end)
+        n = len(tokens)
+        self.spelled = DraftTree(tuple(tokens), tuple(parents), (1.0,) * n, ("draft",) * n)
+        self._tree = tree
+        return first, self.spelled
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        if self._tree is None:
+            raise ContractError("keep before forward: there is nothing to commit")
+        self._tree.check_path(path)
+        self.extend([*(self._tree.tokens[node] for node in path), root])
+
+    def close(self) -> None:
+        self._reader.close()
+        self._reset()
+
+
+class TranslatedForward(Answers):
+    """Rows from `first` on, each read where the draft's spelling of its node ends."""
+
+    def __init__(
+        self, out: Forward, translation: Translation, ends: Sequence[int], first: int, want: Want
+    ) -> None:
+        self._out, self._first = out, first
+        self._rows = [node + 1 for node in ends]
+        self._common = translation.common
+        self._size = translation.target.vocab.size
+        super().__init__(out.computed)
+        rows = range(first, len(ends))
+        if want.top_k and rows:
+            top = np.stack([top_k(self.logits(row), want.top_k) for row in rows])
+            self.features = Features(top_k=top)
+
+    def logits(self, row: int) -> Logits:
+        place(row, range(self._first, len(self._rows)))
+        theirs = self._out.logits(self._rows[row])
+        ours: Logits = np.full(self._size, -np.inf, dtype=theirs.dtype)
+        ours[self._common.target_ids] = theirs[self._common.draft_ids]
+        return ours

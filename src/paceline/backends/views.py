@@ -1,0 +1,131 @@
+"""A part of a model that drafts for it: which blocks it has, and what it is called on the command line.
+
+    view:exit=22                          the first 22 layers, then the norm and the head
+    view:skip=8                           without 8 blocks, evenly spread over the layers
+    view:attention=3.5,feed_forward=3.9   without just these
+    view:                                 what `paceline views search` has found for this model
+    view:exit=22+skip=8                   several, each of which drafts where it pays
+
+A layer has two blocks, its attention and its feed-forward. Layers are numbered from 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from paceline.backends.interface import Engine
+from paceline.models.names import VIEW
+from paceline.speculative.errors import UsageError
+
+SYNTAX = "write view:exit=N, view:skip=N, view:attention=I.J,feed_forward=I.J, or view: for the one kept"
+
+
+@dataclass(frozen=True)
+class View:
+    """exits: the layers that are left, 0 for all; attention, feed_forward: layers without these blocks."""
+
+    exits: int = 0
+    attention: frozenset[int] = frozenset()
+    feed_forward: frozenset[int] = frozenset()
+
+    @property
+    def words(self) -> str:
+        """As the command line has it; empty for the whole model."""
+        parts = [f"exit={self.exits}"] if self.exits else []
+        for name in ("attention", "feed_forward"):
+            if layers := getattr(self, name):
+                parts.append(f"{name}={'.'.join(map(str, sorted(layers)))}")
+        return ",".join(parts)
+
+    def kept(self, layers: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Which of so many layers attend, and which feed forward. Raises UsageError for some that are not
+        there."""
+        numbers = frozenset(range(layers))
+        if not 0 <= self.exits <= layers or not self.attention | self.feed_forward <= numbers:
+            raise UsageError(
+                f"{VIEW}{self.words}: the model has {layers} layers, numbered from 0: not all of those "
+                "are there"
+            )
+        left = frozenset(range(self.exits or layers))
+        return left - self.attention, left - self.feed_forward
+
+    def left_out(self, layers: int) -> int:
+        """Blocks, of twice as many as there are layers."""
+        attention, feed_forward = self.kept(layers)
+        return 2 * layers - len(attention) - len(feed_forward)
+
+
+@runtime_checkable
+class Accompanied(Protocol):
+    """A view that others of the same model draft beside."""
+
+    besides: Sequence[Engine]
+
+
+@runtime_checkable
+class Viewable(Protocol):
+    """An engine that can leave out parts of its model."""
+
+    @property
+    def layers(self) -> int: ...
+
+    def view(self, view: View) -> Engine:
+        """A model of the same weights without some blocks; opened beside a session of this one it works on
+        that one's cache. To be closed before this one. Raises UsageError where that cannot be."""
+
+    def closest(self, tokens: Sequence[int], told: int, most: int) -> list[frozenset[int]]:
+        """For 1 to `most` skipped layers which of them disturb the hidden states of the last `told` tokens
+        least (CLaSp, arXiv:2505.24196)."""
+
+
+def evenly(layers: int, blocks: int) -> View:
+    """Without so many blocks: both of a layer, of the last one chosen perhaps one, spread over the model
+    without its first and last layer. Raises UsageError for more than there are."""
+    inner = layers - 2
+    if not 0 < blocks <= 2 * inner:
+        raise UsageError(
+            f"{VIEW}skip={blocks}: of {layers} layers 1 to {2 * max(0, inner)} blocks can be left out, "
+            "none of the first and the last layer"
+        )
+    n = (blocks + 1) // 2
+    places = [1 + (2 * at + 1) * inner // (2 * n) for at in range(n)]
+    return View(0, frozenset(places), frozenset(places[: blocks // 2]))
+
+
+def parse_all(reference: str | os.PathLike[str], layers: int) -> list[View | None]:
+    """See parse. Raises UsageError."""
+    words = os.fspath(reference).removeprefix(VIEW).split("+")
+    if "" in words[1:] or len(set(words)) < len(words):
+        raise UsageError(f"{os.fspath(reference)}: {SYNTAX}; several are different ones, with + between")
+    return [parse(f"{VIEW}{one}", layers) for one in words]
+
+
+def parse(reference: str | os.PathLike[str], layers: int) -> View | None:
+    """What it means in a model of so many layers; None for the one that is kept. Raises UsageError."""
+    text = os.fspath(reference)
+    words = text.removeprefix(VIEW)
+    if not words:
+        return None
+    said: dict[str, str] = {}
+    for word in words.split(","):
+        name, _, value = word.partition("=")
+        if name in said or not re.fullmatch(r"\d+(\.\d+)*", value, re.ASCII):
+            raise UsageError(f"{text}: {SYNTAX}")
+        said[name] = value
+    if said.keys() == {"skip"} and said["skip"].isdigit():
+        return evenly(layers, int(said["skip"]))
+    if said.keys() - {"exit", "attention", "feed_forward"} or not said.get("exit", "1").isdigit():
+        raise UsageError(f"{text}: {SYNTAX}")
+    view = View(int(said.get("exit", 0)), numbers(said.get("attention")), numbers(said.get("feed_forward")))
+    if "exit" in said and not view.exits:
+        raise UsageError(f"{text}: a view has at least one layer")
+    view.kept(layers)
+    return view
+
+
+def numbers(text: str | None) -> frozenset[int]:
+    return frozenset(map(int, text.split("."))) if text else frozenset()

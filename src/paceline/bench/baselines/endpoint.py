@@ -1,0 +1,209 @@
+"""Answers that stream over HTTP, each piece with the time it came.
+
+What we spend on reading is taken from a server that computes on the same cores, so it has to be little: 15 us
+a piece by the standard library's client, against 40 by httpx and 50 by httpx2, which parse chunks in Python.
+Pieces are kept as bytes and understood when the clock has stopped. A server may be anybody's: what it sends
+is limited in bytes, in messages and in time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.printable import shortened
+from paceline.system.deadline import Deadline, OverdueError
+from paceline.system.strict_json import loads
+
+BUFFER = 65536
+LARGEST_BODY = 8 << 20  # bytes of an answer that comes at once, and of one message of a stream
+LARGEST_STREAM = 64 << 20  # bytes of memory for a stream; 100,000 tokens with their ids take half of it
+OVERHEAD = 160  # bytes of memory that a piece takes beside its own
+MOST_EVENTS = 1 << 18
+ANSWER = 30  # times the silence that is allowed: what a whole answer may take
+
+
+@dataclass(frozen=True)
+class Event:
+    """A message of a server-sent event stream. seconds: from asking until all of it was there."""
+
+    seconds: float
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An HTTP server. name: for error messages. timeout: seconds it may be silent, and in which it has to
+    answer a question that takes no decoding."""
+
+    name: str
+    url: str
+    timeout: float
+    headers: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"{self.name}: {self.url!r} is no address: write http://HOST:PORT")
+
+    @property
+    def base(self) -> str:
+        """The path that every other path is below."""
+        return urlsplit(self.url).path.rstrip("/")
+
+    def connect(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return kind(parts.hostname or "", parts.port, timeout=self.timeout)
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Return (status, body). Raises PeerError where nobody answers, or not as a server does."""
+        connection = self.connect()
+        try:
+            with self._patience(connection, self.timeout):
+                connection.request("GET", self.base + path, headers=dict(self.headers))
+                with connection.getresponse() as response:
+                    return response.status, self._body(response)
+        except (OSError, http.client.HTTPException) as error:
+            raise self.failed(error) from error
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        """(status, the JSON of the answer). Raises PeerError where nobody answers, or not in JSON."""
+        connection = self.connect()
+        try:
+            with self._patience(connection, self.timeout * ANSWER):
+                _send(connection, self.base + path, json.dumps(body).encode(), self.headers)
+                with connection.getresponse() as response:
+                    said = self._body(response)
+        except (OSError, http.client.HTTPException) as error:
+            raise self.failed(error) from error
+        finally:
+            connection.close()
+        return response.status, self.parsed(said)
+
+    @contextlib.contextmanager
+    def _patience(self, connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+        line = self._line(connection)
+        with Deadline(seconds) as deadline:
+            deadline.watch(lambda: line)
+            yield
+
+    def _line(self, connection: http.client.HTTPConnection) -> socket.socket:
+        """Its socket, set up. To be kept: where the server says that it will hang up, the connection forgets
+        it as soon as the answer begins."""
+        if connection.sock is None:
+            connection.connect()
+        return connection.sock
+
+    def _body(self, response: http.client.HTTPResponse) -> bytes:
+        found = bytearray()
+        while piece := response.read1(BUFFER):
+            found += piece
+            if len(found) > LARGEST_BODY:
+                raise PeerError(f"{self.name} sends more than {LARGEST_BODY >> 20} MiB at once")
+        return bytes(found)
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> list[Event]:
+        """Ask, and read the answer to its end. The connection is there before the clock runs; it is new each
+        time, since llama-server ends a stream by hanging up."""
+        connection, sent = self.connect(), json.dumps(body).encode()
+        try:
+            with self._patience(connection, self.timeout * ANSWER):
+                pieces = self._pieces(connection, path, sent)
+        except (OSError, http.client.HTTPException) as error:
+            raise self.failed(error) from error
+        finally:
+            connection.close()
+        return self.events(pieces)
+
+    def _pieces(
+        self, connection: http.client.HTTPConnection, path: str, body: bytes
+    ) -> list[tuple[float, bytes]]:
+        """The answer as it came, each piece with its time."""
+        began = perf_counter()
+        _send(connection, self.base + path, body, self.headers)
+        with connection.getresponse() as response:
+            if response.status != 200:
+                said = self.parsed(self._body(response))
+                raise PeerError(f"{self.name} refused: {complaint(said)} (HTTP {response.status})")
+            return self._read(response, began)
+
+    def _read(self, response: http.client.HTTPResponse, began: float) -> list[tuple[float, bytes]]:
+        pieces: list[tuple[float, bytes]] = []
+        spoke, room = began, LARGEST_STREAM
+        while piece := response.read1(BUFFER):
+            now = perf_counter()
+            pieces.append((now - began, piece))
+            room -= len(piece) + OVERHEAD
+            if room < 0:
+                raise PeerError(f"{self.name} streams more than {LARGEST_STREAM >> 20} MiB for one answer")
+            # A comment shows that a server is there, and not that it gets on.
+            if not piece.startswith(b":"):
+                spoke = now
+            elif now - spoke > self.timeout:
+                raise TimeoutError
+        return pieces
+
+    def events(self, pieces: Sequence[tuple[float, bytes]]) -> list[Event]:
+        """The messages of a stream. A line may come in several pieces, and a piece may hold several lines."""
+        found: list[Event] = []
+        begun: list[bytes] = []  # a line
+        for seconds, piece in pieces:
+            *lines, rest = piece.split(b"\n")
+            if lines:
+                lines[0] = b"".join([*begun, lines[0]])
+                begun = []
+            begun.append(rest)
+            for line in lines:
+                field, _, value = line.strip().partition(b":")
+                if field == b"data" and value.strip() != b"[DONE]":
+                    found.append(Event(seconds, self.parsed(value)))
+                elif field not in (b"data", b"", b"event", b"id", b"retry"):
+                    raise PeerError(f"{self.name} said {line[:80]!r}, which is no message of an event stream")
+                if len(found) > MOST_EVENTS:
+                    raise PeerError(f"{self.name} streams more than {MOST_EVENTS:,} messages for one answer")
+        if broken := next((event for event in found if "error" in event.data), None):
+            raise PeerError(f"{self.name} broke off: {complaint(broken.data)}")
+        return found
+
+    def parsed(self, said: bytes) -> dict[str, Any]:
+        try:
+            data = loads(said) if len(said) <= LARGEST_BODY else None
+        except ValueError:
+            data = None
+        if not isinstance(data, dict):
+            raise PeerError(f"{self.name} said {said[:80]!r}, which is not the JSON that was expected")
+        return data
+
+    def failed(self, error: Exception) -> PeerError:
+        if isinstance(error, OverdueError):
+            return PeerError(f"{self.name} {error}, though it was sending")
+        if isinstance(error, TimeoutError):
+            return PeerError(f"{self.name} said nothing for {self.timeout:g} s")
+        if type(error) is http.client.BadStatusLine:
+            return PeerError(f"{self.name} said {str(error).strip()[:80]!r}, which is not HTTP")
+        if isinstance(error, ConnectionRefusedError | socket.gaierror):
+            return PeerError(f"{self.name}: nobody answers at {self.url}: is the server running?")
+        return PeerError(f"{self.name} broke off: {shortened(str(error)) or type(error).__name__}")
+
+
+def complaint(data: Mapping[str, Any]) -> str:
+    """What an answer says is wrong: every server words it otherwise."""
+    error = data.get("error", data)
+    if isinstance(error, Mapping):
+        error = error.get("message") or error.get("detail") or json.dumps(error)
+    return shortened(str(error))
+
+
+def _send(connection: http.client.HTTPConnection, path: str, body: bytes, headers: Mapping[str, str]) -> None:
+    connection.request("POST", path, body, {"Content-Type": "application/json", **headers})

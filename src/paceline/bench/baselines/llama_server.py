@@ -1,0 +1,269 @@
+"""llama.cpp's server as a System."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from pydantic import ValidationError
+
+from paceline.bench.baselines.endpoint import Endpoint, Event
+from paceline.bench.baselines.llama_flags import (
+    model_arguments,
+    needs_draft,
+    output_of,
+    read_flags,
+    spec_types,
+    speculation_arguments,
+)
+from paceline.bench.baselines.llama_log import cause_of_failure, cause_of_silence
+from paceline.bench.baselines.process import LOCAL, Program, free_port, require_free
+from paceline.bench.baselines.replies import Completion, CompletionEnd, describe
+from paceline.bench.system import Answer, Ask
+from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.printable import shortened
+from paceline.speculative.sampling import Sampling
+
+XLLAMACPP = "xllamacpp"
+HEALTH = 5.0  # seconds to say that it is alive
+GRACE = 0.3  # seconds that a process may take to end after its connections have
+# What it is to tell at the end; otherwise it repeats the prompt and every setting.
+LAST = ("stop", "timings", "tokens_predicted", "tokens_evaluated", "stop_type")
+
+
+def find_server(where: str | None = None) -> tuple[str, ...]:
+    """The command of a llama-server: at the path `where`, in the package xllamacpp where that is "xllamacpp",
+    or on PATH. Raises PeerError where there is none."""
+    if where == XLLAMACPP:
+        if find_spec(XLLAMACPP) is None:
+            raise PeerError("llama-server=xllamacpp needs the package: pip install xllamacpp")
+        return (sys.executable, "-m", "paceline.bench.baselines.xllamacpp_server")
+    found = shutil.which(where or "llama-server")
+    if found is None and where is None:
+        raise PeerError(
+            "no llama-server on PATH: name one (llama-server=PATH), or pip install xllamacpp and use "
+            "llama-server=xllamacpp, a portable build that is slower than one made for this machine"
+        )
+    if found is None:
+        raise PeerError(f"{where} is no program: give the path of a llama-server")
+    return (found,)
+
+
+class LlamaServer:
+    """A llama-server of our own: started here, the sole user of it, stopped by `close`.
+
+    method: plain, model, lookup, one of the program's --spec-type, or a comma list of them. n_ctx: of each of
+    `parallel` slots. n_draft, p_min: None leaves them to the
+    program. extra: more arguments, last. start_timeout, timeout: seconds to load, and of silence.
+    Raises PeerError where it does not start or cannot do what it is told, UsageError for a missing draft.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        target: Path,
+        draft: Path | None = None,
+        *,
+        name: str,
+        method: str = "plain",
+        n_draft: int | None = None,
+        p_min: float | None = None,
+        n_ctx: int,
+        threads: int,
+        parallel: int = 1,
+        flash_attention: bool | None = None,
+        cache_type: str = "f16",
+        gpu_layers: int = 0,
+        extra: Sequence[str] = (),
+        port: int | None = None,
+        start_timeout: float = 300.0,
+        timeout: float = 120.0,
+    ) -> None:
+        self.name = name
+        self._command = tuple(command)
+        self._types = spec_types(method)
+        if needs_draft(self._types) and draft is None:
+            raise UsageError(f"{name}: the method {method} needs a draft model (-md)")
+        for path in (target, draft):
+            if path is not None and not path.is_file():
+                raise PeerError(f"{name}: there is no file {path}")
+        flags = read_flags(command)
+        both: dict[str, Any] = {"cache_type": cache_type, "gpu_layers": gpu_layers}
+        arguments = [
+            *model_arguments(
+                flags,
+                target,
+                n_ctx=n_ctx,
+                threads=threads,
+                parallel=parallel,
+                flash_attention=flash_attention,
+                **both,
+            ),
+            *speculation_arguments(flags, self._types, draft, n_draft=n_draft, p_min=p_min, **both),
+        ]
+        port = free_port() if port is None else require_free(port)
+        self.argv = [*command, *arguments, "--host", LOCAL, "--port", str(port), *extra]
+        # Some builds before --spec-type did not count drafted tokens.
+        self._tells_drafts = not self._types or flags.has("--spec-type")
+        self._endpoint = Endpoint(name, f"http://{LOCAL}:{port}", timeout, {})
+        # Settings in the environment would apply to this server only.
+        env = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_ARG_")}
+        self._program = Program(name, self.argv, env)
+        try:
+            self._wait_ready(start_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_ready(self, timeout: float) -> None:
+        try:
+            self._program.wait_ready(self._healthy, timeout)
+        except PeerError as error:
+            raise self._explained(error) from error
+        # It goes on without speculation where it cannot have it, and only its log, written by a thread of its
+        # own, says so: wait for the line that comes after.
+        deadline = monotonic() + 1.0
+        while "model loaded" not in self._program.said() and monotonic() < deadline:
+            sleep(0.01)
+        if self._types and (cause := cause_of_silence(self._program.said())):
+            raise PeerError(f"{self.name}: {cause}")
+
+    def _healthy(self) -> bool:
+        try:
+            status, _ = replace(self._endpoint, timeout=HEALTH).get("/health")
+        except PeerError:
+            return False
+        return status == 200
+
+    def answer(self, ask: Ask) -> Answer:
+        try:
+            return self._answered(ask, self._endpoint.stream("/completion", self.body(ask)))
+        except ValidationError as error:
+            why = describe(error)
+            raise PeerError(f"{self.name}: its answer is not what llama-server's is: {why}") from error
+        except PeerError as error:
+            if self._program.ended(GRACE):
+                died = PeerError(f"{self.name} {self._program.obituary()}")
+                raise self._explained(died) from error
+            raise
+
+    def body(self, ask: Ask) -> dict[str, Any]:
+        """What is sent to /completion: here those who need more than an Ask says can add it."""
+        return request(ask)
+
+    def _answered(self, ask: Ask, events: Sequence[Event]) -> Answer:
+        if not events or not isinstance(events[-1].data.get("timings"), dict):
+            raise PeerError(f"{self.name} ended its answer without saying how it went")
+        end = CompletionEnd.model_validate(events[-1].data)
+        if ask.ignore_eos and end.tokens_predicted < ask.max_tokens:
+            raise PeerError(
+                f"{self.name} stopped after {end.tokens_predicted} of {ask.max_tokens} tokens "
+                f"({shortened(end.stop_type) or 'unknown reason'}): does it need a larger context?"
+            )
+        n_tokens, ended = end.tokens_predicted, events[-1].seconds
+        pieces = [(event.seconds, Completion.model_validate(event.data)) for event in events]
+        pieces = [(at, piece) for at, piece in pieces if not piece.stop and (piece.tokens or piece.content)]
+        tokens = tuple(token for _, piece in pieces for token in piece.tokens)
+        first, together, until = ended, n_tokens, ended
+        if pieces:
+            first, together = pieces[0][0], min(pieces[0][1].tokens_predicted or 1, n_tokens)
+            # It holds back what ends inside a character: the last tokens may come with no piece of text.
+            until = pieces[-1][0] if pieces[-1][1].tokens_predicted == n_tokens else ended
+        rest, n_first = end.timings.decoding(first, until, together)
+        drafted, accepted = end.timings.drafts(self._tells_drafts)
+        return Answer(
+            text="".join(piece.content for _, piece in pieces),
+            tokens=tokens if len(tokens) == n_tokens else None,
+            n_tokens=n_tokens,
+            n_prompt=end.tokens_evaluated,
+            first=until - rest,
+            seconds=until,
+            decoded=n_tokens - n_first,
+            decoding=rest,
+            # The first token is the prompt's own, with no draft behind it.
+            steps=None if accepted is None else max(0, n_tokens - accepted - 1),
+            drafted=drafted,
+            accepted=accepted,
+            # By how many steps the rest was lost it does not tell.
+            rejected=0 if drafted is not None and drafted == accepted else None,
+            own_speed=end.timings.own_speed,
+            extra={"timings": events[-1].data["timings"]},
+        )
+
+    def memory(self) -> int | None:
+        return self._program.memory()
+
+    def version(self) -> str:
+        said = output_of(self._command, "--version").strip().splitlines()
+        line = next((line for line in said if line.startswith("version:")), said[0] if said else "unknown")
+        return shortened(line.removeprefix("version:").strip())
+
+    @property
+    def pid(self) -> int:
+        return self._program.pid
+
+    def close(self) -> None:
+        self._program.close()
+
+    def _explained(self, error: PeerError) -> PeerError:
+        cause = cause_of_failure(self._program.said())
+        return error if cause is None else PeerError(f"{self.name}: {cause}")
+
+
+def request(ask: Ask) -> dict[str, Any]:
+    """The body of /completion. Nothing is left to the server's defaults, which filter and reuse prompts."""
+    return {
+        "prompt": list(ask.tokens),
+        "n_predict": ask.max_tokens,
+        "seed": ask.seed,
+        "ignore_eos": ask.ignore_eos,
+        "stream": True,
+        "cache_prompt": False,
+        "return_tokens": True,
+        "response_fields": list(LAST),
+        "sse_ping_interval": -1,
+        "stop": [],
+        **sampler_settings(ask.sampling),
+    }
+
+
+def sampler_settings(sampling: Sampling) -> dict[str, Any]:
+    """`sampling` for llama-server: the same chain in the same order, and nothing that is off in it. Greedy is
+    the best of one, which spares it a softmax over the vocabulary."""
+    chain = {
+        "penalties": sampling.penalised,
+        "top_k": sampling.top_k > 0 or sampling.greedy,
+        "typ_p": sampling.typical_p < 1.0,
+        "top_p": sampling.top_p < 1.0,
+        "min_p": sampling.min_p > 0.0,
+        "xtc": sampling.xtc_probability > 0.0,
+        "temperature": not sampling.greedy,
+    }
+    if sampling.greedy:
+        chain |= dict.fromkeys(("typ_p", "top_p", "min_p"), False)  # they keep the likeliest token
+    return {
+        "samplers": [name for name, on in chain.items() if on],
+        "temperature": sampling.temperature,
+        "top_k": 1 if sampling.greedy else sampling.top_k,
+        "typical_p": sampling.typical_p,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "xtc_probability": sampling.xtc_probability,
+        "xtc_threshold": sampling.xtc_threshold,
+        "repeat_penalty": sampling.repeat_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repeat_last_n": sampling.repeat_last_n,
+        # JSON has no infinity; `false` forbids a token.
+        "logit_bias": [[t, False if b == -float("inf") else b] for t, b in sampling.logit_bias.items()],
+        "dry_multiplier": 0.0,
+        "mirostat": 0,
+        "dynatemp_range": 0.0,
+    }

@@ -1,0 +1,138 @@
+"""Checked replies of llama-server and of servers with OpenAI's API: a field may be missing or hold anything.
+
+pydantic's ValidationError is a ValueError.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from paceline.speculative.printable import shortened
+
+MAX_COUNT = 10**9  # tokens, steps, token ids
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Milliseconds = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
+
+
+class Timings(BaseModel):
+    """The `timings` with which llama-server ends an answer. It leaves out what is zero."""
+
+    predicted_n: Count = 0
+    predicted_ms: Milliseconds = 0.0
+    draft_n: Count | None = None
+    draft_n_accepted: Count = 0
+
+    @model_validator(mode="after")
+    def _check_accepted(self) -> Timings:
+        require_part(self.draft_n_accepted, self.draft_n or 0)
+        return self
+
+    @property
+    def own_speed(self) -> float | None:
+        """Tokens/s of decoding. The server's decoding clock starts when the first token is sampled, and its
+        count includes that token: builds before 2026 divide one by the other, and look too fast."""
+        if self.predicted_n < 2 or self.predicted_ms <= 0.0:
+            return None
+        return (self.predicted_n - 1) / self.predicted_ms * 1e3
+
+    def decoding(self, first: float, last: float, n_first: int) -> tuple[float, int]:
+        """Return (seconds of decoding, tokens that were there when decoding began).
+
+        first, last: when the first tokens, n_first together, and the last ones reached us. On a busy machine
+        the first may come late, together with others. The server cannot have decoded for less time than it
+        says, and its time begins after one token."""
+        own = min(self.predicted_ms / 1e3, last)
+        return (own, 1) if own > last - first else (last - first, n_first)
+
+    def drafts(self, counted: bool) -> tuple[int | None, int | None]:
+        """Return tokens (drafted, accepted). counted: whether this server counts them."""
+        if self.draft_n is None and not counted:
+            return None, None
+        return self.draft_n or 0, self.draft_n_accepted
+
+
+class Completion(BaseModel):
+    """A message of llama-server's /completion stream."""
+
+    content: str = ""
+    tokens: tuple[Count, ...] = ()
+    stop: bool = False
+    tokens_predicted: Count | None = None
+
+
+class CompletionEnd(BaseModel):
+    """The last message of that stream."""
+
+    tokens_predicted: Count
+    tokens_evaluated: Count
+    stop_type: str = ""
+    timings: Timings
+
+
+class Choice(BaseModel):
+    text: str | None = None
+    token_ids: tuple[Count, ...] | None = None
+
+
+class Usage(BaseModel):
+    prompt_tokens: Count
+    completion_tokens: Count
+
+
+class SpeculativeMetrics(BaseModel):
+    """vLLM's account of one request, with --per-request-spec-decode-metrics."""
+
+    num_draft_tokens: Count
+    num_accepted_draft_tokens: Count
+    num_spec_tokens: Count = 0
+    num_spec_steps: Count = 0
+    acceptance_histogram: tuple[Count, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_accepted(self) -> SpeculativeMetrics:
+        require_part(self.num_accepted_draft_tokens, self.num_draft_tokens)
+        return self
+
+    @property
+    def rejected(self) -> int | None:
+        """The steps that kept less than was drafted, if every step drafted as much."""
+        if self.num_draft_tokens != self.num_spec_tokens * self.num_spec_steps:
+            return None
+        return sum(self.acceptance_histogram[: self.num_spec_tokens])
+
+
+class RequestMetrics(BaseModel):
+    speculative_decoding: SpeculativeMetrics | None = None
+
+
+class Chunk(BaseModel):
+    """A message of a /v1/completions stream."""
+
+    choices: tuple[Choice, ...] | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+    metrics: RequestMetrics | None = None
+
+
+class ServedModel(BaseModel):
+    id: str | None = None
+
+
+class ModelList(BaseModel):
+    data: tuple[ServedModel, ...] | None = None
+
+
+def require_part(part: int, whole: int) -> None:
+    if part > whole:
+        raise ValueError(f"{part} accepted of {whole} drafted tokens")
+
+
+def describe(error: ValidationError) -> str:
+    """The first thing that is wrong, in one printable line."""
+    first: Mapping[str, Any] = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"])) or "it"
+    return shortened(f"{where} is {reprlib.repr(first['input'])}: {first['msg']}", 200)

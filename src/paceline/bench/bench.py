@@ -1,0 +1,214 @@
+"""The bench: every system answers the same requests in turn, and only what passed the gate has a speed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from paceline.bench import systems as peers
+from paceline.bench.history import History
+from paceline.bench.method import PLAIN, parse_all
+from paceline.bench.models import Models
+from paceline.bench.plan import Plan, suite_for
+from paceline.bench.prompts import Prompts
+from paceline.bench.provenance import provenance
+from paceline.bench.record import Record
+from paceline.bench.replay.recording import Recorder
+from paceline.bench.runner import Tick, Turns, Watch
+from paceline.bench.suites.workload import Item, load, of_size, ordered, sampled
+from paceline.bench.summary import summarize
+from paceline.loading import choose
+from paceline.models.headers.header import read as read_header
+from paceline.models.names import place_of
+from paceline.speculative.errors import HistoryError, PacelineError, UsageError
+
+LONG, LONGEST_CONTEXT = 12_000, 8_192  # characters of an item that want a longer context, and tokens of it
+FULL_CONTEXT = 4096  # a target with less is asked the tiny items of a suite
+SHORT = 128  # tokens of an answer where time is given: more items tell more than longer answers
+CHECKING = 1 / 3  # of the time that is given: where the bench samples, for the gate
+
+
+@contextmanager
+def unwatched(_: Mapping[str, int]) -> Iterator[Tick]:
+    yield lambda _: None
+
+
+class Bench:
+    """history: where measurements are kept as they come. run: one of its runs, to go on with. watch: told how
+    much work each phase is, and of each piece of it that is done. recorder: told every plain answer. Raises
+    UsageError for a plan that cannot be carried out and PeerError for a program that is not there, before
+    anything is loaded."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        history: History | None = None,
+        run: int | None = None,
+        watch: Watch = unwatched,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._watch, self._recorder, self._history = watch, recorder, history
+        self._plan = plan
+        self._methods = parse_all(plan.methods, plan.drafting)
+        self._peers = peers.parse(plan.peers)
+        peers.require(self._peers)
+        self._target, self._draft = self._files()
+        self._plan = plan = replace(plan, suite=plan.suite or suite_for(self._target))
+        self.record = Record(plan, run=run)
+        self._every = load(plan.suite)
+        self._begun = False  # until then a run to go on with stays as it was
+
+    def _files(self) -> tuple[Path, Path | None]:
+        needed = any(method.needs_draft for method in self._methods)
+        used = any(method.uses_draft for method in self._methods)
+        models = self._plan.models
+        target, draft, _ = choose(models.get("target"), models.get("draft"), ["model" if used else "lookup"])
+        if needed and draft is None:
+            raise UsageError("the drafter 'model' needs a draft model: give one (-md)")
+        if draft is not None and not used:
+            raise UsageError("a draft model is given (-md), but no method names 'model'")
+        assert target is not None  # choose() fills it in
+        return Path(target), None if draft is None else Path(draft)
+
+    def measure(self) -> Record:
+        """Measure all there is; after Ctrl-C, what there is so far, with the status "interrupted"."""
+        record = self.record
+        try:
+            with ExitStack() as stack:
+                self._measure(stack)
+        except BaseException:
+            record.status = "failed"
+            raise
+        finally:
+            if self._begun and self._history is not None and record.run is not None:
+                self._keep(partial(self._history.finish, record.run, record.status, record.results))
+        return record
+
+    def _measure(self, stack: ExitStack) -> None:
+        plan, record = self._plan, self.record
+        longest = max(method.drafting.n_draft for method in self._methods)
+        # Passes of one shape (exact_greedy) are as wide as the longest draft.
+        given = {**plan.models, "target": self._target, "n_draft": longest}
+        given["n_ctx"] = given.get("n_ctx") or self._context()
+        turns: Turns | None = None
+        try:
+            models = stack.enter_context(Models(given))
+            items = self._items(models)
+            prompts = Prompts(
+                models.plain, n=plan.n or None, ignore_eos=plan.ignore_eos,
+                sampling=plan.sampling, seed=plan.seed,
+            )  # fmt: skip
+            if self._recorder is not None:
+                self._recorder.begin(models.plain.target.vocab, models.plain.target.name)
+            turns = Turns(models, self._methods[0], prompts, self._watch, keep_prompts=plan.keep_prompts)
+            stack.callback(turns.close)
+            turns.ask_first(items)
+            self._join(turns, given)
+            self._begin(turns, given)
+            began, seconds = perf_counter(), 60 * plan.minutes or math.inf
+            if not plan.sampling.greedy:
+                items = turns.check(items, plan.sampling, plan.seed, began + CHECKING * seconds)
+            for group in turns.rounds(items, plan.rounds, list(record.groups), began + seconds):
+                record.groups.append(group)
+                if self._history is not None and record.run is not None:
+                    self._keep(partial(self._history.add, record.run, group))
+            if self._recorder is not None:
+                turns.record(self._recorder, items)
+            record.status = "done"
+        except KeyboardInterrupt:
+            record.status = "interrupted"
+        if turns is not None:
+            record.skipped, record.reading = turns.skipped, turns.reading
+            if record.groups:
+                results = summarize([entry.row for entry in turns.entries], record.groups, PLAIN)
+                # Where prompts are kept, the time to the first token says nothing.
+                record.results = [replace(one, ttft=None) if plan.keep_prompts else one for one in results]
+
+    def _keep(self, write: partial[None]) -> None:
+        """A history that can no longer be written ends no bench: what is measured can still be shown."""
+        try:
+            write()
+        except HistoryError as error:
+            self._history = None
+            self.record.lost = str(error)
+
+    def _join(self, turns: Turns, given: Mapping[str, Any]) -> None:
+        """The drafted methods, and the other programs."""
+        turns.add(self._methods[1:], self._draft)
+        usual = {"threads": None, "cache_type": "f16", "gpu_layers": 0}
+        target = turns.plain.system.llm.target  # type: ignore[attr-defined]  # it is ours
+        ours = {"n_ctx": target.caps.n_ctx, "flash_attention": target.settings.get("flash_attention")}
+        place = partial(
+            peers.Place, target=self._target, draft=self._draft, engine={**usual, **given, **ours}
+        )
+        peers.join(turns.entries, self._peers, self._methods, place)
+
+    def _context(self) -> int:
+        """As long as the suite's prompts want it, where the model has it; 0 leaves it to the model."""
+        longest = max(sum(len(said or "") for _, said in item.messages) for item in self._every)
+        if longest < LONG:
+            return 0
+        try:
+            return min(LONGEST_CONTEXT, read_header(place_of(self._target), tokens=False).n_ctx or 0)
+        except (PacelineError, OSError):
+            return 0
+
+    def _items(self, models: Models) -> list[Item]:
+        """All items that are made for such a model; where time is given, in an order whose beginning stands
+        for all of them."""
+        plan = self._plan
+        size = plan.size or ("tiny" if models.plain.target.caps.n_ctx < FULL_CONTEXT else "full")
+        fitting = of_size(self._every, size)
+        if not fitting:
+            raise UsageError(f"suite {plan.suite}: has no {size} items; choose another --size")
+        if plan.items:
+            fitting = sampled(fitting, plan.items)
+        if not plan.minutes:
+            return fitting
+        items = list(ordered(fitting))
+        if not plan.n:
+            items = [replace(item, max_tokens=min(item.max_tokens, SHORT)) for item in items]
+        alone = [item for item in items if not item.session]
+        if alone:  # the first item is asked whatever it takes
+            shortest = min(
+                alone, key=lambda item: len(item.prompt) + sum(len(s or "") for _, s in item.messages)
+            )
+            items.remove(shortest)
+            items.insert(0, shortest)
+        return items
+
+    def _begin(self, turns: Turns, given: Mapping[str, Any]) -> None:
+        """A run of its own, or the one to go on with. Raises UsageError where that was measured under other
+        conditions: it could not stand beside what would be."""
+        record, plan, history = self.record, self._plan, self._history
+        asked = {"size": plan.size, "items": plan.items, "n": plan.n, "ignore_eos": plan.ignore_eos}
+        request = asked | {"seed": plan.seed, "questions": digest(self._every), **asdict(plan.sampling)}
+        names = ("flash_attention", "cache_type", "gpu_layers", "kernels")
+        engine = {name: given.get(name) for name in names}
+        known = {"suite": plan.suite, "engine_settings": engine, "peers": turns.peers}
+        record.provenance = provenance(turns.llm, request) | known
+        if history is not None and record.run is None:
+            record.run = history.begin(plan.as_dict(), record.provenance)
+        elif history is not None and record.run is not None:
+            earlier, now = history.run(record.run).provenance, json.loads(json.dumps(record.provenance))
+            if unlike := [name for name in now if now[name] != earlier.get(name)]:
+                raise UsageError(
+                    f"run {record.run} cannot be gone on with, its {', '.join(unlike)} differed: measure anew"
+                )
+            record.groups = history.groups(record.run)
+        self._begun = True
+
+
+def digest(items: Sequence[Item]) -> str:
+    """Tells two suites of one name apart."""
+    text = json.dumps([asdict(item) for item in items], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,218 @@
+"""The certificate: what was checked, what came of it, and the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, cycle, islice
+from typing import Any
+
+import numpy as np
+
+from paceline.api import LLM
+from paceline.backends.logit_drift import batch_noise
+from paceline.bench.certify.greedy import Greedy, Logprobs, check_greedy
+from paceline.bench.certify.held import HeldTarget, Loop, Place, recorded, recorded_places, require_numbers_of
+from paceline.bench.certify.prompts import PROMPTS
+from paceline.bench.certify.sampled import CHUNK, Sampled, check_sampled
+from paceline.bench.certify.state import State, check_state
+from paceline.bench.text_comparison import rows_of
+from paceline.drafter_factory import make_drafter
+from paceline.speculative.errors import ModelError
+from paceline.speculative.sampling import Sampling
+
+# Every sampler at once, each doing something to most rows. What was said just now is made likelier, not
+# unlikelier: it rarely comes twice, and a row that overlooks its own drafted prefix would hardly show.
+ALL_SAMPLERS = Sampling(
+    temperature=0.9,
+    top_k=50,
+    typical_p=0.99,
+    top_p=0.97,
+    min_p=0.005,
+    xtc_probability=0.2,
+    xtc_threshold=0.15,
+    repeat_penalty=1.1,
+    repeat_last_n=8,
+    presence_penalty=-1.0,
+    frequency_penalty=0.1,
+    logit_bias={0: -1.0, 1: 0.5},
+)
+RECORDED = 48  # rows kept of each text
+NOISY = 3  # texts that noise is measured on
+DEEPEST = 7  # tokens of a draft in the sampled check
+SHORTEST = 128  # tokens of a text that shows the noise: a few of them may not
+
+
+@dataclass(frozen=True)
+class Plan:
+    """n: tokens decoded of each prompt. contexts, runs: of the sampled check. sequences: of the state check.
+    sampling: the samplers of the sampled check, at temperature 1 where it is 0, which leaves nothing to
+    chance; the greedy one has its penalties and biases, where they are not these."""
+
+    prompts: Sequence[str] = PROMPTS
+    n: int = 64
+    contexts: int = 8
+    runs: int = 2000
+    sequences: int = 16
+    sampling: Sampling = ALL_SAMPLERS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sampling.greedy:
+            object.__setattr__(self, "sampling", replace(self.sampling, temperature=1.0))
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"prompts": list(self.prompts)}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """draft_state: of the draft model's own cache; a defect there costs acceptance, never exactness.
+    alters: see Engine; whatever the checks say, what it comes to is not what the file's own model says.
+    every_draft: the greedy check once more, with all drafts verified; where a rule that goes by the clock
+    decides, which may draft little."""
+
+    greedy: tuple[Greedy, ...]
+    sampled: Sampled
+    state: State
+    logprobs: Logprobs
+    draft_state: State | None
+    alters: str = ""
+    every_draft: tuple[Greedy, ...] = ()
+
+    @property
+    def defects(self) -> tuple[str, ...]:
+        """Which checks failed."""
+        failed = {
+            altered(self.alters): bool(self.alters),
+            "greedy": any(one.verdict == "defect" for one in (*self.greedy, *self.every_draft)),
+            "sampled": not self.sampled.passed,
+            "state": not self.state.passed,
+            "log-probabilities": not self.logprobs.passed,
+        }
+        return tuple(name for name, is_wrong in failed.items() if is_wrong)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "certified": not self.defects,
+            "defects": list(self.defects),
+            "greedy": [one.as_dict() for one in self.greedy],
+            "every_draft": [one.as_dict() for one in self.every_draft],
+            "sampled": self.sampled.as_dict(),
+            "state": self.state.as_dict(),
+            "logprobs": self.logprobs.as_dict(),
+            "draft_state": None if self.draft_state is None else self.draft_state.as_dict(),
+        }
+
+
+Tick = Callable[[str], None]
+
+
+def work(llm: LLM, plan: Plan) -> dict[str, int]:
+    """Check -> how often `certify` ticks for it."""
+    draft = plan.sequences if llm.draft is not None else 0
+    return {
+        "greedy": len(plan.prompts) * (1 + by_clock(llm)),
+        "state": plan.sequences,
+        "draft state": draft,
+        "sampled": plan.contexts * math.ceil(plan.runs / CHUNK),
+    }
+
+
+def by_clock(llm: LLM) -> bool:
+    """Whether a rule decides that may draft little, and otherwise every time."""
+    return llm.drafting.policy == "rate"
+
+
+def certify(llm: LLM, plan: Plan, tick: Tick = lambda _: None) -> Certificate:
+    """Run every check. `tick` is told a check's name after each piece of its work."""
+    named = Sampling() if plan.sampling is ALL_SAMPLERS else plan.sampling
+    at_zero = replace(named, temperature=0.0, typical_p=1.0, xtc_probability=0.0)
+    thorough = LLM(
+        llm.target, llm.drafter, llm.drafting, llm.draft, corpora=llm.corpora
+    )  # verifies all drafts
+    greedy, every_draft = [], []
+    for prompt in plan.prompts:
+        text = asked(llm, prompt)
+        greedy.append(check_greedy(llm, text, plan.n, at_zero))
+        tick("greedy")
+        if by_clock(llm):
+            every_draft.append(check_greedy(thorough, text, plan.n, at_zero, greedy[-1].plain))
+            tick("greedy")
+    texts = lengthened([one.text for one in greedy], llm.target.caps.n_ctx)
+    state = state_check(llm, llm.target, texts, plan, lambda: tick("state"))
+    draft_state = None
+    if llm.draft is not None:
+        theirs = draft_texts(llm, texts)
+        draft_state = state_check(llm, llm.draft, theirs, plan, lambda: tick("draft state"))
+    sampled = sampled_check(llm, plan, texts, lambda: tick("sampled"))
+    compared = [*greedy, *every_draft]
+    tokens, worst = (
+        sum(one.alike for one in compared),
+        float(np.max([one.worst for one in compared])),
+    )  # or NaN
+    limit = 0.0 if llm.target.caps.exact else state.limit
+    logprobs = Logprobs(tokens, worst, limit)
+    alters = llm.target.alters
+    return Certificate(tuple(greedy), sampled, state, logprobs, draft_state, alters, tuple(every_draft))
+
+
+def asked(llm: LLM, prompt: str) -> list[int]:
+    """A prompt's tokens as `paceline run` has them: in the model's chat template, where it has one."""
+    try:
+        return llm.chat_tokens(prompt)
+    except ModelError:
+        return llm.tokens(prompt)
+
+
+def altered(alters: str) -> str:
+    """Why nothing that such a target says is the model's own."""
+    return f"the target is not the model in its file ({alters})"
+
+
+def lengthened(texts: Sequence[Sequence[int]], n_ctx: int) -> list[list[int]]:
+    """Each text, or as much as has cells; a short one goes on with those after it, round and round."""
+    out = []
+    for i, text in enumerate(texts):
+        endless = chain.from_iterable(cycle([*texts[i:], *texts[:i]]))
+        out.append(list(islice(endless, min(n_ctx, max(len(text), SHORTEST)))))
+    return out
+
+
+def state_check(
+    llm: LLM, model: Any, texts: Sequence[list[int]], plan: Plan, tick: Callable[[], None]
+) -> State:
+    budget = llm.drafting.budget
+    noise = 0.0
+    if not model.caps.equal_rows:
+        noise = max(batch_noise(model, text, rows_of(model, budget)) for text in texts[:NOISY])
+    return check_state(model, texts, budget, noise, sequences=plan.sequences, seed=plan.seed, tick=tick)
+
+
+def draft_texts(llm: LLM, texts: Sequence[list[int]]) -> list[list[int]]:
+    """The texts in the draft's tokens."""
+    assert llm.draft is not None  # the caller's condition
+    if llm.drafting.cross_vocab == "off":
+        n = llm.draft.vocab.size
+        return [[token if token < n else 0 for token in text] for text in texts]  # as drafters/model.py does
+    piece = llm.target.text.piece
+    spelled = [b"".join(map(piece, text)).decode(errors="replace") for text in texts]
+    return lengthened([llm.draft.text.encode(text) for text in spelled], llm.draft.caps.n_ctx)
+
+
+def sampled_check(llm: LLM, plan: Plan, texts: Sequence[list[int]], tick: Callable[[], None]) -> Sampled:
+    place = Place()
+    rows = [recorded(llm.target, text, RECORDED) for text in texts]
+    target, draft = HeldTarget(llm.target, np.concatenate(rows), place), None
+    require_numbers_of(llm.target, target.rows)
+    if llm.draft is not None:
+        theirs = [recorded(llm.draft, text, RECORDED) for text in draft_texts(llm, texts)]
+        draft = HeldTarget(llm.draft, np.concatenate(theirs), place)
+    drafter, _ = make_drafter(llm.drafting, target, draft, llm.corpora)
+    # Longer drafts repeat what shorter ones do, and take longer to draw.
+    budget = llm.drafting.budget
+    budget = budget.capped(DEEPEST, DEEPEST * budget.width, budget.width)
+    loop = Loop(target, drafter, place, budget, plan.sampling, llm.drafting.verify)
+    places = recorded_places(texts, rows)
+    return check_sampled(loop, places, plan.contexts, plan.runs, plan.seed, tick)

@@ -1,0 +1,90 @@
+"""Is greedy output the plain output, token for token and in its log-probabilities?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.api import LLM
+from paceline.bench.text_comparison import Difference, explain, first_difference
+from paceline.request_handle import Generation
+from paceline.speculative.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """One prompt decoded plainly and drafted. text: prompt and plain output. pieces: what the two tokens of
+    the first difference say. worst: the largest difference of any log-probability of `alike` equal tokens."""
+
+    text: tuple[int, ...]
+    plain: Generation
+    drafted: Generation
+    difference: Difference | None
+    pieces: tuple[str, str]
+    alike: int
+    worst: float
+
+    @property
+    def verdict(self) -> str:
+        if self.difference is None:
+            return "identical"
+        return "near-tie" if self.difference.near_tie else "defect"
+
+    def as_dict(self) -> dict[str, Any]:
+        difference = None if self.difference is None else vars(self.difference) | {"text": self.pieces}
+        return {
+            "verdict": self.verdict,
+            "n_tokens": self.plain.n_tokens,
+            "stats": self.drafted.stats.as_dict(),
+            "difference": difference,
+            "logprobs": {"tokens": self.alike, "worst": self.worst},
+        }
+
+
+def check_greedy(
+    llm: LLM, prompt: Sequence[int], n: int, sampling: Sampling, plain: Generation | None = None
+) -> Greedy:
+    """`n` tokens; `sampling` is at temperature 0, with whatever penalties and biases. plain: what plain
+    decoding says, where that is known."""
+    request: dict[str, Any] = vars(sampling) | {"max_tokens": n, "logprobs": 0}
+    request["remember"] = False
+    prompt = tuple(prompt)  # a list without tokens would be a batch without prompts
+    plain = plain or llm.generate(prompt, plain=True, **request)
+    drafted = llm.generate(prompt, **request)
+    difference = explain(llm.target, prompt, plain.tokens, drafted.tokens, llm.drafting.budget, sampling)
+    alike = first_difference(plain.tokens, drafted.tokens)
+    ours, theirs = difference.tokens if difference else (None, None)
+    both = list(zip(plain.logprobs, drafted.logprobs, strict=False))[:alike]
+    return Greedy(
+        text=(*prompt, *plain.tokens),
+        plain=plain,
+        drafted=drafted,
+        difference=difference,
+        pieces=(said(llm, ours), said(llm, theirs)),
+        alike=len(both),
+        worst=float(np.max([abs(a.logprob - b.logprob) for a, b in both], initial=0.0)),  # NaN too
+    )
+
+
+def said(llm: LLM, token: int | None) -> str:
+    return "" if token is None else llm.target.text.piece(token).decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Logprobs:
+    """worst: the largest difference of any log-probability between drafted and plain decoding, over so many
+    tokens that both emitted after the same text. limit: what the shape of a pass can do to it."""
+
+    tokens: int
+    worst: float
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        return self.worst <= self.limit
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"passed": self.passed} | vars(self)

@@ -1,0 +1,103 @@
+"""What came of the runs after one context, counted beside the law that an exact system obeys there.
+
+Whatever is drafted, every token has the target's own distribution. Where the first draft was cut to depth 1
+and its first token x drawn from q, more is known, by any rule: "x drafted and accepted" is as likely as
+min(p, q)(x), "x drafted and rejected" as q(x) less that, and "y emitted, not the first draft" as p(y) less
+that. So how many tokens a step emitted is looked at together with which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from paceline.bench.certify.frequencies import RARE, Table
+from paceline.bench.certify.held import Context, Loop
+from paceline.speculative.arrays import Probabilities
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import ROOT, DraftTree
+
+# What is tested: what is drafted, and whether it is accepted; the first token, and whether it was the first
+# draft; the second token after each first one.
+TESTS = ("draft", "first_token", "first_pair")
+ENOUGH = 2 * RARE  # a table that is expected to be drawn from less often shows nothing
+EITHER = -1  # of a first token of which no law says how often it was drafted; otherwise 0 or 1
+
+
+class Counted:
+    """One context's tables. planned: how many runs there will be of each kind, shallow and deep."""
+
+    def __init__(self, loop: Loop, context: Context, planned: float) -> None:
+        self._loop, self._context, self._planned = loop, context, planned
+        self._p = loop.p(context)
+        self._tables: dict[str, dict[tuple[int, bytes], Table]] = {test: {} for test in TESTS}
+        self._kept: dict[bytes, Probabilities] = {}  # by q: how likely each token is to be an accepted draft
+
+    def evidence(self, test: str) -> float:
+        return sum(table.evidence for table in self.tables(test))
+
+    def tables(self, test: str) -> list[Table]:
+        return list(self._tables[test].values())
+
+    def add(self, step: Step, second: int, shallow: bool) -> None:
+        """The first step of a run, and its text's second token. shallow: its draft was cut to depth 1."""
+        tree, first = step.tree, step.tokens[0]
+        children = tree.children(ROOT)
+        q = None if tree.q is None or not children else tree.q[children[0]]
+        kept = bool(step.path) and step.path[0] == children[0]
+        n, key, how = len(self._p), b"", EITHER
+        if q is not None and shallow:
+            key, how = q.tobytes(), int(kept)
+            if key not in self._kept:
+                self._kept[key] = self._accepted(q, len(children))
+            drawn = self._table("draft", (0, key), either(padded(q, n), self._kept[key]))
+            drawn.add(tree.tokens[children[0]] + n * (not kept))
+            self._siblings(tree, children)
+        elif key not in self._kept:
+            self._kept[key] = np.zeros(n)
+        # Of deterministic drafts none is ever the token that follows what was accepted.
+        wrong = tree.q is None and not step.path and first in [tree.tokens[child] for child in children]
+        firsts = self._table("first_token", (0, key), either(self._p, self._kept[key]))
+        firsts.add(first + n * (not wrong and how != 1))
+        likely = self._kept[key][first] if how == 1 else self._p[first] - self._kept[key][first]
+        if self._planned * likely >= ENOUGH:
+            self._second(how, first, likely).add(second)
+
+    def _table(self, test: str, key: tuple[int, bytes], law: Probabilities, share: float = 1.0) -> Table:
+        found = self._tables[test].get(key)
+        if found is None:
+            found = self._tables[test][key] = Table(law, self._planned * share)
+        return found
+
+    def _second(self, how: int, first: int, likely: float) -> Table:
+        found = self._tables["first_pair"].get((first, b"%d" % how))
+        if found is not None:
+            return found
+        return self._table("first_pair", (first, b"%d" % how), self._loop.p(self._context, [first]), likely)
+
+    def _accepted(self, q: Probabilities, siblings: int) -> Probabilities:
+        return np.minimum(self._p, padded(q, len(self._p)))
+
+    def _siblings(self, tree: DraftTree, children: Sequence[int]) -> None:
+        """Each one after the first is drawn from its own q, whatever comes of those before it."""
+        assert tree.q is not None  # the caller's condition
+        share = 1.0
+        for place, (before, child) in enumerate(pairwise(children), 1):
+            q_before, q = tree.q[before], tree.q[child]
+            if q_before is None or q is None:
+                return
+            share *= float(q_before[tree.tokens[before]])
+            if self._planned * share < ENOUGH:
+                return
+            self._table("draft", (place, q.tobytes()), q, share).add(tree.tokens[child])
+
+
+def either(law: Probabilities, kept: Probabilities) -> Probabilities:
+    """Of outcomes [2 n]: each of the law's, as an accepted draft and otherwise."""
+    return np.concatenate([kept, law - kept])
+
+
+def padded(q: Probabilities, n: int) -> Probabilities:
+    return np.concatenate([q, np.zeros(n - len(q))])

@@ -1,0 +1,157 @@
+"""Every bench's findings in one file of JSON lines, added to as they come: what was measured, item by item,
+so that a bench that was cut short can be gone on with, and what came of it.
+
+A run begins with a line of its plan, and ends with one of its results. One that has no end was killed, or is
+being measured.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import paceline
+from paceline.bench.record import Group, Result, Status
+from paceline.bench.replay.recording import append
+from paceline.speculative.errors import HistoryError, UsageError
+from paceline.system.home import home
+
+FORMAT = 1  # goes up when a name changes its meaning or goes away
+
+
+@dataclass(frozen=True)
+class Run:
+    """One bench. started: UTC, ISO 8601. paceline: the version that measured. plan: what going on needs.
+    results: with the names of `Result`; empty until the bench is finished."""
+
+    id: int
+    started: str
+    status: Status
+    paceline: str
+    plan: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    results: tuple[Mapping[str, Any], ...]
+
+
+def default_path() -> Path:
+    return home() / "bench.jsonl"
+
+
+class History:
+    """Runs are numbered in the order they began. Several processes may add to one file at once; every line is
+    written when its method returns. Raises HistoryError where the file cannot be used; it is never deleted or
+    repaired."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held open."""
+
+    def begin(self, plan: Mapping[str, Any], provenance: Mapping[str, Any]) -> int:
+        """The number of a new run."""
+        key = uuid.uuid4().hex
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        told = {"format": FORMAT, "started": started, "paceline": paceline.__version__}
+        self._append(key, told | {"plan": dict(plan), "provenance": dict(provenance)})
+        return self._keys().index(key) + 1
+
+    def add(self, run: int, group: Group) -> None:
+        self._append(self._key(run), asdict(group))
+
+    def finish(self, run: int, status: Status, results: Sequence[Result]) -> None:
+        """The last end of a run is the one that counts."""
+        self._append(self._key(run), {"status": status, "results": [asdict(one) for one in results]})
+
+    def groups(self, run: int) -> list[Group]:
+        """What is measured; of the same item and round only what came first."""
+        key, out = self._key(run), dict[tuple[int, str], Group]()
+        for line in self._lines():
+            if line["run"] == key and "measurements" in line:
+                group = Group.read(line)
+                out.setdefault((group.round, group.item), group)
+        return list(out.values())
+
+    def runs(self, limit: int = 20) -> list[Run]:
+        """The last ones, newest first."""
+        ends = {line["run"]: line for line in self._lines() if "results" in line}
+        begun = [line for line in self._lines() if "plan" in line]
+        return [
+            Run(
+                number,
+                line["started"],
+                ends[line["run"]]["status"] if line["run"] in ends else "running",
+                line["paceline"],
+                line["plan"],
+                line["provenance"],
+                tuple(ends[line["run"]]["results"]) if line["run"] in ends else (),
+            )
+            for number, line in list(enumerate(begun, 1))[::-1][:limit]
+        ]
+
+    def run(self, which: int | Literal["last"]) -> Run:
+        runs = self.runs(len(self._keys()))
+        if which == "last" and not runs:
+            raise UsageError(f"the bench history {self.path} is empty: run `paceline bench` first")
+        found = next((one for one in runs if which in ("last", one.id)), None)
+        if found is None:
+            raise UsageError(
+                f"the bench history {self.path} has no run {which}: `paceline bench list` shows those it has"
+            )
+        return found
+
+    def _keys(self) -> list[str]:
+        return [line["run"] for line in self._lines() if "plan" in line]
+
+    def _key(self, run: int) -> str:
+        return self._keys()[run - 1]
+
+    def _append(self, key: str, told: Mapping[str, Any]) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            append(self.path, json.dumps({"run": key, **told}).encode() + b"\n")
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """All of them but those that a killed process has left cut short."""
+        try:
+            said = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unusable(error) from error
+        out = []
+        for line in said.splitlines():
+            try:
+                one = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(one, dict) and isinstance(one.get("run"), str):
+                out.append(one)
+        if said.strip() and not out:
+            raise HistoryError(
+                f"the bench history {self.path} is damaged, or no bench history: move it away, a new one is "
+                "then made, or name another file with --history FILE"
+            )
+        if any(one.get("format", FORMAT) > FORMAT for one in out):
+            raise HistoryError(
+                f"the bench history {self.path} is of a newer Paceline: update Paceline, or name another "
+                "file with --history FILE"
+            )
+        return out
+
+    def _unusable(self, error: OSError) -> HistoryError:
+        return HistoryError(
+            f"the bench history {self.path} cannot be read or written ({error.strerror}): name another file "
+            "with --history FILE, or give --no-history"
+        )

@@ -1,0 +1,71 @@
+"""A way to decode, as it is named on a command line: `plain`, `lookup+model`, `model:n_draft=12:p_min=0`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from paceline.config import Drafting
+from paceline.drafter_table import DRAFT, users
+from paceline.speculative.errors import UsageError
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Method:
+    """name: as it was given. drafting: the bench's settings with the method's own changes."""
+
+    name: str
+    drafting: Drafting = field(repr=False)
+
+    @property
+    def plain(self) -> bool:
+        return self.drafting.plain
+
+    @property
+    def needs_draft(self) -> bool:
+        return any(DRAFT in row.uses and not row.optional for row in self.drafting.rows)
+
+    @property
+    def uses_draft(self) -> bool:
+        """Whether it takes a draft model where there is one."""
+        return bool(users(self.drafting.drafters, DRAFT))
+
+
+def parse(text: str, settings: Mapping[str, Any]) -> Method:
+    """settings: fields of Drafting for every method; what the method names itself comes on top.
+    Raises UsageError for names and values that cannot be used."""
+    names, *changes = text.strip().split(":")
+    drafters = ("none",) if names == PLAIN else tuple(names.split("+"))
+    own = dict(_change(text, change) for change in changes)
+    try:
+        # A translation is for a draft model; the others have nothing to translate.
+        shared = {n: v for n, v in settings.items() if n != "cross_vocab" or users(drafters, DRAFT)}
+        return Method(text.strip(), Drafting(drafters=drafters, **{**shared, **own}))
+    except UsageError as error:
+        raise UsageError(f"method {text.strip()!r}: {error}") from error
+
+
+def parse_all(text: str, settings: Mapping[str, Any]) -> list[Method]:
+    """A comma list; plain decoding comes first whether it is named or not: it is what speed-ups refer to."""
+    given = [parse(one, settings) for one in text.split(",") if one.strip()]
+    methods = [parse(PLAIN, settings), *(method for method in given if not method.plain)]
+    names = [method.name for method in methods]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"method {twice[0]!r} is named twice")
+    return methods
+
+
+def _change(text: str, change: str) -> tuple[str, Any]:
+    name, equals, value = change.partition("=")
+    kinds: dict[str, Callable[[str], Any]] = {f.name: type(f.default) for f in fields(Drafting)[1:]}
+    if not equals or name not in kinds:
+        raise UsageError(
+            f"method {text!r}: {change!r} is no setting; write NAME=VALUE with one of {', '.join(kinds)}"
+        )
+    try:
+        return name, kinds[name](value)
+    except ValueError:
+        raise UsageError(f"method {text!r}: {name} takes a number, not {value!r}") from None

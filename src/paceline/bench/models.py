@@ -1,0 +1,90 @@
+"""The models of a bench: one target, and the drafts that are tried beside it, each loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from paceline.api import LLM
+from paceline.backends.interface import Engine
+from paceline.config import Drafting
+from paceline.drafter_factory import Corpora, make_drafter, make_policy
+from paceline.loading import load, open_draft
+from paceline.models.names import is_view
+from paceline.profiling.pass_costs import beside, costs_of, refresh, save, to_stderr
+from paceline.speculative.policy.cost_model import Costs
+
+
+class Models:
+    """The owner of all that it hands out. given: what `assemble.load` takes besides the drafters.
+
+    A draft is loaded when a method first needs it, so that what it adds to the process can be told from what
+    the target takes: `memory` has the resident bytes of the process without drafts, `added` each draft's.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        left = ("target", "draft", "corpora")
+        self._given = {name: value for name, value in given.items() if name not in left}
+        self.plain = load(given["target"], drafters="none", **self._given)
+        self._corpora = Corpora.find(given.get("corpora", ()), self.plain.target.vocab)
+        self.memory = 0
+        self.added: dict[Path, int] = {}
+        self._drafts: dict[Path, Engine] = {}
+        self._costs: dict[Path | None, Costs] = {}  # by draft
+
+    def llm(self, drafting: Drafting, draft: Path | None) -> LLM:
+        """The target with what `drafting` names. Raises VocabError and UsageError as `load` does."""
+        small = self._small(draft)
+        costs = self._measured(draft) if drafting.policy == "rate" else None
+        drafter, drafting = make_drafter(drafting, self.plain.target, small, self._corpora, costs, to_stderr)
+        policy = make_policy(drafting, costs)
+        return LLM(self.plain.target, drafter, drafting, small, corpora=self._corpora, policy=policy)
+
+    def _measured(self, draft: Path | None) -> Costs:
+        """What passes cost, which all methods keep up to date: the target's are the same for all."""
+        if draft not in self._costs:
+            small = self._small(draft)
+            costs = costs_of(self.plain.target, small)
+            for other in self._costs.values():
+                costs.target = other.target
+            refresh(costs, small)
+            self._costs[draft] = costs
+        return self._costs[draft]
+
+    def _small(self, path: Path | None) -> Engine | None:
+        if path is None:
+            return None
+        if path not in self._drafts:
+            before = resident()
+            given = self._given | {"n_ctx": self.plain.target.caps.n_ctx, "exact_greedy": False}
+            self._drafts[path] = (
+                open_draft(path, self.plain.target, given)
+                if is_view(path)
+                else load(path, drafters="none", **beside(given, path)).target
+            )
+            self.added[path] = max(0, resident() - before)
+        return self._drafts[path]
+
+    def close(self) -> None:
+        for path, costs in self._costs.items():
+            save(self.plain.target, self._small(path), costs)
+        for draft in self._drafts.values():
+            draft.close()
+        self.plain.close()
+
+    def __enter__(self) -> Models:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def resident() -> int:
+    """Bytes of this process in memory, the parts of model files that were read among them."""
+    return int(psutil.Process().memory_info().rss)

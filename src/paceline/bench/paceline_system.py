@@ -1,0 +1,151 @@
+"""Paceline with some drafter, as a System."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+
+from paceline.bench.method import Method
+from paceline.bench.models import Models
+from paceline.bench.system import Answer, Ask, Parts
+from paceline.request_handle import RequestHandle, StepOutput
+from paceline.speculative.interfaces import Learner, Want
+from paceline.speculative.request import TOGETHER, GenerationRequest
+from paceline.speculative.stats import Stats
+
+NOTHING = Want()
+
+
+@dataclass
+class Progress:
+    """One answer as it comes, with times since it was asked for.
+
+    alone: what came before decoding was alone: the prompt.
+    read: seconds until decoding began; n_read: tokens that came before; beginning: statistics until then.
+    A short prompt is read with the first step."""
+
+    first: float = 0.0
+    last: float = 0.0
+    alone: bool = False
+    read: float = 0.0
+    n_read: int = 0
+    beginning: Stats = field(default_factory=Stats)
+
+    def take(self, output: StepOutput, now: float, stats: Stats) -> None:
+        if not output.tokens:
+            self.read, self.alone = now, True
+            return
+        self.last = now
+        if not self.first:
+            self.first = now
+            if not self.alone:
+                self.read, self.n_read, self.beginning = now, len(output.tokens), replace(stats)
+
+
+class Paceline:
+    """Paceline's own engine. The text is made as it comes, as for a user, so that its cost counts."""
+
+    def __init__(
+        self, method: Method, models: Models, draft: Path | None, *, keep_prompts: bool = False
+    ) -> None:
+        self.name = method.name
+        self.method = method
+        self._models = models
+        self._keep_prompts = keep_prompts
+        self._draft = draft if method.uses_draft else None
+        self.llm = models.llm(method.drafting, self._draft)
+
+    def answer(self, ask: Ask) -> Answer:
+        llm = self.llm
+        if not self._keep_prompts:
+            llm.target.forget()
+            if llm.draft is not None:
+                llm.draft.forget()
+        run, progress = llm.engine.run_batch(), Progress()
+        began = perf_counter()
+        self._read_draft(ask)
+        try:
+            handle = run.add(request_of(ask))
+            run.begin()
+            active = handle.scheduled.active
+            if active is not None and active.session.unread == 0:  # read for another method
+                progress.read, progress.alone = perf_counter() - began, True
+            while not run.is_over:
+                for _, output in run.step():
+                    progress.take(output, perf_counter() - began, handle.stats)
+        finally:
+            with llm.engine.turn():
+                run.close()
+        if handle.finish is not None and handle.finish.error is not None:
+            raise handle.finish.error
+        return answered(ask, handle, progress)
+
+    def _read_draft(self, ask: Ask) -> None:
+        """The draft reads a prompt now, not when it first drafts, so that decoding is what other systems'
+        clocks call decoding."""
+        draft = self.llm.draft
+        if draft is None or len(ask.tokens) <= TOGETHER or self.llm.drafting.cross_vocab != "off":
+            return  # what another vocabulary's draft reads are other tokens
+        session = draft.open()
+        try:
+            session.extend([token if token < draft.vocab.size else 0 for token in ask.tokens])
+            draft.forward([(session, session.unread)], NOTHING)
+        finally:
+            session.close()  # which leaves the prompt for the next one
+
+    @property
+    def learns(self) -> bool:
+        """Whether one answer may change the drafts of the next."""
+        drafter = self.llm.drafter
+        remembers = isinstance(drafter, Learner) and bool(getattr(drafter, "learners", True))
+        return remembers or self.llm.policy.learns
+
+    def forget(self) -> None:
+        """What the drafter has learned from answers."""
+        if isinstance(self.llm.drafter, Learner):
+            self.llm.drafter.forget()
+        self.llm.policy.forget()
+
+    def memory(self) -> int | None:
+        return self._models.memory + (0 if self._draft is None else self._models.added[self._draft])
+
+    def close(self) -> None:
+        """The models are not its own."""
+
+
+def request_of(ask: Ask) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=ask.tokens,
+        max_tokens=ask.max_tokens,
+        sampling=ask.sampling,
+        seed=ask.seed,
+        ignore_eos=ask.ignore_eos,
+        remember=False,
+    )
+
+
+def answered(ask: Ask, handle: RequestHandle, progress: Progress) -> Answer:
+    stats, before, n = handle.stats, progress.beginning, len(handle.tokens)
+    parts = Parts(
+        steps=stats.steps - before.steps,
+        drafted=stats.drafted - before.drafted,
+        draft_seconds=stats.draft_seconds - before.draft_seconds,
+        forward_seconds=stats.forward_seconds - before.forward_seconds,
+        seconds=stats.seconds - before.seconds,
+    )
+    return Answer(
+        text=handle.text,
+        tokens=tuple(handle.tokens),
+        n_tokens=n,
+        n_prompt=len(ask.tokens),
+        first=progress.first,
+        seconds=progress.last,
+        decoded=n - progress.n_read,
+        decoding=progress.last - progress.read,
+        steps=stats.steps,
+        drafted=stats.drafted,
+        accepted=stats.accepted,
+        rejected=stats.rejected,
+        parts=parts,
+    )

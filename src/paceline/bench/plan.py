@@ -1,0 +1,103 @@
+"""What a bench is asked to do: all of it, so that a stored one can be gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.suites.workload import is_file, located, parts
+from paceline.config import checked
+from paceline.models.headers.header import read
+from paceline.models.names import place_of
+from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.sampling import Sampling
+
+FULL_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """models: what `assemble.load` takes of files and engine settings. drafting: fields of Drafting, for
+    every method. methods: a comma list (method.py). peers: other programs, KIND[=WHERE]. suite: a name, a
+    comma list or a file; "" is what fits the model, see suite_for. size: "tiny", "full" or "" for what fits
+    the model. items: most of them, 0 is all. rounds: times that each is measured. n: most tokens of an
+    answer, 0 leaves it to the suite. keep_prompts: a prompt stays in the cache for the methods that come
+    next, which takes minutes off a large model's bench; their times to the first token then say nothing.
+    minutes: as many items are taken as fit into so many; 0 takes all."""
+
+    models: Mapping[str, Any] = field(default_factory=dict)
+    drafting: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
+    methods: str = "plain"
+    peers: tuple[str, ...] = ()
+    suite: str = ""
+    size: str = ""
+    items: int = 0
+    rounds: int = FULL_ROUNDS
+    n: int = 0
+    seed: int = 0
+    ignore_eos: bool = True
+    keep_prompts: bool = False
+    minutes: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, low in (("rounds", 1), ("items", 0), ("n", 0), ("seed", 0)):
+            if getattr(self, name) < low:
+                raise UsageError(f"{name} {getattr(self, name)}: must be at least {low}")
+        if not 0 <= self.minutes < 1e6:
+            raise UsageError(f"--minutes {self.minutes:g}: must be at least 0")
+        if self.keep_prompts and self.peers:
+            raise UsageError(
+                "--keep-prompts: other programs (--peer) read every prompt; leave one of both out"
+            )
+        if self.n == 1:
+            raise UsageError("1 token an answer: the speed of decoding shows from the second on")
+
+    def as_dict(self) -> dict[str, Any]:
+        """With whole paths: it may be read again in another folder."""
+        models = {
+            name: _whole(str(value)) if name in FILES and value else value
+            for name, value in self.models.items()
+        }
+        peers = []
+        for peer in self.peers:
+            kind, equals, where = peer.partition("=")
+            peers.append(f"{kind}={_whole(where)}" if equals else kind)
+        changed = {"models": models, "drafting": dict(self.drafting), "peers": peers}
+        return asdict(self) | changed | {"suite": _whole_suite(self.suite)}
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Plan:
+        known = {f.name for f in fields(cls)}
+        sampling = dict(stored["sampling"])
+        # JSON's keys are text.
+        sampling["logit_bias"] = {int(k): float(v) for k, v in sampling.get("logit_bias", {}).items()}
+        kept = {name: value for name, value in stored.items() if name in known}
+        return cls(**kept | {"sampling": checked(Sampling, sampling), "peers": tuple(stored["peers"])})
+
+
+def suite_for(target: Path) -> str:
+    """What a model is asked by default: one with a chat template what people ask, any other to go on with
+    texts."""
+    try:
+        return "real" if read(place_of(target), tokens=False).chat_template else "toy"
+    except (PacelineError, OSError):  # the toy model, or one that loading will say more about
+        return "toy"
+
+
+FILES = ("target", "draft")
+
+
+def _whole_suite(text: str) -> str:
+    """With whole paths where files are named."""
+    if not is_file(text):
+        return text
+    forms = [located(part) for part in parts(text)]
+    return ",".join(f"{form}:{_whole(path)}" if form else _whole(path) for form, path in forms)
+
+
+def _whole(text: str) -> str:
+    """A path from the root, where the text names a file; itself elsewhere."""
+    return str(Path(text).resolve()) if text and Path(text).is_file() else text

@@ -1,0 +1,159 @@
+"""Findings of a bench: measurements by item and round, a Result for each system, and the whole Record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from paceline.bench.plan import Plan
+from paceline.bench.system import Answer
+
+Status = Literal["running", "done", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one system did with one item.
+
+    tokens, seconds: decoded once the prompt was read, and how long that took. n_tokens: of the whole answer.
+    first: seconds to the first of them. Every other field is None where the system does not tell.
+    """
+
+    system: str
+    tokens: int
+    seconds: float
+    n_tokens: int
+    first: float
+    steps: int | None
+    drafted: int | None
+    accepted: int | None
+    rejected: int | None
+    draft_seconds: float | None
+    decode_seconds: float | None
+    own_speed: float | None
+
+    @classmethod
+    def of(cls, system: str, answer: Answer) -> Measurement:
+        return cls(
+            system=system,
+            tokens=answer.decoded,
+            seconds=answer.decoding,
+            n_tokens=answer.n_tokens,
+            first=answer.first,
+            steps=answer.steps,
+            drafted=answer.drafted,
+            accepted=answer.accepted,
+            rejected=answer.rejected,
+            draft_seconds=None if answer.parts is None else answer.parts.draft_seconds,
+            decode_seconds=None if answer.parts is None else answer.parts.seconds,
+            own_speed=answer.own_speed,
+        )
+
+
+@dataclass(frozen=True)
+class Group:
+    """One turn of every system at the same item, in the same minute. measurements: by system. outcomes: by
+    system, what the lossless gate found of its greedy answer."""
+
+    round: int
+    item: str
+    category: str
+    measurements: Mapping[str, Measurement]
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Group:
+        names = [f.name for f in fields(Measurement)]
+        measured = {
+            system: Measurement(**{name: one[name] for name in names})
+            for system, one in stored["measurements"].items()
+        }
+        return cls(stored["round"], stored["item"], stored["category"], measured, stored["outcomes"])
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row. A measure is None where the system does not tell it, and every speed where its output was not
+    the target's own: no speed without proof.
+
+    point: {}, as in the records of versions that swept a setting. category: of the suite's items; "" for
+    all of them. verdict: the lossless gate's, in words; lossless: whether it passed. items, rounds: what
+    the figures rest on. n_tokens: decoded in all rounds. speed, speed_sd: tokens/s of decoding, mean and
+    standard deviation over the rounds. speedup: over plain decoding. ttft, tpot: seconds
+    to the first token and for each later one, mean. draft_share: of the time of decoding. acceptance: the
+    chance that the next drafted token is kept, given that those before it were. memory: bytes. own_speed:
+    by the system's own word. clear: whether its speed differs from plain decoding's by more than chance: of
+    enough items, the interval leaves 1 out.
+    """
+
+    point: Mapping[str, Any]
+    system: str
+    category: str
+    lossless: bool
+    verdict: str
+    items: int
+    rounds: int
+    n_tokens: int
+    speed: float | None = None
+    speed_sd: float | None = None
+    speedup: Interval | None = None
+    acceptance_rate: float | None = None
+    acceptance_length: float | None = None
+    acceptance: float | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    draft_share: float | None = None
+    memory: int | None = None
+    own_speed: float | None = None
+    clear: bool | None = None
+
+
+@dataclass
+class Record:
+    """What a bench came to. groups: all measurements. run: its number in the history. skipped:
+    why which items were not asked. reading: tokens and seconds of prompts that were read. lost: why the
+    history could not be written any more."""
+
+    plan: Plan
+    provenance: dict[str, Any] = field(default_factory=dict)
+    status: Status = "running"
+    run: int | None = None
+    results: list[Result] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    reading: list[tuple[int, float]] = field(default_factory=list)
+    lost: str = ""
+
+    @property
+    def prompt_speed(self) -> float | None:
+        """Tokens/s of reading prompts."""
+        seconds = sum(took for _, took in self.reading)
+        return sum(n for n, _ in self.reading) / seconds if seconds > 0 else None
+
+    def measurements(self) -> Iterator[dict[str, Any]]:
+        """Every one: of an item, in a round, by a system."""
+        for group in self.groups:
+            told = {"round": group.round, "item": group.item, "category": group.category}
+            yield from (told | asdict(one) for one in group.measurements.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "status": self.status,
+            "plan": self.plan.as_dict(),
+            "results": [asdict(result) for result in self.results],
+            "skipped": self.skipped,
+            "prompt_speed": self.prompt_speed,
+            "measurements": list(self.measurements()),
+            "provenance": self.provenance,
+        }

@@ -1,0 +1,117 @@
+"""One method's part in a replay: recorded requests through the engine, one after another."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from paceline.backends.recorded import RecordedTarget, Recording
+from paceline.bench.method import Method
+from paceline.bench.replay.record import Played
+from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
+from paceline.drafter_factory import NO_CORPORA, Corpora, make_drafter, make_policy
+from paceline.engine import InferenceEngine
+from paceline.profiling.pass_costs import to_stderr
+from paceline.speculative.errors import ContractError
+from paceline.speculative.interfaces import Drafter, Learner, Target
+from paceline.speculative.loop import Clock
+from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.interface import Policy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.stats import SourceStats, Stats
+from paceline.speculative.vocabulary import Vocab
+
+ENDLESS = 1 << 30  # tokens; a request ends with its recording, which no drafter knows beforehand
+
+
+@dataclass(frozen=True)
+class Means:
+    """What every method of a replay may use.
+
+    text: the tokenizer, where there is one.
+    draft: a draft model, which runs along the record.
+    costs: seconds of passes; None where no speeds are predicted."""
+
+    vocab: Vocab
+    text: object = None
+    corpora: Corpora = NO_CORPORA
+    draft: Target | None = None
+    costs: Costs | None = None
+
+
+def play(engine: InferenceEngine, recording: Recording) -> Stats:
+    """Decode one recording to its end. Raises ContractError where another text was decoded than was
+    recorded."""
+    request = GenerationRequest(
+        prompt=recording.prompt,
+        max_tokens=ENDLESS,
+        should_stop=ends(len(recording.tokens)),
+        ignore_eos=True,
+    )
+    with engine.run_inline(request) as stream:
+        active = stream.handle.scheduled.active
+        assert active is not None  # the stream has begun
+        active.noise = recording.noise
+        for _ in stream:
+            pass
+    if tuple(stream.handle.tokens) != recording.tokens:
+        raise ContractError(f"{engine.drafter.name}: decoded another text than was recorded")
+    return stream.handle.stats
+
+
+def ends(left: int) -> Callable[[int], bool]:
+    """Stop a request after so many tokens."""
+
+    def stop(_token: int) -> bool:
+        nonlocal left
+        left -= 1
+        return left == 0
+
+    return stop
+
+
+class Lane:
+    """The owner of a method's drafters and of its sums so far. recordings: all that will be played."""
+
+    def __init__(self, method: Method, recordings: Sequence[Recording], means: Means) -> None:
+        self.method, self.means = method, means
+        self.by_source: dict[str, SourceStats] = {}
+        target: Target = RecordedTarget(means.vocab, recordings, means.text)
+        clock: Clock = perf_counter
+        draft, costs = means.draft, means.costs
+        if costs is not None:
+            clock = virtual = VirtualClock()
+            target = SimulatedTarget(target, costs.target, virtual, costs.step)
+            if draft is not None and costs.draft is not None:
+                draft = SimulatedTarget(draft, costs.draft, virtual)
+        self.drafter: Drafter
+        self.drafter, self.drafting = make_drafter(
+            method.drafting, target, draft, means.corpora, costs, to_stderr
+        )
+        # The policy's own costs: what it learns of them must not change what passes take.
+        self.policy: Policy = make_policy(self.drafting, copy.deepcopy(costs), clock)
+        self.engine = InferenceEngine(target, self.drafter, self.policy, clock=clock, detokenize=False)
+
+    def forget(self) -> None:
+        self.policy.forget()
+        if isinstance(self.drafter, Learner):
+            self.drafter.forget()
+
+    def play(self, recording: Recording) -> Played:
+        stats = play(self.engine, recording)
+        for name, source in stats.by_source.items():
+            sums = self.by_source.setdefault(name, SourceStats())
+            for what, n in vars(source).items():
+                setattr(sums, what, getattr(sums, what) + n)
+        return Played(
+            tokens=stats.tokens,
+            steps=stats.steps,
+            drafted=stats.drafted,
+            accepted=stats.accepted,
+            seconds=None if self.means.costs is None else stats.seconds,
+        )
+
+    def close(self) -> None:
+        self.drafter.close()

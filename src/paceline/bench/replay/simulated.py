@@ -1,0 +1,104 @@
+"""Time in a replay: a clock that runs on what passes are known to cost, and on nothing else.
+
+The loop is the real one and reads this clock in place of the machine's, so that steps, policies and sums see
+predicted times where they would see measured ones. The same record and the same costs give the same times to
+the last digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.speculative.interfaces import Caps, Forward, Session, Target, Want
+from paceline.speculative.policy.cost_model import Cost
+from paceline.speculative.tree import DraftTree
+from paceline.speculative.vocabulary import Vocab
+
+
+class VirtualClock:
+    """Seconds since it was made; they pass where somebody spends them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class SimulatedTarget:
+    """`target`, whose passes take what `cost` says of all their rows, at the mean depth of their sessions.
+    step: seconds for all that a request's step takes beside its passes; they go by where its tokens are kept.
+
+    A pass has the rows of roots and new nodes, and of the tokens that a session's cache lacks of its text.
+    But the first text of a session, a prompt, costs nothing unless `prompts` says so."""
+
+    def __init__(
+        self, target: Target, cost: Cost, clock: VirtualClock, step: float = 0.0, *, prompts: bool = False
+    ) -> None:
+        self.inner, self.cost, self.clock, self.step, self.prompts = target, cost, clock, step, prompts
+        self.vocab: Vocab = target.vocab
+        self.origin = target.origin
+        self.caps: Caps = target.caps
+
+    @property
+    def text(self) -> Any:
+        """The tokenizer, where the target has one."""
+        return self.inner.text  # type: ignore[attr-defined]  # engines have one, the contract does not
+
+    def open(self, beside: Session | None = None) -> SimulatedSession:
+        return SimulatedSession(self, self.inner.open())
+
+    def forward(
+        self, batch: Sequence[tuple[SimulatedSession, DraftTree | int]], want: Want
+    ) -> Sequence[Forward]:
+        outs = self.inner.forward([(session.inner, tree) for session, tree in batch], want)
+        rows = sum(session.paid(out.computed) for (session, _), out in zip(batch, outs, strict=True))
+        if rows:
+            depth = sum(len(session.tokens) for session, _ in batch) // len(batch)
+            self.clock.spend(self.cost.seconds(rows, depth))
+        return outs
+
+    def forget(self) -> None:
+        self.inner.forget()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class SimulatedSession:
+    """Owns a session, and how many of its rows are still for nothing."""
+
+    def __init__(self, target: SimulatedTarget, inner: Session) -> None:
+        self._target, self.inner = target, inner
+        self._free = 0
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.inner.tokens
+
+    @property
+    def unread(self) -> int:
+        return self.inner.unread
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        first = len(self.inner.tokens) == 0
+        self.inner.extend(tokens)
+        if first and not self._target.prompts:
+            self._free = self.inner.unread
+
+    def paid(self, computed: int) -> int:
+        """Of the rows of a pass, those that are paid for."""
+        free = min(self._free, computed)
+        self._free -= free
+        return computed - free
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        self.inner.keep(path, root)
+        self._target.clock.spend(self._target.step)
+
+    def close(self) -> None:
+        self.inner.close()

@@ -1,0 +1,278 @@
+"""The systems of a bench, the lossless gate, and the rounds in which they take turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+from paceline.api import LLM
+from paceline.bench.entry import NOT_CHECKED, Entry
+from paceline.bench.gate import Examiner, Verdict, sampled_verdict
+from paceline.bench.method import Method
+from paceline.bench.models import Models, resident
+from paceline.bench.paceline_system import Paceline
+from paceline.bench.prompts import Prompts, earlier
+from paceline.bench.record import Group, Measurement
+from paceline.bench.recorded import GREEDY, record, todo
+from paceline.bench.replay.recording import Recorder
+from paceline.bench.suites.workload import Item
+from paceline.bench.system import Answer, Ask
+from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.sampling import Sampling
+
+Tick = Callable[[str], None]
+Watch = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
+Read = list[tuple[int, float]]  # tokens, and the seconds they took
+
+WARM = 8  # tokens of a system's first answer, which is not timed
+SHORTEST = 2  # tokens: the speed of decoding shows from the second on
+LARGEST = (
+    0.25  # of the time that is given: what one item may take, so that it does not stand in for all others
+)
+
+
+class Turns:
+    """entries: the systems, plain decoding first, the reference of them all. keep_prompts: see Plan. skipped:
+    why which items are not asked. asks: by item. reading: prompts that were read anew."""
+
+    def __init__(
+        self, models: Models, plain: Method, prompts: Prompts, watch: Watch, *, keep_prompts: bool = False
+    ) -> None:
+        self._models, self._prompts, self._watch = models, prompts, watch
+        self._keep_prompts = keep_prompts
+        self.examiner = Examiner(models.plain)
+        self.plain = Entry(Paceline(plain, models, None, keep_prompts=keep_prompts))
+        self.entries = [self.plain]
+        self.skipped: list[str] = []
+        self.reading: Read = []
+        self._decoded: Read = []
+        self.asks: dict[str, Ask] = {}
+        self._tried: set[str] = set()
+        self._plain_texts: dict[str, str] = {}
+
+    def ask_first(self, items: Sequence[Item]) -> None:
+        """The plain answer to the first item that can be asked. It warms the target up, and shows what memory
+        it takes. Raises UsageError where none fits the context."""
+        before = earlier(items)
+        for item in items:
+            if self._ask(item, before[item.id]):
+                self._models.memory = self._models.memory or resident()
+                return
+        raise UsageError(f"nothing to ask: {next(iter(self.skipped), 'the suite has no items')}")
+
+    def ask_plainly(self, items: Sequence[Item]) -> list[Item]:
+        """Those that can be asked; their plain answers are there then."""
+        before = earlier(items)
+        return [item for item in items if self._ask(item, before[item.id])]
+
+    def add(self, methods: Sequence[Method], draft: Path | None) -> None:
+        for method in methods:
+            system = Paceline(method, self._models, draft, keep_prompts=self._keep_prompts)
+            self.entries.append(Entry(system, system.llm.drafting.budget, self.plain))
+
+    @property
+    def llm(self) -> LLM:
+        """The last method's target and drafter, of those with a draft model if there are any."""
+        ours = [entry.system.llm for entry in self.entries if isinstance(entry.system, Paceline)]
+        return next((llm for llm in reversed(ours) if llm.draft is not None), ours[-1])
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """Other programs, with their version where they tell it."""
+        others = [entry.system for entry in self.entries if not isinstance(entry.system, Paceline)]
+        return {one.name: one.version() if hasattr(one, "version") else "" for one in others}
+
+    def _ask(self, item: Item, before: Sequence[Item]) -> bool:
+        """Whether an item can be asked: its plain answer, which the others have to repeat and later items of
+        a session refer to, is then there. Once an item; why not is noted."""
+        if item.id in self._tried:
+            return item.id in self.asks
+        self._tried.add(item.id)
+        try:
+            ask = self._prompts.ask(item, self._plain_texts, before)
+        except UsageError as error:
+            self.skipped.append(str(error))
+            return False
+        answer = self._answer(self.plain, greedily(ask))
+        assert answer is not None  # our own systems raise
+        if not before and answer.decoded == answer.n_tokens:  # else it was not read, or not alone
+            self.reading.append((answer.n_prompt, answer.seconds - answer.decoding))
+        self._decoded.append((answer.decoded, answer.decoding))
+        said = self._until_end(answer.tokens or ())
+        self.plain.said[item.id] = said
+        self._plain_texts[item.id] = b"".join(map(self.examiner.llm.target.text.piece, said)).decode(
+            errors="replace"
+        )
+        if len(said) < SHORTEST:
+            self.skipped.append(f"item {item.id}: the model has nothing to say to it")
+            return False
+        self.asks[item.id] = replace(ask, max_tokens=len(said))
+        return True
+
+    def _until_end(self, said: tuple[int, ...]) -> tuple[int, ...]:
+        """No more than the model has to say: beyond its end some programs forbid the token that ends a text,
+        others go on after it, and no two texts would be alike."""
+        eos = self._models.plain.target.vocab.eos
+        return said[: next((i for i, token in enumerate(said) if token in eos), len(said))]
+
+    def check(
+        self, items: Sequence[Item], sampling: Sampling, seed: int, until: float = math.inf
+    ) -> list[Item]:
+        """The gate by itself, which sampled benches need beforehand: every system repeats plain greedy
+        output, and the drafted distribution is the target's own. The items that were asked; after `until` (by
+        perf_counter) no further one is."""
+        before, asked = earlier(items), list[Item]()
+        with self._watch({"gate": len(items)}) as tick:
+            for item in items:
+                if (not asked or perf_counter() < until) and self._ask(item, before[item.id]):
+                    asked.append(item)
+                    ask = greedily(self.asks[item.id])
+                    for entry in self.entries[1:]:
+                        if (answer := self._answer(entry, ask)) is not None:
+                            entry.judge(self.examiner, item.id, ask, answer)
+                tick("gate")
+            for entry in self.entries[1:]:
+                if not sampling.greedy and not entry.own_plain:
+                    entry.sampled = NOT_CHECKED
+                    entry.sampled = self._sampled(entry, sampling, seed)
+        return asked
+
+    def _sampled(self, entry: Entry, sampling: Sampling, seed: int) -> Verdict:
+        if not isinstance(entry.system, Paceline):
+            return Verdict(False, "not checked: the sampled output of another program")
+        texts = [[*ask.tokens, *self.plain.said[id_]] for id_, ask in self.asks.items()]
+        return sampled_verdict(entry.system.llm, sampling, texts, seed)
+
+    def rounds(
+        self,
+        items: Sequence[Item],
+        n: int = 1,
+        done: Collection[Group] = (),
+        until: float = math.inf,
+        first: int = 0,
+    ) -> Iterator[Group]:
+        """Groups of measurements but those that are done. At each item the systems take turns in another
+        order, so that none always comes after the same one; what they say greedily is the gate. first: how
+        many groups there were before. until: by perf_counter; items that would not be done by then are left
+        out, of each round its part.
+
+        Drafters that learn start each round knowing no answer, and learn from those of the round. Of a round
+        that is gone on with, they answer again what is done."""
+        before, learners = earlier(items), self._learners()
+        known = {(group.round, group.item) for group in done}
+        for entry in self.entries:
+            entry.alters = self._models.plain.target.alters
+            for group in done:
+                if entry.name in group.outcomes:
+                    entry.greedy.add(group.item, group.outcomes[entry.name])
+        began, number, left_out = perf_counter(), first, set[str]()
+        seconds = (until - began) / n
+        with self._watch({"measure": n * len(items) * len(self.entries)}) as tick:
+            for round_ in range(n):
+                for system in learners:
+                    system.forget()
+                for item in items:
+                    again = (round_, item.id) in known
+                    if round_ == 0 and number > first and not again:
+                        late = any(one.id in left_out for one in before[item.id])
+                        if late or self._seconds(item) > min(
+                            LARGEST * seconds, began + seconds - perf_counter()
+                        ):
+                            left_out.add(item.id)
+                    if item.id in left_out or not self._ask(item, before[item.id]):
+                        for _ in self.entries:
+                            tick("measure")
+                        continue
+                    if number == first:
+                        self._warm(item, learners)
+                    group = self._turn(item, round_, number, learners if again else None, tick)
+                    number += 1
+                    if not again:
+                        yield group
+        if left_out:
+            self.skipped.append(
+                f"{len(left_out)} of {len(items)} items: there was no time for them (--minutes)"
+            )
+
+    def _turn(
+        self, item: Item, round_: int, number: int, again: Sequence[Paceline] | None, tick: Tick
+    ) -> Group:
+        """again: those that only learn from their answers, since all is measured; None where it is not."""
+        ask = self.asks[item.id]
+        ask = replace(ask, seed=ask.seed + round_)
+        answers: dict[str, Answer] = {}
+        for entry in in_turn(self.entries, number):
+            if (again is None or entry.system in again) and (answer := self._answer(entry, ask)) is not None:
+                answers[entry.name] = answer
+            tick("measure")
+        judged = [entry for entry in self.entries if entry.name in answers and ask.sampling.greedy]
+        # In their order: a program's drafts are held to its plain decoding.
+        outcomes = {one.name: one.judge(self.examiner, item.id, ask, answers[one.name]) for one in judged}
+        measured = {name: Measurement.of(name, answer) for name, answer in answers.items()}
+        return Group(round_, item.id, item.category, measured, outcomes)
+
+    def _seconds(self, item: Item) -> float:
+        """What an item will take, by what prompts and plain answers have taken up to now."""
+        prompt, answer = self._prompts.size(item)
+        systems = 1 + len(self.entries)
+        return systems * answer * pace(self._decoded) + (
+            prompt * pace(self.reading) * (1 if self._keep_prompts else systems)
+        )
+
+    def _warm(self, item: Item, learners: Sequence[Paceline]) -> None:
+        """Every system has answered before it is timed, and learned nothing from it."""
+        ask = self.asks[item.id]
+        for entry in self.entries[1:]:
+            self._answer(entry, replace(ask, max_tokens=min(ask.max_tokens, WARM)))
+        for system in learners:
+            system.forget()
+
+    def _learners(self) -> list[Paceline]:
+        ours = [entry.system for entry in self.entries if isinstance(entry.system, Paceline)]
+        return [system for system in ours if system.learns]
+
+    def _answer(self, entry: Entry, ask: Ask) -> Answer | None:
+        """None from a program that has failed: the others go on without it."""
+        if entry.failed:
+            return None
+        try:
+            answer = entry.system.answer(ask)
+        except PacelineError as error:
+            if isinstance(entry.system, Paceline):
+                raise
+            entry.failed = str(error)
+            return None
+        return answer
+
+    def record(self, recorder: Recorder, items: Sequence[Item]) -> None:
+        """Every item's plain answer, in the order asked: the greedy ones, which the others have to repeat,
+        and where the bench samples those of its first round too. They are decoded anew, on a warm engine: the
+        time is this text's alone."""
+        known = {item.id: item for item in items}
+        with self._watch({"record": len(todo(self.asks))}) as tick:
+            record(recorder, self._models.plain, self.asks, known, tick)
+
+    def close(self) -> None:
+        for entry in self.entries:
+            entry.system.close()
+
+
+def greedily(ask: Ask) -> Ask:
+    return ask if ask.sampling.greedy else replace(ask, sampling=GREEDY)
+
+
+def pace(known: Read) -> float:
+    """Seconds a token; 0 where nothing is known."""
+    tokens = sum(n for n, _ in known)
+    return sum(seconds for _, seconds in known) / tokens if tokens else 0.0
+
+
+def in_turn(entries: Sequence[Entry], number: int) -> list[Entry]:
+    """Each comes first as often as any other, and as often before its neighbour as after it."""
+    cycles, first = divmod(number, len(entries))
+    order = [*entries[first:], *entries[:first]]
+    return order[::-1] if cycles % 2 else order

@@ -1,0 +1,173 @@
+"""What a user can set, checked where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from paceline.drafter_table import DRAFT, DRAFTERS, Row, users
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.sampling import LARGEST
+from paceline.speculative.validation import refusal, settle
+from paceline.speculative.verify import CHAINS, RULES
+
+T = TypeVar("T")
+POLICIES = ("fixed", "p_min", "rate")
+UNSET = -(1 << 31)  # a number that was left to the policy
+MOST = 4096  # of whatever is counted in tokens: far beyond what a pass can take
+# n_draft, width and p_split where they are left open.
+LEFT_OPEN = {
+    "rate": (31, 4, 0.3),
+    "p_min": (7, 1, 0.1),  # with the root 8 rows: where kernels work in tiles, the ninth is the dear one
+}
+LEFT_OPEN["fixed"] = LEFT_OPEN["p_min"]
+VERIFY = ("auto", *RULES)
+CROSS_VOCAB = ("off", "tli", "slem", "auto")
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """drafters: called in this order. policy: who decides how much of their drafts is verified
+    (speculative/policy/interface.py); left open, "rate" for the preset auto and "p_min" for drafters that are
+    named. n_draft: longest draft. width: most leaves of a draft tree (1: a chain).
+    p_min, p_split: see Budget. temperature: of the draft model; 0 drafts greedily, above it samples from
+    its top_k. verify: the rule for sampled drafts; "auto" is block for a chain and traversal for a tree,
+    or token and recursive where rows are long (verify.py).
+    least: how many tokens of one drafter are enough for those after it not to be called.
+    ngram_min, ngram_max: lengths that lookup matches, the longest first.
+    window, level, guesses: lookahead's columns, the length of its n-grams and how many of them it tries; they
+    set its room, in place of n_draft and width.
+    cross_vocab: how a draft model of another vocabulary is used: "tli" keeps to the tokens both have
+    (backends/translated.py), "slem" drafts text (drafters/slem.py), "auto" chooses, "off" refuses it."""
+
+    drafters: tuple[str, ...] = ("lookup", "model")
+    policy: str = ""
+    n_draft: int = UNSET
+    width: int = UNSET
+    p_min: float = 0.5
+    p_split: float = float(UNSET)
+    temperature: float = 0.0
+    top_k: int = 10
+    verify: str = "auto"
+    least: int = 1
+    ngram_min: int = 3
+    ngram_max: int = 5
+    window: int = 7
+    level: int = 5
+    guesses: int = 7
+    cross_vocab: str = "off"
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if not self.policy:
+            object.__setattr__(self, "policy", "rate" if "auto" in self.drafters else "p_min")
+        self._check_names()
+        self._check_policy()
+        n_draft, width, p_split = LEFT_OPEN[self.policy]
+        if self.verify in CHAINS or self.cross_vocab == "slem":
+            width = 1  # which have no use for branches
+        for name, value in (("n_draft", n_draft), ("width", width), ("p_split", p_split)):
+            if getattr(self, name) == UNSET:
+                object.__setattr__(self, name, value)
+        lows = {"n_draft": 1, "width": 1, "top_k": 1, "least": 1, "window": 0, "level": 2, "guesses": 1}
+        for name, low in lows.items():
+            value = getattr(self, name)
+            if value < low:
+                raise refusal(name, value, f"at least {low}")
+            if value > MOST and name not in ("top_k", "least"):
+                raise refusal(name, value, f"at most {MOST:,}")
+        for name in ("p_min", "p_split"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UsageError(f"{name} {getattr(self, name)}: must be between 0 and 1")
+        if not 0.0 <= self.temperature <= LARGEST:
+            raise UsageError(f"draft temperature {self.temperature}: must be between 0 and {LARGEST:g}")
+        if self.verify not in VERIFY:
+            raise UsageError(f"unknown verify rule {self.verify!r}: choose from {', '.join(VERIFY)}")
+        if self.verify in CHAINS and self.width > 1:
+            raise UsageError(
+                f"verify {self.verify} is for chains (width 1): for a tree choose from "
+                f"{', '.join(rule for rule in VERIFY if rule not in CHAINS)}"
+            )
+        if not 1 <= self.ngram_min <= self.ngram_max:
+            raise UsageError(f"ngram_min {self.ngram_min}: must be between 1 and ngram_max {self.ngram_max}")
+        if self.ngram_max > MOST:
+            raise refusal("ngram_max", self.ngram_max, f"at most {MOST:,}")
+        self._check_cross_vocab()
+
+    def _check_names(self) -> None:
+        known = ", ".join(DRAFTERS)
+        if not self.drafters:
+            raise UsageError(f"no drafter named: choose from {known}")
+        for name in self.drafters:
+            if name not in DRAFTERS:
+                raise UsageError(f"unknown drafter {name!r}: choose from {known}")
+        if len(set(self.drafters)) != len(self.drafters):
+            raise UsageError(f"a drafter is named twice: {','.join(self.drafters)}")
+        for row in self.rows:
+            if row.alone and len(self.drafters) > 1:
+                raise UsageError(f"{row.name!r} {row.alone}: name it without other drafters")
+        if len(models := users(self.drafters, DRAFT)) > 1:
+            raise UsageError(f"{' and '.join(models)} draft with the same draft model: name one of them")
+
+    def _check_policy(self) -> None:
+        if self.policy not in POLICIES:
+            raise UsageError(f"unknown policy {self.policy!r}: choose from {', '.join(POLICIES)}")
+        for row in self.rows:
+            if row.window and self.policy == "rate":
+                raise UsageError(f"{row.name!r} {row.alone}: use policy fixed or p_min")
+
+    def _check_cross_vocab(self) -> None:
+        if self.cross_vocab not in CROSS_VOCAB:
+            raise UsageError(
+                f"unknown cross_vocab {self.cross_vocab!r}: choose from {', '.join(CROSS_VOCAB)}"
+            )
+        if self.cross_vocab != "off" and not users(self.drafters, DRAFT):
+            raise UsageError(
+                f"cross_vocab {self.cross_vocab} translates for a draft model: give one (draft, -md), "
+                "with 'model' among the drafters"
+            )
+        if self.cross_vocab == "slem" and (self.temperature > 0 or self.width > 1):
+            raise UsageError(
+                "slem drafts greedily, one chain of text: use cross_vocab tli for sampled drafts and trees"
+            )
+        for row in self.rows:
+            if row.token_ids and self.cross_vocab == "slem":
+                raise UsageError(
+                    f"slem drafts text, and {row.name!r} needs token ids: use cross_vocab tli, or 'model'"
+                )
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(DRAFTERS[name] for name in self.drafters)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is drafted."""
+        return self.drafters == ("none",)
+
+    @property
+    def budget(self) -> Budget:
+        # Under `rate`, which chooses from the tree, rows pay for a branch or two.
+        nodes = self.n_draft * (min(self.width, 2) if self.policy == "rate" else self.width)
+        depth, width = self.n_draft, self.width
+        if any(row.window for row in self.rows):
+            # The window's columns and the guesses, each of level - 1 nodes; the last column begins deepest.
+            depth = self.level - 1 + max(0, self.window - 2)
+            nodes, width = (self.window + self.guesses) * (self.level - 1), self.window + self.guesses
+        return Budget(
+            depth=depth,
+            nodes=nodes,
+            width=width,
+            p_min=0.0 if self.policy == "fixed" else self.p_min,
+            p_split=self.p_split,
+        )
+
+
+def checked(kind: type[T], values: Mapping[str, Any]) -> T:
+    """`kind(**values)`, with an unknown name answered by the known ones."""
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]  # kind is one of our dataclasses
+    if unknown := sorted(set(values) - known):
+        raise UsageError(f"unknown setting {', '.join(unknown)}: known are {', '.join(sorted(known))}")
+    return kind(**values)

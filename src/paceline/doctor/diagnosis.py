@@ -1,0 +1,264 @@
+"""A diagnosis of drafting that loses or gains little: the likely causes, each with its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from paceline.models.headers.facts import HYBRID, RECURRENT
+from paceline.speculative.policy.speedup_formulas import (
+    acceptance,
+    best_n_draft,
+    break_even,
+    distinct_experts,
+    expected_tokens,
+    with_verification_cost,
+)
+
+HIGH, MEDIUM = SEVERITIES = ("high", "medium")
+
+ROWS = 8  # of the pass that a mixture of experts is judged by
+DEAR_DRAFT = 0.25  # of a step's time: less does not decide whether it pays
+TAKEN = 0.25  # processors that others keep busy, which is no more than the usual noise
+THROTTLED = 0.02  # of a run's time
+SWAPPED = 1 << 20  # bytes
+FEW_DRAFTED = 20  # tokens that say too little of an acceptance
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Facts about a pair of models, the machine and a drafted run. None, empty or 0 means unknown, and causes
+    nothing.
+
+    threads: for decoding; physical, logical: usable cores; quota: processors' worth of time.
+    gpus: GPUs that could gain; offload: whether the engine can use them; target_layers: layers on a GPU.
+    memory: kind of memory (Facts.memory). experts, experts_used: of the target.
+    size: bytes of both models; available, usable: bytes of memory, free before loading and in all.
+    curve: seconds of a target pass by rows. draft_token: seconds of a draft token. doubt: why the measured
+    times are not usable.
+    steps, drafted, accepted, rejected, times: of a drafted run (speculative/stats.py). seconds: its duration.
+    others: processors that other programs kept busy. throttled: seconds that the quota took.
+    swapped: bytes read back from swap, over all programs."""
+
+    threads: int = 0
+    physical: int = 0
+    logical: int = 0
+    quota: float | None = None
+    gpus: int = 0
+    offload: bool | None = None
+    target_layers: int = 0
+    memory: str = ""
+    experts: int = 0
+    experts_used: int = 0
+    size: int = 0
+    available: int = 0
+    usable: int = 0
+    curve: Mapping[int, float] | None = None
+    draft_token: float | None = None
+    doubt: str = ""
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    times: Mapping[str, float] | None = None
+    seconds: float = 0.0
+    others: float | None = None
+    throttled: float | None = None
+    swapped: int = 0
+
+    @property
+    def acceptance(self) -> float | None:
+        """Return the chance that a drafted token is accepted; None after too few tokens."""
+        return acceptance(self.accepted, self.rejected) if self.drafted >= FEW_DRAFTED else None
+
+    @property
+    def length(self) -> int:
+        """Return the mean draft length in tokens."""
+        return max(1, round(self.drafted / self.steps)) if self.steps else 0
+
+    def relative(self, rows: int) -> float | None:
+        """Return the cost of a pass relative to one row; an unmeasured size costs as the next larger."""
+        curve = self.curve or {}
+        known = [n for n in sorted(curve) if n >= rows]
+        return curve[known[0]] / curve[1] if known and 1 in curve else None
+
+    @property
+    def draft_cost(self) -> float | None:
+        """Return the cost of a draft token relative to a target pass over one row."""
+        if self.draft_token is None or not self.curve or 1 not in self.curve:
+            return None
+        return self.draft_token / self.curve[1]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause of a loss. name: the same in every report. evidence: the numbers. remedy: the advice."""
+
+    name: str
+    severity: str
+    evidence: str
+    remedy: str
+
+
+def diagnose(evidence: Evidence) -> list[Cause]:
+    """Return the causes, the gravest first."""
+    found = [cause for judge in JUDGES for cause in judge(evidence)]
+    return sorted(found, key=lambda cause: SEVERITIES.index(cause.severity))
+
+
+def dear_verification(e: Evidence) -> Iterator[Cause]:
+    a, ratio = e.acceptance, e.relative(e.length + 1)
+    if a is None or ratio is None:
+        return
+    needed = break_even(ratio, e.length)
+    if needed is None or a < needed:
+        must = "more than certainty" if needed is None else f"an acceptance of {needed:.2f}"
+        yield Cause(
+            "verification too dear",
+            HIGH,
+            f"a pass over {e.length + 1} rows costs {ratio:.2f} of one over a single row, which takes {must} "
+            f"to pay; {a:.2f} was measured",
+            _other_length(e, a),
+        )
+
+
+def _other_length(e: Evidence, a: float) -> str:
+    def verify(rows: int) -> float:
+        return e.relative(rows) or float(rows)
+
+    most = max(1, max(e.curve or (2,)) - 1)
+    best = best_n_draft(a, e.draft_cost or 0.0, verify, longest=most)
+    if best == 0:
+        return "decode plainly here (--draft none), or use a draft that is right more often"
+    return f"drafts of {best} (--n-draft {best}), or --draft auto, which decides by what passes cost"
+
+
+def dear_draft(e: Evidence) -> Iterator[Cause]:
+    a, cost, verify = e.acceptance, e.draft_cost, e.relative(e.length + 1)
+    total = sum((e.times or {}).values())
+    share = (e.times or {}).get("draft", 0.0) / total if total > 0 else 0.0
+    if a is None or cost is None or verify is None or share < DEAR_DRAFT:
+        return
+    free, real = (with_verification_cost(a, e.length, c, verify) for c in (0.0, cost))
+    decides = free > 1.0 >= real
+    said = f"drafting takes {share:.0%} of a step; a token of the draft {cost:.0%} of a row of the target"
+    if decides:
+        said += f", and {expected_tokens(a, e.length):.2f} tokens a step do not make up for it"
+    remedy = "use a smaller draft model, or lookup, which costs nothing (--draft lookup)"
+    yield Cause("draft too dear", HIGH if decides else MEDIUM, said, remedy)
+
+
+def growing_experts(e: Evidence) -> Iterator[Cause]:
+    ratio = e.relative(ROWS)
+    if not 0 < e.experts_used < e.experts or ratio is None:
+        return
+    grown = distinct_experts(e.experts, e.experts_used, ROWS) / e.experts_used
+    if ratio >= 1 + (grown - 1) / 3:  # otherwise it is not what the pass waits for
+        yield Cause(
+            "expert growth",
+            MEDIUM,
+            f"{e.experts_used} of {e.experts} experts a token: {ROWS} rows read about {grown:.1f} times as "
+            f"many, and a pass over them costs {ratio:.2f} of one over a single row",
+            "keep drafts short and certain (--draft auto, or a higher --p-min)",
+        )
+
+
+def whole_rollback(e: Evidence) -> Iterator[Cause]:
+    if e.memory in (RECURRENT, HYBRID):
+        yield Cause(
+            "full-checkpoint rollback",
+            HIGH,
+            f"the target is {e.memory}: its state cannot be cut back to the tokens that were accepted, only "
+            "restored as a whole",
+            "decode plainly (--draft none); drafts pay for targets with attention alone",
+        )
+
+
+def unused_gpu(e: Evidence) -> Iterator[Cause]:
+    if e.gpus == 0 or e.offload is None or e.target_layers > 0:
+        return
+    if e.offload:
+        said, remedy = "an engine that can use them, and no layers there", "keep layers there (-ngl 99)"
+    else:
+        said = "and the installed llama-cpp-python cannot use any"
+        remedy = "install a build with CUDA, ROCm, Vulkan or Metal, and keep layers there (-ngl 99)"
+    yield Cause("GPU not used", HIGH, f"GPUs here: {e.gpus}, {said}", remedy)
+
+
+def many_threads(e: Evidence) -> Iterator[Cause]:
+    if e.quota is not None and e.threads > max(1.0, e.quota):
+        yield Cause(
+            "too many threads",
+            HIGH,
+            f"{e.threads} threads, and the container's quota is {e.quota:g} processors' time",
+            f"-t {max(1, int(e.quota))}: threads wait for those that the quota stops",
+        )
+    elif 0 < e.physical < e.threads:
+        yield Cause(
+            "too many threads",
+            MEDIUM,
+            f"{e.threads} threads, {e.physical} physical cores",
+            f"-t {e.physical}; `paceline doctor --measure` tries them",
+        )
+
+
+def throttling(e: Evidence) -> Iterator[Cause]:
+    if e.throttled is not None and e.seconds > 0 and e.throttled >= THROTTLED * e.seconds:
+        yield Cause(
+            "throttled",
+            HIGH,
+            f"the container's quota stopped it for {e.throttled:.2f} s in a run of {e.seconds:.2f} s"
+            " (of all its threads together)",
+            "fewer threads (-t), or a larger quota",
+        )
+
+
+def swapping(e: Evidence) -> Iterator[Cause]:
+    size = f"the models have {e.size / 1e9:.1f} GB"
+    if e.swapped >= SWAPPED:
+        yield Cause(
+            "swapping",
+            HIGH,
+            f"{e.swapped / 1e6:,.0f} MB came back from swap (of all programs) in a run of {e.seconds:.1f} s",
+            "a smaller model or less context (-c)",
+        )
+    elif e.size and e.usable and e.size > e.usable:
+        said = f"{size}, this machine {e.usable / 1e9:.1f} GB of memory to give"
+        yield Cause("swapping", HIGH, said, "a smaller model, or one quantised further")
+    elif e.size and e.available and e.size > e.available:
+        said = f"{size}, {e.available / 1e9:.1f} GB of memory were free"
+        yield Cause("swapping", MEDIUM, said, "close other programs")
+
+
+def taken_cores(e: Evidence) -> Iterator[Cause]:
+    if e.others is not None and e.logical and e.others + e.threads > e.logical + TAKEN:
+        yield Cause(
+            "cores taken by others",
+            HIGH if e.others > 0.5 * e.logical else MEDIUM,
+            f"other programs kept {e.others:.1f} of {e.logical} processors busy, beside {e.threads} threads",
+            "end them, or leave them cores (-t): threads wait for the slowest among them",
+        )
+
+
+def too_busy(e: Evidence) -> Iterator[Cause]:
+    if e.doubt:
+        yield Cause(
+            "times that tell nothing",
+            HIGH,
+            f"{e.doubt}: the machine was too busy to tell what passes cost",
+            "run this again with --again when it is calm; nothing is concluded from these times",
+        )
+
+
+JUDGES: tuple[Callable[[Evidence], Iterator[Cause]], ...] = (
+    whole_rollback,
+    throttling,
+    taken_cores,  # before what was measured beside them
+    too_busy,
+    many_threads,
+    swapping,
+    unused_gpu,
+    dear_verification,
+    dear_draft,
+    growing_experts,
+)

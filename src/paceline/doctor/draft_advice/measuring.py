@@ -1,0 +1,141 @@
+"""Where advice gets its facts from: kept costs, earlier benches, and a short run of a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.backends.registry import Way
+from paceline.bench.suites.workload import Item
+from paceline.doctor.draft_advice.memory import available
+from paceline.doctor.draft_advice.past import of_drafters
+from paceline.doctor.draft_advice.row import TASKS, Candidate, Known, Measured, Question
+from paceline.doctor.stored_costs import known_costs
+from paceline.models.compatibility.check import MAPPABLE
+from paceline.models.headers.facts import Facts
+from paceline.speculative.errors import HistoryError, PacelineError, UsageError
+from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.policy.speedup_formulas import acceptance
+from paceline.speculative.sampling import Sampling
+from paceline.system.identity import cpu_name, fingerprint
+
+RUNS = 200  # of the history, the newest
+ITEMS, TOKENS = 3, 96  # of a short run
+LONGEST = 1200  # characters of a prompt
+
+Note = Callable[[str], object]
+
+
+def known(
+    target: Facts,
+    question: Question,
+    way: Mapping[str, Any],
+    *,
+    history: Path,
+    note: Note,
+    now: Mapping[Path | None, Measured] | None = None,
+) -> Known:
+    """way: how the models are run, the settings of a Way. history: the benches' file, which need not exist.
+    note: told of what cannot be read. now: what was measured just now, by path."""
+    runs = _runs(history, note)
+    machine = {"processor": cpu_name(), "threads": way["threads"]}
+
+    def costs(draft: Facts | None) -> Costs | None:
+        large = known_costs(Way(target.path, way), "target")
+        small = None if draft is None else known_costs(Way(draft.path, way), "draft")
+        if large is None or (draft is not None and small is None):
+            return None
+        return Costs(large.cost, None if small is None else small.cost, large.step)
+
+    def measured(draft: Facts | None) -> Measured | None:
+        path = None if draft is None else draft.path
+        if now and path in now:
+            return now[path]
+        if not runs or not target.path.is_file():
+            return None
+        # With a draft model, auto is what `paceline run` does.
+        ways = [("suffix",), ("lookup",)] if draft is None else [("model", "auto")]
+        its = None if draft is None else fingerprint(draft.path)
+        found = (
+            of_drafters(runs, fingerprint(target.path), its, way, question.task, machine) for way in ways
+        )
+        return next((one for one in found if one is not None), None)
+
+    return Known(costs, measured, available(gpus=bool(way["gpu_layers"])))
+
+
+def _runs(path: Path, note: Note) -> list[Any]:
+    """Nothing is made where nothing was measured yet."""
+    if not path.is_file():
+        return []
+    from paceline.bench.history import History
+
+    try:
+        with History(path) as history:
+            return history.runs(RUNS)
+    except HistoryError as error:
+        note(str(error))
+        return []
+
+
+def measure(
+    target: Path,
+    drafts: Sequence[Candidate],
+    question: Question,
+    given: dict[str, Any],
+    done: Callable[[], object],
+    note: Note,
+) -> dict[Path | None, Measured]:
+    """Decode a few answers of the task plainly, by copying alone, and with each of the drafts.
+
+    What passes cost is measured on loading, and kept. given: what `assemble.load` takes besides. done: called
+    after each. note: told of drafts that cannot be loaded, which end nothing."""
+    found: dict[Path | None, Measured] = {}
+    for one in (None, *drafts):
+        path = None if one is None else one.facts.path
+        more: dict[str, Any] = {"draft": path}
+        if one is None:
+            more = {"drafters": "suffix,lookup", "policy": "rate"}
+        elif one.verdict == MAPPABLE:
+            more["cross_vocab"] = "auto"
+        try:
+            found[path] = _run(target, question, given | more)
+        except PacelineError as error:
+            if one is None:
+                raise
+            note(f"not measured: {error}")
+        done()
+    return found
+
+
+def _run(target: Path, question: Question, given: dict[str, Any]) -> Measured:
+    from paceline.bench.prompts import Prompts
+    from paceline.bench.suites import workload
+    from paceline.loading import load
+
+    longest = min(LONGEST, given["n_ctx"] - TOKENS)
+    suite = workload.load(TASKS[question.task])
+    items = [item for item in suite if not item.session and _length(item) <= longest]
+    if not items:
+        raise UsageError(f"a context of {given['n_ctx']} tokens (-c) is too short for the task's texts")
+    seconds = dict.fromkeys((True, False), 0.0)
+    accepted = rejected = 0
+    with load(target, **given) as llm:
+        chosen = workload.sampled(items, ITEMS)
+        prompts = Prompts(llm, n=TOKENS, ignore_eos=True, sampling=Sampling(), seed=0)
+        for item in chosen:
+            tokens = prompts.ask(item, {}, []).tokens
+            for plain in (True, False):
+                answer = llm.generate(tokens, max_tokens=TOKENS, ignore_eos=True, plain=plain, remember=False)
+                seconds[plain] += answer.seconds
+                if not plain:
+                    accepted += answer.stats.accepted
+                    rejected += answer.stats.rejected
+    speedup = seconds[True] / max(seconds[False], 1e-9)
+    return Measured(speedup, None, None, acceptance(accepted, rejected), "measured")
+
+
+def _length(item: Item) -> int:
+    """In characters, which are no fewer than tokens."""
+    return len(item.prompt) + sum(len(text or "") for _, text in item.messages)

@@ -1,0 +1,205 @@
+"""Evidence for a diagnosis: from the models' headers, from the machine, and from a short drafted run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paceline.api import LLM
+from paceline.bench.near_ties import judge, warm_up
+from paceline.doctor.diagnosis import Evidence
+from paceline.hardware import containers
+from paceline.hardware.containers import Limits
+from paceline.hardware.files import Files
+from paceline.hardware.probe import Hardware
+from paceline.models.headers.facts import Facts
+from paceline.request_handle import Generation
+from paceline.speculative.errors import PacelineError
+from paceline.speculative.policy.cost_model import Costs
+from paceline.speculative.sampling import Sampling
+
+RUN = "run"  # of a progress bar: a tick for each of its TICKS tokens
+TOKENS, SECONDS = 96, 6.0  # of the plain and the drafted run together, at most
+TICKS = 2 * TOKENS
+PROMPT = """def mean(values):
+    \"\"\"The arithmetic mean of a list of numbers.\"\"\"
+    return sum(values) / len(values)
+
+
+def variance(values):
+    \"\"\"The mean of the squared differences from the mean.\"\"\"
+"""
+
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Counters of the machine at one moment. busy: seconds of the usable processors, over all programs; own:
+    of this process; swapped: bytes; throttled: seconds."""
+
+    clock: float
+    busy: float | None
+    own: float
+    swapped: int
+    throttled: float | None
+
+    @classmethod
+    def read(cls, allowed: frozenset[int], limits: Limits) -> Meter:
+        own = os.times()
+        return cls(
+            time.monotonic(),
+            _busy(allowed),
+            own.user + own.system,
+            _swapped(),
+            containers.throttled(Files(), limits),
+        )
+
+    def since(self, before: Meter) -> dict[str, Any]:
+        """Return the differences by the names of Evidence."""
+        seconds = max(1e-9, self.clock - before.clock)
+        others = throttled = None
+        if self.busy is not None and before.busy is not None:
+            others = max(0.0, (self.busy - before.busy - (self.own - before.own)) / seconds)
+        if self.throttled is not None and before.throttled is not None:
+            throttled = max(0.0, self.throttled - before.throttled)
+        return {
+            "seconds": seconds,
+            "others": others,
+            "throttled": throttled,
+            "swapped": max(0, self.swapped - before.swapped),
+        }
+
+
+@dataclass(frozen=True)
+class Run:
+    """A drafted run compared with a plain one. said: whether the outputs are the same, in words; speedup:
+    None if they are not. run: the names of `paceline run --json`."""
+
+    run: Mapping[str, Any]
+    said: str
+    speedup: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def of_models(
+    hardware: Hardware,
+    target: Facts | None,
+    draft: Facts | None,
+    costs: Costs | None,
+    doubt: str = "",
+    *,
+    threads: int,
+    gpu_layers: int = 0,
+) -> Evidence:
+    """Collect evidence without running a model. threads, gpu_layers: of the target. doubt: see Evidence."""
+    memory = hardware.memory
+    sizes = [facts.size for facts in (target, draft) if facts is not None]
+    depth = None if costs is None else costs.target.depths[0]
+    evidence = Evidence(
+        threads=threads,
+        physical=hardware.cores.physical,
+        logical=hardware.cores.logical,
+        quota=hardware.limits.cpus,
+        # A processor's own is in nearly every laptop, and reads the memory that the processor reads.
+        gpus=sum(not (gpu.shared and gpu.vendor == "Intel") for gpu in hardware.gpus),
+        offload=hardware.offload,
+        target_layers=gpu_layers,
+        size=sum(sizes),
+        available=0 if memory is None else memory.available,
+        usable=0 if memory is None else memory.usable,
+        doubt=doubt,
+    )
+    if costs is not None and depth is not None and not doubt:
+        curve = costs.target.curve(costs.target.most, depth)
+        evidence = replace(
+            evidence,
+            curve={n: curve[n] for n in costs.target.rows},
+            draft_token=None if costs.draft is None else costs.draft.seconds(1, depth),
+        )
+    if target is not None:
+        evidence = replace(
+            evidence,
+            memory=target.memory,
+            experts=target.experts,
+            experts_used=target.experts_used,
+        )
+    return evidence
+
+
+def of_a_run(evidence: Evidence, llm: LLM, hardware: Hardware, tick: Tick) -> tuple[Evidence, Run]:
+    """Decode a short text plainly and with drafts. tick: called after every token; what it raises ends it."""
+    tokens = llm.tokens(PROMPT)[: max(1, llm.target.caps.n_ctx // 2)]
+    warm_up(llm, tokens)
+    plain = _generate(llm, tokens, True, tick)
+    before = Meter.read(hardware.cores.allowed, hardware.limits)
+    drafted = _generate(llm, tokens, False, tick)
+    meant = Meter.read(hardware.cores.allowed, hardware.limits).since(before)
+    n = min(len(plain.tokens), len(drafted.tokens))
+    verdict = judge(llm, tokens, plain.tokens[:n], drafted.tokens[:n], Sampling())
+    stats = drafted.stats
+    said = {
+        "steps": stats.steps,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "rejected": stats.rejected,
+        "times": stats.as_dict()["time"],
+    }
+    proven = verdict.identical and plain.tokens_per_second > 0
+    run = {"n_tokens": drafted.n_tokens, "tokens_per_second": drafted.tokens_per_second}
+    return replace(evidence, **said, **meant), Run(
+        run | {"stats": stats.as_dict(), "plain_tokens_per_second": plain.tokens_per_second},
+        verdict.said,
+        drafted.tokens_per_second / plain.tokens_per_second if proven else None,
+    )
+
+
+def _generate(llm: LLM, prompt: list[int], plain: bool, tick: Tick) -> Generation:
+    until = time.monotonic() + SECONDS / 2
+    with llm.stream(prompt, max_tokens=TOKENS, ignore_eos=True, remember=False, plain=plain) as stream:
+        for piece in stream:
+            for _ in piece.tokens:
+                tick(RUN)
+            if time.monotonic() > until:
+                break
+    return stream.result()
+
+
+def header(path: Path, unread: list[str]) -> Facts | None:
+    """Read a model's header; None, and a note in `unread`, if it cannot be read."""
+    from paceline.models.headers.header import read
+    from paceline.models.names import place_of
+
+    try:
+        return read(place_of(path), tokens=False)
+    except (PacelineError, OSError) as error:
+        unread.append(f"header of {path.name}: {error}")
+        return None
+
+
+def _busy(allowed: frozenset[int]) -> float | None:
+    """Return the seconds that the processors were not idle, time stolen by the host included."""
+    import psutil
+
+    try:
+        times = psutil.cpu_times(percpu=True)
+    except (OSError, RuntimeError, NotImplementedError):
+        return None
+    ours = [one for n, one in enumerate(times) if n in allowed] or times
+    kinds = ("user", "nice", "system", "steal")
+    return float(sum(getattr(one, kind, 0.0) for one in ours for kind in kinds))
+
+
+def _swapped() -> int:
+    import psutil
+
+    try:
+        return int(psutil.swap_memory().sin)
+    except (OSError, RuntimeError):
+        return 0

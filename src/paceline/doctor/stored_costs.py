@@ -1,0 +1,120 @@
+"""What `paceline doctor` finds out about the passes of a loaded model, and of its draft model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from paceline.api import LLM
+from paceline.backends.interface import Engine, OwnKernels
+from paceline.backends.registry import Way
+from paceline.bench.provenance import provenance
+from paceline.hardware.bandwidth import free_memory
+from paceline.models.names import place_of
+from paceline.profiling.pass_costs import as_costs, beside, doubt, fastest, key_of, measured, roles
+from paceline.report.costs import WITHOUT as WITHOUT
+from paceline.speculative.errors import PacelineError
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.storage.costs import Effort, Kept, keep, recall
+from paceline.system.home import Warn
+
+FORMAT = 1
+# A draft model's passes are cheap, and hardly any has more rows than a target's step emits tokens.
+DRAFT_SHARE, DRAFT_ROWS = 0.25, 16
+
+MEMORY_SHARE = 0.5  # of the free memory, that a second copy of the model may take
+
+Tick = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """kept: the models whose costs were known from before. made: see provenance. without: the target's costs
+    with the engine's kernels instead of ours. doubts: by model, why nothing is concluded from its costs."""
+
+    costs: Costs
+    kept: tuple[str, ...]
+    made: dict[str, Any]
+    without: Cost | None = None
+    doubts: Mapping[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `doctor --json` prints; `Costs.read` reads it."""
+        models = {"target": self.costs.target, "draft": self.costs.draft}
+        return {
+            "format": FORMAT,
+            **self.costs.as_dict(),
+            "kept": list(self.kept),
+            "noise": {role: cost.noise for role, cost in models.items() if cost and role not in self.kept},
+            "doubts": dict(self.doubts),
+            "made": self.made,
+            WITHOUT: None if self.without is None else self.without.as_dict(),
+        }
+
+
+def examine(llm: LLM, effort: Effort, warn: Warn, tick: Tick, *, again: bool = False) -> Findings:
+    """Measure what was not measured before with as much effort, and keep it for whatever loads these models
+    next. tick: told which model it is, and what share of its time is over."""
+    found, doubts = dict[str, Kept](), dict[str, str | None]()
+    for role, model in roles(llm.target, llm.draft).items():
+        asked = effort if role == "target" else for_a_draft(effort)
+        found[role], doubts[role] = _examine(model, role, asked, warn, partial(tick, role), again)
+    kept = tuple(role for role, said in doubts.items() if said is None)
+    without = None
+    if compares(llm.target):
+        assert isinstance(llm.target, OwnKernels)
+        asked = replace(for_a_draft(effort), seconds=effort.seconds, depths=effort.depths[:1])
+        with closing(llm.target.without_kernels()) as other:
+            compared, doubts[WITHOUT] = _examine(other, "target", asked, warn, partial(tick, WITHOUT), again)
+            without = None if doubts[WITHOUT] else compared.cost
+    made = provenance(llm, asdict(effort) | {"again": again})
+    return Findings(
+        as_costs(found), kept, made, without, {role: said for role, said in doubts.items() if said}
+    )
+
+
+def known_costs(model: Way, role: str) -> Kept | None:
+    """Return what was measured of a model that is run like this; None where nothing was."""
+    from paceline.profiling.flash_attention import settled
+
+    if not place_of(model.path).exists():
+        return None
+    try:
+        if role == "draft":
+            model = replace(model, settings=beside(model.settings, model.path))
+        return recall(key_of(model.but(flash_attention=settled(model)), role), lambda _: None)
+    except (PacelineError, ImportError, OSError):  # without the engine nothing was measured either
+        return None
+
+
+def compares(target: Engine) -> bool:
+    """Whether what passes cost is told beside what they cost without kernels of our own."""
+    if not isinstance(target, OwnKernels) or not target.kernels:
+        return False
+    return (target.memory or 0) < MEMORY_SHARE * free_memory()
+
+
+def _examine(
+    model: Engine, role: str, asked: Effort, warn: Warn, tick: Callable[[float], None], again: bool
+) -> tuple[Kept, str | None]:
+    """A model's costs, and what makes them doubtful; None where they were known from before."""
+    key = key_of(model, role)
+    asked = replace(asked, depths=tuple(min(depth, model.caps.n_ctx) for depth in asked.depths))
+    before = recall(key, warn, partial(fastest, model))
+    if before is not None and before.effort.covers(asked) and not again:
+        return before, None
+    found = measured(model, asked, tick)
+    if before is not None:
+        found.step = before.step
+    said = doubt(found.cost, model)
+    if not said:
+        keep(key, found, warn)
+    return found, said
+
+
+def for_a_draft(effort: Effort) -> Effort:
+    rows = tuple(n for n in effort.rows if n <= DRAFT_ROWS)
+    return replace(effort, seconds=DRAFT_SHARE * effort.seconds, rows=rows)

@@ -1,0 +1,129 @@
+"""The processors that this process may run on: physical cores, sockets and efficiency cores."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+
+from paceline.hardware.files import Files
+
+CPU = "/sys/devices/system/cpu"
+PERFORMANCE, EFFICIENCY = "performance", "efficiency"
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """A logical processor. core: the physical core. package: the socket. kind: PERFORMANCE or EFFICIENCY."""
+
+    number: int
+    core: int
+    package: int = 0
+    kind: str = PERFORMANCE
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The processors of the machine, and those that this process may use. known: False if they were only
+    counted."""
+
+    cpus: tuple[Cpu, ...]
+    allowed: frozenset[int]
+    known: bool = True
+
+    @property
+    def usable(self) -> tuple[Cpu, ...]:
+        return tuple(cpu for cpu in self.cpus if cpu.number in self.allowed)
+
+    @property
+    def logical(self) -> int:
+        return len(self.usable)
+
+    @property
+    def physical(self) -> int:
+        return len({cpu.core for cpu in self.usable})
+
+    @property
+    def smt(self) -> bool:
+        """Return whether some processors share a core."""
+        return self.physical < self.logical
+
+    @property
+    def sockets(self) -> int:
+        return len({cpu.package for cpu in self.usable})
+
+    def of_kind(self, kind: str) -> int:
+        """Return the number of physical cores of a kind."""
+        return len({cpu.core for cpu in self.usable if cpu.kind == kind})
+
+
+def allowed_here() -> frozenset[int] | None:
+    """Return the affinity of this process; None on systems without one."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return None
+
+
+def read(files: Files, allowed: frozenset[int] | None, system: str = "") -> Cores:
+    """Read the cores of a machine; psutil counts them where /sys does not tell. allowed: see `allowed_here`;
+    None for all. system: platform.system(), for tests."""
+    linux = (system or platform.system()) == "Linux"
+    cores = _linux(files, allowed) if linux else None
+    return _counted(allowed) if cores is None else cores
+
+
+def _linux(files: Files, allowed: frozenset[int] | None) -> Cores | None:
+    online = files.cpus(f"{CPU}/online")
+    numbers = [int(name[3:]) for name in files.names(CPU, "cpu")]
+    numbers = [n for n in numbers if online is None or n in online]
+    if not numbers:
+        files.miss("cores", f"{CPU}/online")
+        return None
+    usable = frozenset(numbers) if allowed is None else frozenset(numbers) & allowed
+    if not usable:  # a sandbox that shows another machine's
+        files.unread.append(f"cores: {CPU} has none of those that this process may use")
+        return None
+    ids = {n: _core(files, n, numbers) for n in numbers}
+    if None in ids.values():
+        files.miss("which processors share a core", f"{CPU}/cpu{numbers[0]}/topology/thread_siblings_list")
+    slow = _efficiency_cores(files)
+    cpus = [
+        Cpu(
+            number=n,
+            core=n if (core := ids[n]) is None else core,
+            package=max(0, files.number(f"{CPU}/cpu{n}/topology/physical_package_id") or 0),
+            kind=EFFICIENCY if n in slow else PERFORMANCE,
+        )
+        for n in numbers
+    ]
+    return Cores(tuple(cpus), usable)
+
+
+def _core(files: Files, n: int, numbers: list[int]) -> int | None:
+    """Return the lowest number among the processors that share a core; None if the file does not tell."""
+    for name in ("core_cpus_list", "thread_siblings_list"):  # the second is the older one
+        siblings = files.cpus(f"{CPU}/cpu{n}/topology/{name}")
+        if siblings and n in siblings:
+            return min(siblings & set(numbers))
+    return None
+
+
+def _efficiency_cores(files: Files) -> frozenset[int]:
+    """Return the processors that the kernel names as efficiency cores (Intel)."""
+    atoms, cores = files.cpus("/sys/devices/cpu_atom/cpus"), files.cpus("/sys/devices/cpu_core/cpus")
+    return atoms - cores if atoms and cores else frozenset()
+
+
+def _counted(allowed: frozenset[int] | None) -> Cores:
+    """Count the processors. Those of one core are assumed to follow each other."""
+    import psutil
+
+    logical = os.cpu_count() or 1
+    numbers = sorted(allowed) if allowed else list(range(logical))
+    try:
+        physical = psutil.cpu_count(logical=False) or logical
+    except OSError:
+        physical = logical
+    physical = min(physical, logical)
+    cpus = tuple(Cpu(n, n * physical // logical) for n in range(max(logical, numbers[-1] + 1)))
+    return Cores(cpus, frozenset(numbers), known=False)

@@ -1,0 +1,97 @@
+"""Graphics processors, as their drivers describe them."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.hardware.files import Files
+
+NVIDIA = "/proc/driver/nvidia/gpus"
+CARDS = "/sys/class/drm"
+VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x10de": "NVIDIA"}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A graphics processor. memory, free: bytes, or None. shared: the GPU uses the machine's memory."""
+
+    vendor: str
+    name: str
+    memory: int | None = None
+    free: int | None = None
+    shared: bool = False
+    driver: str = ""
+
+
+def read(files: Files, nvml: Any = None, system: str = "", memory: int | None = None) -> tuple[Gpu, ...]:
+    """Read the GPUs. nvml: the module pynvml; by default the installed one. memory: bytes of the machine,
+    which an Apple GPU shares."""
+    if (system or platform.system()) == "Darwin":
+        return (Gpu("Apple", "Apple GPU", memory, shared=True),) if platform.machine() == "arm64" else ()
+    found = _nvidia(files, nvml)
+    return (*found, *_drm(files, {gpu.vendor for gpu in found}))
+
+
+def _nvidia(files: Files, nvml: Any) -> tuple[Gpu, ...]:
+    if nvml is None:
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            if (files.root / NVIDIA.lstrip("/")).exists():
+                files.unread.append("NVIDIA GPU: install nvidia-ml-py to read it")
+            return ()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:  # no driver: there is no such GPU, or none that can be used
+        return ()
+    try:
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        out = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                out.append(_device(nvml, index, driver))
+            except nvml.NVMLError as error:
+                files.unread.append(f"NVIDIA GPU {index}: {error}")
+        return tuple(out)
+    except nvml.NVMLError as error:
+        files.unread.append(f"NVIDIA GPU: {error}")
+        return ()
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _device(nvml: Any, index: int, driver: str) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    name = _text(nvml.nvmlDeviceGetName(handle))
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError:  # where it shares the machine's (GB10, Jetson)
+        return Gpu("NVIDIA", name, shared=True, driver=driver)
+    return Gpu("NVIDIA", name, int(memory.total), int(memory.free), driver=driver)
+
+
+def _text(said: Any) -> str:
+    """Return text; older versions of the module answer in bytes."""
+    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+
+
+def _drm(files: Files, known: set[str]) -> list[Gpu]:
+    """Read the cards' folders; the display adapters of virtual machines are left out."""
+    out = []
+    for card in files.names(CARDS, "card"):
+        device = f"{CARDS}/{card}/device"
+        vendor = VENDORS.get(files.text(f"{device}/vendor") or "")
+        if vendor is None or vendor in known or vendor == "NVIDIA":
+            continue
+        total = files.number(f"{device}/mem_info_vram_total")
+        used = files.number(f"{device}/mem_info_vram_used")
+        name = (
+            files.text(f"{device}/product_name")
+            or f"{vendor} GPU {files.text(f'{device}/device') or ''}".strip()
+        )
+        free = None if total is None or used is None else max(0, total - used)
+        out.append(Gpu(vendor, name, total, free, shared=vendor == "Intel" and total is None))
+    return out

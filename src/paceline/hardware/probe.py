@@ -1,0 +1,131 @@
+"""What this machine has for decoding, and how much of it this process may use."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paceline.hardware import containers, cores, features, gpus, threads
+from paceline.hardware.containers import Limits
+from paceline.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
+from paceline.hardware.features import Features
+from paceline.hardware.files import Files
+from paceline.hardware.gpus import Gpu
+from paceline.hardware.threads import Advice
+from paceline.system.identity import cpu_name
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes. limit: the container's. total is the machine's."""
+
+    total: int
+    available: int
+    swap_total: int = 0
+    swap_used: int = 0
+    limit: int | None = None
+
+    @property
+    def usable(self) -> int:
+        return self.total if self.limit is None else min(self.total, self.limit)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a machine has.
+
+    offload: whether the engine can use a GPU; None where it was not asked.
+    bandwidth: bytes a second, None where it was not measured.
+    unread: what could not be read, a line each.
+    kernels: the engine's kernels of our own, or why it has none; None where it was not asked.
+    """
+
+    system: str
+    processor: str
+    cores: Cores
+    limits: Limits
+    advice: Advice
+    memory: Memory | None
+    features: Features | None
+    gpus: tuple[Gpu, ...]
+    offload: bool | None
+    bandwidth: float | None
+    unread: tuple[str, ...]
+    kernels: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `doctor --json` prints under "hardware"."""
+        found = self.cores
+        return {
+            "system": self.system,
+            "processor": self.processor,
+            "cores": {
+                "physical": found.physical,
+                "logical": found.logical,
+                "performance": found.of_kind(PERFORMANCE),
+                "efficiency": found.of_kind(EFFICIENCY),
+                "sockets": found.sockets,
+                "smt": found.smt,
+                "machine": len(found.cpus),
+                "allowed": sorted(found.allowed),
+                "known": found.known,
+            },
+            "limits": asdict(self.limits)
+            | {"cpuset": None if self.limits.cpuset is None else sorted(self.limits.cpuset)},
+            "threads": asdict(self.advice),
+            "memory": None if self.memory is None else asdict(self.memory),
+            "bandwidth": self.bandwidth,
+            "features": None if self.features is None else asdict(self.features),
+            "gpus": [asdict(gpu) for gpu in self.gpus],
+            "offload": self.offload,
+            "kernels": self.kernels,
+            "unread": list(self.unread),
+        }
+
+
+def probe(
+    files: Files | None = None,
+    *,
+    engine: str | None = None,
+    offload: bool | None = None,
+    bandwidth: float | None = None,
+) -> Hardware:
+    """Never raises: what cannot be read is told in `unread`. files: another tree than this machine's; its
+    processors may all be used then. engine: what llama.cpp says of its build. bandwidth: as measured."""
+    here = files is None
+    files = files or Files()
+    system = platform.system() if here else "Linux"
+    linux = system == "Linux"
+    limits = containers.read(files) if linux else Limits()
+    allowed = cores.allowed_here() if here else limits.cpuset
+    found = cores.read(files, allowed, system)
+    memory = _memory(files, limits)
+    flags = features.flags(files) if linux else None
+    if not linux:
+        files.unread.append(f"what the processor can do: not read on {system}")
+    graphics = gpus.read(files, system=system, memory=None if memory is None else memory.total)
+    return Hardware(
+        system=f"{platform.system()} {platform.machine()}",
+        processor=cpu_name() if here else "",
+        cores=found,
+        limits=limits,
+        advice=threads.advise(found, limits),
+        memory=memory,
+        features=None if flags is None else features.compared(flags, engine),
+        gpus=graphics,
+        offload=offload,
+        bandwidth=bandwidth,
+        unread=tuple(files.unread),
+    )
+
+
+def _memory(files: Files, limits: Limits) -> Memory | None:
+    import psutil
+
+    try:
+        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    except (OSError, RuntimeError, psutil.Error) as error:
+        files.unread.append(f"memory: {error}")
+        return None
+    return Memory(memory.total, memory.available, swap.total, swap.used, limits.memory)

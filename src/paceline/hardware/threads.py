@@ -1,0 +1,84 @@
+"""The number of threads that decoding should use."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from functools import cache
+
+from paceline.hardware import containers, cores
+from paceline.hardware.containers import Limits
+from paceline.hardware.cores import PERFORMANCE, Cores
+from paceline.hardware.files import Files, spelled
+from paceline.speculative.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The advised number of threads. why: a line for each reason."""
+
+    threads: int
+    why: tuple[str, ...]
+
+
+def advise(cores: Cores, limits: Limits) -> Advice:
+    """Advise one thread a physical core: SMT siblings share the units that decoding saturates. Efficiency
+    cores are left out, because a pass goes from one matrix to the next when the slowest thread is done.
+
+    A quota is rounded down, 1.5 processors to one thread. A throttled thread stands still for the rest of
+    the period, and the others wait for it by spinning, which burns the rest of the quota (ollama issue
+    17916: 8 threads on a quota of 4 decoded at a 45th of the speed of 4)."""
+    threads = cores.of_kind(PERFORMANCE) or cores.physical
+    why = [f"one thread a physical core ({threads})"]
+    if cores.smt:
+        why.append(f"{cores.logical} processors share {cores.physical} cores (SMT)")
+    if left := cores.physical - threads:
+        why.append(f"efficiency cores left out ({left}): all threads wait for the slowest")
+    threads = max(1, threads)
+    if limits.cpus is not None and limits.cpus < threads:
+        threads = max(1, math.floor(limits.cpus))
+        why.append(
+            f"the container's quota is {limits.cpus:g} processors' time: more threads than that stand still "
+            "together"
+        )
+    if len(cores.cpus) > cores.logical:
+        why.append(f"of {len(cores.cpus)} processors this process may use {spelled(cores.allowed)}")
+    return Advice(threads, tuple(why))
+
+
+def advised() -> Advice:
+    """Advise threads for this process on this machine."""
+    return advise(_cores(cores.allowed_here()), containers.read(Files()))
+
+
+@cache
+def _cores(allowed: frozenset[int] | None) -> Cores:
+    """Read the cores of this machine once: hundreds of small files that do not change."""
+    return cores.read(Files(), allowed)
+
+
+def physical_cores() -> int:
+    """Return the physical cores that this process may run on."""
+    return max(1, _cores(cores.allowed_here()).physical)
+
+
+def logical_cores() -> int:
+    """Return the processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def choose_threads(asked: int | None) -> int:
+    """Return `asked` if the machine has that many processors; the advised number for None."""
+    if asked is None:
+        return min(physical_cores(), advised().threads)
+    if asked < 1:
+        raise UsageError(f"{asked} threads: must be at least 1")
+    if asked > logical_cores():
+        raise UsageError(
+            f"{asked} threads, but this machine has {logical_cores()} cores: "
+            f"use {choose_threads(None)} (threads, -t)"
+        )
+    return asked

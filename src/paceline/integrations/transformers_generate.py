@@ -1,0 +1,224 @@
+"""Paceline inside of transformers: `model.generate(**inputs, custom_generate=paceline.hf_generate)`.
+
+The model is one that the caller has loaded. Its own logits processors and stopping criteria decide, so that
+greedy text is the one that `generate` would have given, and sampled text has its distribution, with draws of
+our own; what drafts is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+from paceline.config import Drafting
+from paceline.drafter_factory import make_drafter, make_policy, viewed
+from paceline.profiling.pass_costs import costs_of, refresh
+from paceline.speculative.errors import UsageError
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.interfaces import Drafter, Forward, Session, Want
+from paceline.speculative.loop import ActiveRequest, decode, start
+from paceline.speculative.policy.interface import Policy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import DraftTree
+
+MOST_SESSIONS = 64  # rows of a batch
+
+
+@dataclass
+class Loaded:
+    """What is kept with a model from one call to the next: caches, what drafters learned, costs."""
+
+    engine: Any
+    drafter: Drafter
+    policy: Policy
+    made_of: tuple[Any, ...]
+
+
+KEPT = "_paceline"  # a model's own attribute: what is kept goes when the model does
+
+
+def hf_generate(
+    model: Any,
+    input_ids: Any,
+    logits_processor: Any = None,
+    stopping_criteria: Any = None,
+    generation_config: Any = None,
+    drafters: Sequence[str] = ("auto",),
+    draft_model: Any = None,
+    drafting: Mapping[str, Any] | None = None,
+    stream_to: Any = None,
+    stop_strings: str | Sequence[str] | None = None,
+    stop_tokenizer: Any = None,
+    **given: Any,
+) -> Any:
+    """For `generate(custom_generate=...)`: greedy decoding and sampling, of one text or several at once.
+
+    drafters: names, as `paceline run --draft` has them. draft_model: another loaded model with the same
+    vocabulary, or a part of this one ("view:exit=22", see backends/views.py). drafting: other settings of
+    drafters (config.py). stream_to: a streamer; transformers does not pass its own `streamer` on.
+    stop_strings: as `generate` has them; stop_tokenizer: the tokenizer that they need, since transformers
+    does not pass its own `tokenizer` on either. All are given to `generate`. Returns what `generate` returns,
+    without scores. Raises UsageError for beams, several answers to one prompt, and what else only
+    transformers' own loop does.
+    """
+    import torch
+
+    check(generation_config)
+    if stop_strings is not None:
+        stopping_criteria = with_strings(stopping_criteria, stop_strings, stop_tokenizer)
+    loaded = loaded_for(model, Drafting(drafters=tuple(drafters), **(drafting or {})), draft_model)
+    engine: Any = loaded.engine
+    target: Any = Processed(engine, logits_processor, input_ids.device) if logits_processor else engine
+    sampling = Sampling(temperature=1.0 if generation_config.do_sample else 0.0)
+    prompts = unpadded(input_ids, given.get("attention_mask"))
+    limit = int(generation_config.max_length)
+    if stream_to is not None:
+        if len(prompts) > 1:
+            raise UsageError("a streamer shows one text: give one prompt")
+        stream_to.put(input_ids.cpu())
+    requests, texts = list[ActiveRequest](), list[list[int]]()
+    try:
+        for row, prompt in enumerate(prompts):
+            padding = input_ids.shape[1] - len(prompt)
+            said = list[int]()
+            texts.append(said)
+            seed = int(torch.randint(1 << 31, ()))  # torch.manual_seed decides it
+            request = GenerationRequest(
+                prompt=prompt,
+                max_tokens=limit - padding - len(prompt),
+                sampling=sampling,
+                seed=seed,
+                should_stop=Stop(input_ids[row], said, stopping_criteria),
+                ignore_eos=True,  # its own criteria know where a text ends
+            )
+            requests.append(start(target, loaded.drafter, request))
+        for _request, step in decode(target, loaded.drafter, loaded.policy, requests):
+            if stream_to is not None and step.tokens:
+                stream_to.put(torch.tensor(step.tokens))
+    finally:
+        for active in requests:
+            active.close()
+    if stream_to is not None:
+        stream_to.end()
+    return answer(input_ids, texts, generation_config)
+
+
+def check(config: Any) -> None:
+    """Raises UsageError."""
+    for name, usual in (("num_beams", 1), ("num_return_sequences", 1)):
+        if (getattr(config, name, None) or usual) != usual:
+            raise UsageError(f"{name}={getattr(config, name)}: Paceline decodes one text for each prompt")
+    for name in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
+        if getattr(config, name, None):
+            raise UsageError(f"{name}: Paceline keeps tokens only; leave it out, or custom_generate")
+
+
+def with_strings(criteria: Any, strings: str | Sequence[str], tokenizer: Any) -> Any:
+    """The stopping criteria, and one for these texts. Raises UsageError without a tokenizer."""
+    from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
+
+    if tokenizer is None:
+        raise UsageError("stop_strings need a tokenizer: give it as stop_tokenizer, too (tokenizer is lost)")
+    texts = [strings] if isinstance(strings, str) else list(strings)
+    return StoppingCriteriaList([*(criteria or ()), StopStringCriteria(tokenizer, texts)])
+
+
+def unpadded(input_ids: Any, attention_mask: Any) -> list[list[int]]:
+    """The prompts, without what fills them up on the left."""
+    rows = input_ids.tolist()
+    if attention_mask is None:
+        return [list(row) for row in rows]
+    masks = attention_mask.tolist()
+    if any(1 in mask and 0 in mask[mask.index(1) :] for mask in masks):
+        raise UsageError("prompts are filled up on the right, or have holes: use padding_side='left'")
+    return [list(compress(row, mask)) for row, mask in zip(rows, masks, strict=True)]
+
+
+def loaded_for(model: Any, drafting: Drafting, draft_model: Any) -> Loaded:
+    from paceline.backends.transformers.target import HfTarget
+
+    named = draft_model is None or isinstance(draft_model, str)
+    made_of = (drafting, draft_model if named else id(draft_model))
+    known: Loaded | None = model.__dict__.get(KEPT)
+    if known is not None and known.made_of == made_of:
+        return known
+    engine: Any = HfTarget.around(model, sessions=MOST_SESSIONS)
+    small: Any = None
+    if isinstance(draft_model, str):
+        small = viewed(draft_model, engine)
+    elif draft_model is not None:
+        small = HfTarget.around(draft_model, sessions=MOST_SESSIONS)
+    costs = costs_of(engine, small) if drafting.policy == "rate" and not drafting.plain else None
+    drafter, drafting = make_drafter(drafting, engine, small, costs=costs)
+    if costs is not None:
+        refresh(costs, small)
+    loaded = Loaded(engine, drafter, make_policy(drafting, costs), made_of)
+    model.__dict__[KEPT] = loaded
+    return loaded
+
+
+class Stop:
+    """transformers' stopping criteria, asked after every token. said: the tokens so far, which it notes."""
+
+    def __init__(self, prompt: Any, said: list[int], criteria: Any) -> None:
+        self._prompt, self._said, self._criteria = prompt, said, criteria
+
+    def __call__(self, token: int) -> bool:
+        import torch
+
+        self._said.append(token)
+        if not self._criteria:
+            return False
+        new = torch.tensor(self._said, device=self._prompt.device)
+        return bool(self._criteria(torch.cat((self._prompt, new))[None], None).any())
+
+
+class Processed:
+    """A target whose logits have been through transformers' processors, which work on the prompt's device."""
+
+    def __init__(self, target: Any, processors: Any, device: Any) -> None:
+        self._target, self._processors, self._device = target, processors, device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def forward(self, batch: Sequence[tuple[Any, DraftTree | int]], want: Want) -> list[Forward]:
+        how = (self._processors, self._device)
+        outs = self._target.forward(batch, want)
+        return [
+            out if isinstance(tree, int) else ProcessedRows(out, session, tree, *how)
+            for out, (session, tree) in zip(outs, batch, strict=True)
+        ]
+
+
+class ProcessedRows(Answers):
+    def __init__(self, out: Any, session: Session, tree: DraftTree, processors: Any, device: Any) -> None:
+        super().__init__(out.computed, out.features)
+        self._out, self._session, self._tree = out, session, tree
+        self._processors, self._device = processors, device
+
+    def logits(self, row: int) -> Any:
+        import torch
+
+        ids = [*self._session.tokens, *self._tree.path_tokens(row - 1)]
+        scores = torch.from_numpy(self._out.logits(row).copy())[None].to(self._device)
+        return self._processors(torch.tensor([ids], device=self._device), scores)[0].cpu().numpy()
+
+
+def answer(input_ids: Any, texts: Sequence[Sequence[int]], config: Any) -> Any:
+    """Prompts and texts, filled up on the right where some ended sooner."""
+    import torch
+
+    longest = max(map(len, texts))
+    pad = config.pad_token_id
+    filled = [[*text, *[0 if pad is None else int(pad)] * (longest - len(text))] for text in texts]
+    new = torch.tensor(filled, dtype=input_ids.dtype, device=input_ids.device).reshape(len(texts), longest)
+    sequences = torch.cat((input_ids, new), dim=1)
+    if not config.return_dict_in_generate:
+        return sequences
+    from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+    return GenerateDecoderOnlyOutput(sequences=sequences)

@@ -1,0 +1,154 @@
+"""The class that vLLM calls after every step, where "paceline.integrations.vllm.Portfolio" is its method
+"custom_class".
+
+The interface is that of vLLM 0.33 (v1/worker/gpu_model_runner.py, propose_draft_token_ids): built with the
+configuration, then `propose` with what the step has sampled. It is the first model runner's; vLLM goes back
+to that one by itself. What is drafted depends on the texts alone, so that all ranks draft alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.integrations.vllm.making import drafter_of
+from paceline.integrations.vllm.options import Options
+from paceline.integrations.vllm.requests import Followed, Requests, Tokens, follow
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.policy.acceptance_model import Belief
+from paceline.speculative.tree import ROOT, DraftTree
+
+log = logging.getLogger("paceline.integrations.vllm")
+SURE = 0.8  # where the next token is as likely as this, no further drafter is called
+Draft = tuple[list[int], list[float]]  # a chain, and each token's chance to be accepted
+
+
+class Frugal(Budget):
+    """A drafter more is called only where those before it are not sure of the next token."""
+
+    def should_call(self, drafter: str, draft: Callable[[], DraftTree], behind: int = 0) -> bool:
+        return max(draft().survival, default=0.0) < SURE
+
+
+@dataclass(frozen=True)
+class Limits:
+    """n_draft: tokens of a draft. n_ctx: of a text. n_vocab: ids lie below it. p_min, rows: see Options."""
+
+    n_draft: int
+    n_ctx: int
+    n_vocab: int
+    p_min: float
+    rows: int
+
+    def room(self, length: int) -> int:
+        """How many tokens may be drafted after so many: the target's own token follows them."""
+        return max(0, min(self.n_draft, self.n_ctx - length - 1))
+
+
+class Portfolio:
+    """Owns its drafters, what they have learned of ended requests, and the memories of those in the batch."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        """vllm_config: vLLM's VllmConfig. Raises UsageError, VocabError or ModelError."""
+        model, options = vllm_config.model_config, Options.of(vllm_config)
+        self._limits = Limits(
+            n_draft=int(vllm_config.speculative_config.num_speculative_tokens),
+            n_ctx=int(model.max_model_len),
+            n_vocab=int(model.get_vocab_size()),
+            p_min=options.p_min,
+            rows=options.rows,
+        )
+        self._drafter = drafter_of(options, model, self._limits.n_draft)
+        self._belief = Belief()
+        stages = int(vllm_config.parallel_config.pipeline_parallel_size)
+        self._requests = Requests(lambda prompt: self._drafter.open(prompt, 0), patience=stages - 1)
+        self._learns, self._failed = options.learn, False
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: NDArray[np.int32],
+        token_ids_cpu: Tokens,
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """The tokens that may follow, for every row of the batch.
+
+        sampled_token_ids: what the step has added to each row; nothing to one whose prompt is still being
+        read. num_tokens_no_spec [most rows]: how long each text is with it. token_ids_cpu [most rows,
+        max_model_len]: the texts. A row that something is wrong with gets no draft."""
+        self._requests.begin()
+        drafts: list[Draft] = [([], [])] * len(sampled_token_ids)
+        for row, sampled in enumerate(sampled_token_ids):
+            if len(sampled):
+                with self._alone():
+                    text = token_ids_cpu[row, : int(num_tokens_no_spec[row])]
+                    drafts[row] = self._step(row, text, len(sampled))
+        for request in self._requests.end():
+            with self._alone():
+                request.memory.close()  # what it said is learned
+                if not self._learns:
+                    self._drafter.forget()
+        return within(drafts, self._limits.rows)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """What goes wrong with one request ends its draft and nothing else: an error would end the server."""
+        try:
+            yield
+        except Exception:
+            if not self._failed:
+                log.exception("no draft for a request; further errors of this kind are not shown")
+            self._failed = True
+
+    def _step(self, row: int, text: Tokens, n_new: int) -> Draft:
+        """Learn what came of the row's last draft, and make its next one."""
+        request, new = self._requests.find(row, text, n_new)
+        self._belief.learn(request.recent, request.draft, new)
+        follow(request, new)
+        draft = self._draft(request, self._limits.room(len(text)))
+        self._requests.keep(request, row, text)
+        return draft
+
+    def _draft(self, request: Followed, room: int) -> Draft:
+        budget = Frugal(depth=room, nodes=room)
+        (request.draft,) = self._drafter.propose([(request.memory, budget)])
+        survival = self._belief.survivals(request.recent, request.draft)
+        path = best_chain(request.draft, survival, self._limits.p_min)
+        tokens = [request.draft.tokens[node] for node in path]
+        # A damaged corpus may hold tokens that the target has not.
+        sound = next((i for i, t in enumerate(tokens) if not 0 <= t < self._limits.n_vocab), len(tokens))
+        return tokens[:sound], [survival[node] for node in path[:sound]]
+
+
+def best_chain(tree: DraftTree, survival: Sequence[float], p_min: float) -> list[int]:
+    """The nodes of the path that gains most, where each gains its survival less p_min, what its row costs."""
+    n = len(tree)
+    gain, after = [0.0] * (n + 1), [ROOT] * (n + 1)  # of the root first, then of node i at i + 1
+    for node in range(n - 1, ROOT, -1):  # children before their parents
+        parent = tree.parents[node] + 1
+        gained = survival[node] - p_min + gain[node + 1]
+        if survival[node] >= p_min and gained >= gain[parent]:
+            gain[parent], after[parent] = gained, node
+    path, node = list[int](), after[0]
+    while node != ROOT:
+        path.append(node)
+        node = after[node + 1]
+    return path
+
+
+def within(drafts: Sequence[Draft], rows: int) -> list[list[int]]:
+    """No more than `rows` tokens of all drafts together: the likeliest. Along a chain none is likelier than
+    the one before."""
+    if sum(len(tokens) for tokens, _ in drafts) <= rows:
+        return [tokens for tokens, _ in drafts]
+    nodes = [(-s, depth, at) for at, (_, chances) in enumerate(drafts) for depth, s in enumerate(chances)]
+    kept = [0] * len(drafts)
+    for _, _, at in sorted(nodes)[:rows]:
+        kept[at] += 1
+    return [tokens[:n] for (tokens, _), n in zip(drafts, kept, strict=True)]

@@ -1,0 +1,126 @@
+"""Whose text is in which row of vLLM's batch.
+
+A drafter's class is shown arrays and no request ids; rows move when requests join and leave. So a request is
+known by its text: by how long it was before this step, and how it ended. Two requests of one text are one to
+a drafter, and where an ending deceives, drafts are worse and the output is the same.
+
+vLLM shows every request that it decodes at every step, or, with stages in a pipeline, at every so many steps.
+One that is missing for longer has ended or was put off: it is forgotten, and indexed anew should it return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.speculative.interfaces import NOTHING, Memory
+from paceline.speculative.policy.acceptance_model import Recent
+from paceline.speculative.stats import TARGET, Step, Times
+from paceline.speculative.tree import EMPTY, DraftTree
+
+Tokens = NDArray[np.int32]
+Ending = tuple[int, bytes]
+ENDING = 64  # tokens that a text is known by
+MISSED = 64  # tokens of steps that vLLM did not show: it does not draft where some request's context ends
+
+
+@dataclass(eq=False, slots=True)
+class Followed:
+    """One request. memory: the drafters'. ending: of what is known of its text. row, step: where and when it
+    was last seen. draft: what was proposed for what follows. recent: how its drafts have fared."""
+
+    memory: Any
+    ending: Ending
+    row: int
+    step: int
+    draft: DraftTree = EMPTY
+    recent: Recent = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        return self.ending[0]
+
+
+class Requests:
+    """Owns the memories of the requests in the batch. opener: makes a memory of a text. patience: steps for
+    which a request may be missing."""
+
+    def __init__(self, opener: Callable[[list[int]], Memory], patience: int = 0) -> None:
+        self._open, self._patience, self._step = opener, patience, 0
+        self._by_row: dict[int, Followed] = {}
+        self._by_ending: dict[Ending, list[Followed]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_ending.values()))
+
+    def begin(self) -> None:
+        """A step of the batch begins."""
+        self._step += 1
+
+    def find(self, row: int, text: Tokens, n_new: int) -> tuple[Followed, Sequence[int]]:
+        """The request in a row, and the tokens that follow what was known of it. n_new: how many tokens of
+        its text this step has added. It is the caller's until `keep`."""
+        before = ending(text[: len(text) - n_new])
+        found = self._known(row, before) or self._behind(row, text)
+        if found is None:
+            memory = self._open(text[: before[0]].tolist())
+            found = Followed(memory, before, row, self._step)
+        else:
+            self._remove(found)
+        return found, text[found.length :].tolist()
+
+    def keep(self, request: Followed, row: int, text: Tokens) -> None:
+        """`text` is known of it now, and it is in this row."""
+        request.ending, request.row, request.step = ending(text), row, self._step
+        self._by_ending.setdefault(request.ending, []).append(request)
+        self._by_row[row] = request
+
+    def end(self) -> list[Followed]:
+        """The step ends. Returns those that have been missing for too long, and are forgotten."""
+        missing = [
+            request
+            for alike in self._by_ending.values()
+            for request in alike
+            if self._step - request.step > self._patience
+        ]
+        for request in missing:
+            self._remove(request)
+        return missing
+
+    def _known(self, row: int, before: Ending) -> Followed | None:
+        """Of several with one text the one that was in this row: the draft is its own that was verified."""
+        waiting = [one for one in self._by_ending.get(before, ()) if one.step < self._step]
+        return next((one for one in waiting if one.row == row), waiting[0] if waiting else None)
+
+    def _behind(self, row: int, text: Tokens) -> Followed | None:
+        """The one that was in this row, where a few of its steps were not shown."""
+        one = self._by_row.get(row)
+        if one is None or one.step == self._step or not 0 < len(text) - one.length <= MISSED:
+            return None
+        return one if ending(text[: one.length]) == one.ending else None
+
+    def _remove(self, request: Followed) -> None:
+        alike = self._by_ending[request.ending]
+        alike.remove(request)
+        if not alike:
+            del self._by_ending[request.ending]
+        if self._by_row.get(request.row) is request:
+            del self._by_row[request.row]
+
+
+def ending(text: Tokens) -> Ending:
+    return len(text), text[-ENDING:].tobytes()
+
+
+def emitted(tokens: Sequence[int]) -> Step:
+    """A step of which nothing else is known."""
+    return Step(tuple(tokens), (TARGET,) * len(tokens), (), {}, {}, None, Times())
+
+
+def follow(request: Followed, tokens: Sequence[int]) -> None:
+    """These tokens were emitted."""
+    request.memory.observe(emitted(tokens), NOTHING)

@@ -1,0 +1,232 @@
+"""Reading and writing GGUF files as raw parts, so that unchanged parts are copied bit for bit."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from paceline.models.headers.gguf_header import (
+    ARRAY,
+    DEFAULT_ALIGNMENT,
+    NUMBERS,
+    STRING,
+    TYPES,
+    Tensor,
+    read_header,
+)
+from paceline.speculative.errors import ModelError, UsageError
+
+VERSION = 3
+COPY_BYTES = 1 << 24
+ROLE = ("tokenizer.ggml.", "_token_id")
+
+
+class GGUFFile:
+    """An open GGUF file: the header is read at once, weights only row by row.
+
+    values: the metadata without arrays. fields: each key with its raw bytes. Raises ModelError for a file
+    that is damaged or lies.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        header = read_header(path, lambda _key, _count: False)
+        self.values = header.metadata
+        self.tensors = {tensor.name: tensor for tensor in header.tensors}
+        self.alignment = int(self.values.get("general.alignment", DEFAULT_ALIGNMENT))  # type: ignore[arg-type]
+        self._data = header.data
+        with path.open("rb") as file:
+            self._raw = file.read(header.data)
+        self.fields = dict(_fields(self._raw))
+
+    def roles(self, size: int) -> dict[str, int]:
+        """Return the ids of the tokens with a role: bos, eos, eot, padding, fim_pre, ..."""
+        start, end = ROLE
+        found = {
+            key.removeprefix(start).removesuffix(end): value
+            for key, value in self.values.items()
+            if key.startswith(start) and key.endswith(end)
+        }
+        return {role: id_ for role, id_ in found.items() if isinstance(id_, int) and 0 <= id_ < size}
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        return value if isinstance(value, str) else None
+
+    def weights(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """Return the tensor's bytes, mapped into memory."""
+        elements, size = block_size(tensor.type)
+        length = tensor.elements // elements * size
+        if not length:
+            return np.empty(0, np.uint8)
+        return np.memmap(self.path, np.uint8, "r", self._data + tensor.offset, (length,))
+
+
+def block_size(kind: int) -> tuple[int, int]:
+    """Return the elements and the bytes of a block of a tensor type."""
+    return TYPES[kind]
+
+
+class Table:
+    """A matrix (or a vector: one number a row) that is read row by row, as float32.
+
+    size: rows. width: numbers in a row. Raises ModelError for a type of weights that cannot be read here.
+    """
+
+    def __init__(self, file: GGUFFile, tensor: Tensor) -> None:
+        import gguf
+
+        self.name, self.size = tensor.name, tensor.shape[-1]
+        self.dims = tensor.shape[:-1]
+        self.width = tensor.shape[0] if self.dims else 1
+        elements, size = block_size(tensor.type)
+        try:
+            # A mapping, of which only the requested rows are read.
+            self._data = file.weights(tensor).reshape(self.size, self.width // elements * size)
+            self.type = gguf.GGMLQuantizationType(tensor.type)
+            self.rows(np.zeros(1, np.int64))
+        except (ValueError, NotImplementedError) as error:
+            raise ModelError(
+                f"{file.path}: {tensor.name} has weights of type {tensor.type}, which cannot be read here; "
+                "take the model as F16 or Q8_0"
+            ) from error
+
+    def rows(self, ids: np.ndarray[Any, Any] | slice) -> np.ndarray[Any, Any]:
+        """Return the rows [len(ids), width]; of a vector one column."""
+        import gguf
+
+        return np.asarray(gguf.quants.dequantize(self._data[ids], self.type), np.float32)
+
+
+def _fields(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield each key with its raw field (key, type and value); `raw` is a header that was checked."""
+    u64, u32 = struct.Struct("<Q").unpack_from, struct.Struct("<I").unpack_from
+
+    def skip(at: int, kind: int) -> int:
+        if kind == STRING:
+            return at + 8 + int(u64(raw, at)[0])
+        if kind != ARRAY:
+            return at + NUMBERS[kind].itemsize
+        inner, count, at = u32(raw, at)[0], u64(raw, at + 4)[0], at + 12
+        if inner != STRING:
+            return at + int(count) * NUMBERS[inner].itemsize
+        for _ in range(count):
+            at += 8 + u64(raw, at)[0]
+        return at
+
+    at = 24
+    for _ in range(u64(raw, 16)[0]):
+        start, name = at, at + 8
+        at = name + u64(raw, at)[0]
+        key = raw[name:at].decode()
+        at = skip(at + 4, u32(raw, at)[0])
+        yield key, raw[start:at]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor to write. dims: in GGUF's order, the row's length first. size: bytes."""
+
+    name: str
+    dims: tuple[int, ...]
+    type: int
+    size: int
+    blocks: Callable[[], Iterator[np.ndarray[Any, Any]]]
+
+
+def copied(file: GGUFFile, tensor: Tensor) -> Part:
+    """Return the unchanged tensor."""
+    raw = file.weights(tensor)
+
+    def blocks() -> Iterator[np.ndarray[Any, Any]]:
+        for start in range(0, len(raw), COPY_BYTES):
+            yield raw[start : start + COPY_BYTES]
+
+    return Part(tensor.name, tensor.shape, tensor.type, len(raw), blocks)
+
+
+def quantised(
+    name: str, dims: tuple[int, ...], kind: Any, rows: Callable[[], Iterator[np.ndarray[Any, Any]]]
+) -> Part:
+    """Return a tensor of this type made of float32 rows. Raises ModelError for weights beyond F16's range."""
+    import gguf
+
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    if dims[0] % block:
+        raise UsageError(f"{name} has rows of {dims[0]}, {kind.name} needs a multiple of {block}: --type F16")
+
+    def blocks() -> Iterator[np.ndarray[Any, Any]]:
+        over: Any = "raise" if kind == gguf.GGMLQuantizationType.F16 else "ignore"
+        for chunk in rows():
+            try:
+                with np.errstate(over=over):
+                    data = gguf.quants.quantize(np.ascontiguousarray(chunk), kind)
+            except FloatingPointError as error:
+                raise ModelError(f"{name} has weights too large for F16: use BF16 or F32") from error
+            yield data
+
+    return Part(name, dims, int(kind), int(np.prod(dims)) // block * size, blocks)
+
+
+def text_field(key: str, value: str) -> bytes:
+    data, name = value.encode(errors="replace"), key.encode()
+    return b"".join((struct.pack("<Q", len(name)), name, struct.pack("<IQ", STRING, len(data)), data))
+
+
+def number_field(key: str, value: int | float) -> bytes:
+    name = key.encode()
+    number = struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
+    return struct.pack("<Q", len(name)) + name + number
+
+
+def list_field(field: bytes, keep: Sequence[int]) -> bytes:
+    """Return a raw array of numbers with these elements alone."""
+    start = 8 + int.from_bytes(field[:8], "little") + 4
+    inner, _count = struct.unpack_from("<IQ", field, start)
+    numbers = np.frombuffer(field, NUMBERS[inner], offset=start + 12)
+    return field[:start] + struct.pack("<IQ", inner, len(keep)) + numbers[list(keep)].tobytes()
+
+
+def is_number_list(field: bytes, count: int) -> bool:
+    """Whether a raw field is an array of so many numbers."""
+    start = 8 + int.from_bytes(field[:8], "little")
+    if int.from_bytes(field[start : start + 4], "little") != ARRAY:
+        return False
+    inner, length = struct.unpack_from("<IQ", field, start + 4)
+    return inner in NUMBERS and length == count
+
+
+def total(fields: Sequence[bytes], parts: Sequence[Part], alignment: int) -> int:
+    """Return the file's size in bytes, or a little more."""
+    infos = sum(64 + len(part.name.encode()) for part in parts)
+    return 24 + sum(map(len, fields)) + infos + sum(part.size + alignment for part in parts) + alignment
+
+
+def write(
+    file: IO[bytes], fields: Sequence[bytes], parts: Sequence[Part], alignment: int, tick: Callable[[], None]
+) -> None:
+    """Write the whole file; `tick` is called after each tensor."""
+    file.write(struct.pack("<4sIQQ", b"GGUF", VERSION, len(parts), len(fields)))
+    for field in fields:
+        file.write(field)
+    offset = 0
+    for part in parts:
+        name = part.name.encode()
+        file.write(struct.pack("<Q", len(name)) + name + struct.pack("<I", len(part.dims)))
+        file.write(struct.pack(f"<{len(part.dims)}QIQ", *part.dims, part.type, offset))
+        offset += part.size + -part.size % alignment
+    file.write(bytes(-file.tell() % alignment))
+    for part in parts:
+        written = 0
+        for block in part.blocks():
+            file.write(np.ascontiguousarray(block).data)  # tofile() would not say that a disk is full
+            written += block.nbytes
+        if written != part.size:
+            raise ModelError(f"{part.name} came out as {written:,} bytes, {part.size:,} were expected")
+        file.write(bytes(-written % alignment))
+        tick()

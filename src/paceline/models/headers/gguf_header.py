@@ -1,0 +1,237 @@
+"""The header of a GGUF file, read with every claim compared with the bytes that are there.
+
+gguf.GGUFReader maps the whole file and believes its counts; this one must survive files that lie.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What is refused is what llama.cpp refuses
+(ggml/src/gguf.cpp), and what no model needs."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.models.headers.cursor import Cursor, Refused
+from paceline.models.headers.plain_file import open_plain, reason
+from paceline.speculative.errors import ModelError
+
+MAX_STRING = 4 << 20
+MAX_ARRAY = 32 << 20  # bytes; of all tokens' types 1 MiB
+MAX_KEYS = 1 << 16
+MAX_NAME = 1 << 16
+MAX_TENSORS = 1 << 16
+MAX_TENSOR_NAME = 63
+MAX_DIMS = 4
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+
+# Elements and bytes of a block of each of ggml's tensor types. The gguf library has the same, and takes long
+# to import.
+BLOCKS = {
+    **{0: (1, 4), 1: (1, 2), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 30: (1, 2)},
+    **{2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40), 20: (32, 18)},
+    **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292)},
+    **{16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 21: (256, 110), 22: (256, 82)},
+    **{23: (256, 136), 29: (256, 56), 34: (256, 54), 35: (256, 66)},
+    **{39: (32, 17), 40: (64, 36), 41: (128, 18)},
+}
+# llama.cpp's that the gguf library does not know yet.
+NEWER_TYPES = {42: (64, 18)}
+NEWER_NAMES = {42: "Q2_0"}
+TYPES = BLOCKS | NEWER_TYPES
+
+STRING, ARRAY, BOOL = 8, 9, 7
+# Those of one size, by gguf's value type.
+NUMBERS: dict[int, np.dtype[Any]] = {
+    0: np.dtype("u1"),
+    1: np.dtype("i1"),
+    2: np.dtype("<u2"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<u4"),
+    5: np.dtype("<i4"),
+    6: np.dtype("<f4"),
+    BOOL: np.dtype("u1"),  # any byte but 0 is true
+    10: np.dtype("<u8"),
+    11: np.dtype("<i8"),
+    12: np.dtype("<f8"),
+}
+
+
+@dataclass(frozen=True)
+class Unread:
+    """An array that was not asked for: how many elements it has."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """shape: fastest dimension first, as the file has it. type: ggml's number. offset: from Header.data."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    offset: int
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+# str, int, float, bool; of arrays a list of bytes, a numpy array, or what was not read.
+Value = str | int | float | bool | list[bytes] | np.ndarray[Any, Any] | Unread
+
+
+@dataclass(frozen=True)
+class Header:
+    """types: gguf's value type of each key. data: where the weights begin; size: of the file, in bytes."""
+
+    path: Path
+    version: int
+    metadata: Mapping[str, Value]
+    types: Mapping[str, int]
+    tensors: tuple[Tensor, ...]
+    data: int
+    size: int
+
+
+def everything(_key: str, _count: int) -> bool:
+    return True
+
+
+def read_header(path: str | Path, keep: Callable[[str, int], bool] = everything) -> Header:
+    """keep: of an array's key and length, whether it is wanted. Raises ModelError for a file that is no GGUF
+    file, is damaged or lies; time and memory stay bounded for any file."""
+    path = Path(path)
+    with open_plain(path) as file:
+        try:
+            size = file.seek(0, 2)
+            file.seek(0)
+            return _read(path, Cursor(file, size), keep)
+        except Refused as refused:
+            raise ModelError(f"{path}: {refused}") from None
+        except OSError as error:
+            raise ModelError(f"{path}: {reason(error)}") from error
+
+
+def _read(path: Path, cursor: Cursor, keep: Callable[[str, int], bool]) -> Header:
+    if not cursor.size:
+        raise Refused("is empty: fetch it again")
+    if cursor.size < 4 or cursor.take(4, "the magic") != b"GGUF":
+        raise Refused("is not a GGUF file: convert the model to GGUF first")
+    version = _version(cursor.u32("the version"))
+    n_tensors, n_keys = cursor.u64("the number of tensors"), cursor.u64("the number of keys")
+    if n_keys > MAX_KEYS or n_tensors > MAX_TENSORS:
+        raise Refused(f"claims {n_keys:,} keys and {n_tensors:,} tensors: no model has so many")
+    cursor.claim(13 * n_keys + 24 * n_tensors, f"a header of {n_keys:,} keys and {n_tensors:,} tensors")
+    metadata: dict[str, Value] = {}
+    types: dict[str, int] = {}
+    for _ in range(n_keys):
+        key = _text(cursor.string(MAX_NAME, "a key"), "a key")
+        if not key or key in metadata:
+            raise Refused(f"has the key {_shown(key)} twice" if key else "has a key without a name")
+        types[key] = cursor.u32(_shown(key))
+        metadata[key] = _value(cursor, key, types[key], keep)
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise Refused(f"its alignment is {_shown(alignment)}, which is no power of two")
+    tensors: list[Tensor] = []
+    lengths: list[int] = []
+    names: set[str] = set()
+    for _ in range(n_tensors):
+        tensor, length = _tensor(cursor)
+        if tensor.name in names:
+            raise Refused(f"has the tensor {tensor.name!r} twice")
+        names.add(tensor.name)
+        tensors.append(tensor)
+        lengths.append(length)
+    data = -(-cursor.position // alignment) * alignment
+    _check_places(tensors, lengths, alignment, cursor.size - data)
+    return Header(path, version, metadata, types, tuple(tensors), data, cursor.size)
+
+
+def _version(version: int) -> int:
+    if version & 0xFFFF == 0 and version:
+        raise Refused("is big-endian, which this machine does not load: convert it with gguf-convert-endian")
+    if version == 1:
+        raise Refused("is GGUF version 1, which llama.cpp no longer loads: convert the model anew")
+    if version not in VERSIONS:
+        raise Refused(f"is GGUF version {version}; known are {' and '.join(map(str, VERSIONS))}")
+    return version
+
+
+def _value(cursor: Cursor, key: str, kind: int, keep: Callable[[str, int], bool]) -> Value:
+    what = _shown(key)
+    if kind == STRING:
+        # A name that is misspelled is no reason to refuse what llama.cpp loads.
+        return cursor.string(MAX_STRING, what).decode("utf-8", "replace")
+    if kind in NUMBERS:
+        number: int | float = np.frombuffer(cursor.take(NUMBERS[kind].itemsize, what), NUMBERS[kind])[
+            0
+        ].item()
+        return bool(number) if kind == BOOL else number
+    if kind != ARRAY:
+        raise Refused(f"{what} is of type {kind}, which GGUF does not have")
+    kind, count = cursor.u32(what), cursor.u64(what)
+    wanted = keep(key, count)
+    if kind == STRING:
+        found = cursor.strings(count, what, wanted)
+        return found if wanted else Unread(count)
+    if kind not in NUMBERS:
+        raise Refused(f"{what} is an array of type {kind}, which llama.cpp does not load")
+    size = count * NUMBERS[kind].itemsize
+    if not wanted:
+        cursor.skip(size, what)
+        return Unread(count)
+    cursor.claim(size, what)
+    if size > MAX_ARRAY:
+        raise Refused(f"{what} is a list of {count:,} numbers: no model has such a one")
+    numbers: np.ndarray[Any, Any] = np.frombuffer(cursor.take(size, what), NUMBERS[kind])
+    return numbers.astype(bool) if kind == BOOL else numbers
+
+
+def _tensor(cursor: Cursor) -> tuple[Tensor, int]:
+    """And its length in bytes."""
+    name = _text(cursor.string(MAX_TENSOR_NAME, "a tensor's name"), "a tensor's name")
+    n_dims = cursor.u32(repr(name))
+    if n_dims > MAX_DIMS:
+        raise Refused(f"tensor {name!r} has {n_dims:,} dimensions; there are {MAX_DIMS} at most")
+    shape = struct.unpack(f"<{n_dims}Q", cursor.take(8 * n_dims, repr(name)))
+    kind, offset = cursor.u32(repr(name)), cursor.u64(repr(name))
+    if kind not in TYPES:
+        raise Refused(f"tensor {name!r} is of type {kind}, which this version does not know")
+    elements, size = TYPES[kind]
+    tensor = Tensor(name, shape, kind, offset)
+    if (shape[0] if shape else 1) % elements or max(shape, default=0) >> 63 or tensor.elements >> 63:
+        raise Refused(f"tensor {name!r} of type {kind} cannot have the shape {shape}")
+    return tensor, tensor.elements // elements * size
+
+
+def _check_places(tensors: list[Tensor], lengths: list[int], alignment: int, room: int) -> None:
+    """One behind the other, as llama.cpp wants them, and all within the file."""
+    expected = 0
+    for tensor, length in zip(tensors, lengths, strict=True):
+        if tensor.offset != expected:
+            raise Refused(f"tensor {tensor.name!r} is at {tensor.offset:,} where {expected:,} was expected")
+        if tensor.offset + length > room:
+            raise Refused(
+                f"tensor {tensor.name!r} ends {tensor.offset + length - room:,} bytes behind the end of the "
+                "file: it was not downloaded whole, fetch it again"
+            )
+        expected += -(-length // alignment) * alignment
+
+
+def _shown(value: Value) -> str:
+    """What a file says, for a message: of one line, and short."""
+    return repr(value[:80] if isinstance(value, str) else value)[:100]
+
+
+def _text(raw: bytes, what: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise Refused(f"{what} is no UTF-8: {raw[:32]!r}") from None

@@ -1,0 +1,214 @@
+"""The facts of a model's folder as Hugging Face's libraries save it: config.json and what lies beside it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.models.headers.facts import HYBRID, HYBRID_ARCHS, RECURRENT, RECURRENT_ARCHS, Facts, memory_of
+from paceline.models.headers.family import cleaned, family_of
+from paceline.models.headers.hub_tokenizer import numbers, optional, read_tokenizer
+from paceline.models.headers.kv_bytes import Layers, kv_bytes
+from paceline.models.headers.plain_file import exists, read_json, read_text, reason
+from paceline.models.headers.safetensors_header import Weights, read_weights
+from paceline.speculative.errors import ModelError
+
+Json = Mapping[str, Any]
+MAX_TEMPLATE = 4 << 20
+# Inside models for pictures or sound.
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")
+# llama.cpp's name, where it is not the same but for dashes and underscores.
+_ARCHS = {
+    "mistral": "llama",
+    "mixtral": "llama",
+    "smollm": "llama",
+    "phi": "phi2",
+    "cohere": "command-r",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
+    "granitemoehybrid": "granitehybrid",
+    "gpt_bigcode": "starcoder",
+    "qwen3_5": "qwen35",
+    "qwen3_5_moe": "qwen35moe",
+    "falcon_mamba": "mamba",
+    "minimax": "minimax-01",
+    "olmo": "olmo",
+}
+# Those that llama.cpp does not know.
+_RECURRENT = frozenset({"rwkv", "rwkv5", "xlstm"})
+_HYBRID = frozenset({"bamba", "zamba", "zamba2", "recurrent_gemma"})
+# Layers that keep a state, as layer_types or layers_block_type name them.
+_STATES = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv", "short_conv"})
+
+
+def read_folder(path: str | Path, *, tokens: bool = True) -> Facts:
+    """tokens: with the vocabulary, for which there must be a tokenizer.json. Raises ModelError for a folder
+    without config.json, and for files that are not what they are called."""
+    folder = Path(path)
+    whole = _config(folder)
+    config = _text_model(whole)
+    model_type = _word(config, "model_type") or _word(whole, "model_type")
+    if not model_type:
+        raise ModelError(f"{folder / 'config.json'}: names no model_type: it is no model of transformers")
+    arch = arch_of(model_type)
+    memory = _memory(arch, config)
+    weights = read_weights(folder)
+    tokenizer = read_tokenizer(folder, {**whole, **config}, arch) if tokens else None
+    name = _word(whole, "_name_or_path")
+    return Facts(
+        files=(folder, *_files(folder, weights)),
+        format="hf",
+        name=_name(folder, name),
+        arch=arch,
+        family=family_of([*_named(folder), name]),
+        parameters=weights.parameters,
+        quantisation=_quantisation(whole, config, weights),
+        size=weights.size,
+        n_ctx=_first(
+            config, "max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length"
+        ),
+        n_layers=_first(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        n_embd=_first(config, "hidden_size", "n_embd", "d_model"),
+        n_vocab=_first(config, "vocab_size") or len(tokenizer.texts if tokenizer else ()),
+        experts=_first(config, "num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
+        experts_used=_first(
+            config, "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk"
+        ),
+        memory=memory,
+        sliding_window=0 if config.get("use_sliding_window") is False else _first(config, "sliding_window"),
+        kv_bytes=0 if memory == RECURRENT else kv_bytes(_layers(config, arch)),
+        chat_template=_template(folder),
+        tokenizer=tokenizer,
+    )
+
+
+def arch_of(model_type: str) -> str:
+    """llama.cpp's name for it; the same word where llama.cpp has none."""
+    from gguf.constants import MODEL_ARCH_NAMES
+
+    known = {*MODEL_ARCH_NAMES.values(), *RECURRENT_ARCHS, *HYBRID_ARCHS}
+    word = model_type.removesuffix("_text")
+    for name in (_ARCHS.get(word, word), word.replace("_", ""), word.replace("_", "-")):
+        if name in known:
+            return name
+    return word
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        if exists(folder / "config.json"):
+            return read_json(folder / "config.json")
+        files = sorted(entry.name for entry in itertools.islice(folder.iterdir(), 1000))
+    except OSError as error:
+        raise ModelError(f"{folder}: {reason(error)}") from error
+    if found := [name for name in files if name.lower().endswith(".gguf")]:
+        more = f", or one of {len(found) - 1} others" if len(found) > 1 else ""
+        raise ModelError(f"{folder}: is a folder with GGUF files: name one, {found[0]!r}{more}")
+    raise ModelError(f"{folder}: is a folder without config.json: give a GGUF file, or a model's folder")
+
+
+def _text_model(config: dict[str, Any]) -> dict[str, Any]:
+    for part in _TEXT_PARTS:
+        if isinstance(inner := config.get(part), dict):
+            return inner
+    return config
+
+
+def _word(config: Json, key: str) -> str:
+    value = config.get(key)
+    return cleaned(value) if isinstance(value, str) else ""
+
+
+def _first(config: Json, *keys: str) -> int:
+    """The first of these keys that has a number; 0 where none has. Of a list the largest."""
+    for key in keys:
+        if found := numbers(config.get(key)):
+            return max(found)
+    return 0
+
+
+def _memory(arch: str, config: Json) -> str:
+    states = _states(config)
+    if arch in _RECURRENT or (states and all(states)):
+        return RECURRENT
+    return HYBRID if arch in _HYBRID or any(states) else memory_of(arch)
+
+
+def _states(config: Json) -> list[int]:
+    """For each layer whether it keeps a state in place of a cache; empty where that is not told."""
+    for key in ("layer_types", "layers_block_type"):
+        if isinstance(found := config.get(key), list) and len(found) <= 1 << 16:
+            return [int(isinstance(kind, str) and kind in _STATES) for kind in found]
+    return []
+
+
+def _layers(config: Json, arch: str) -> Layers:
+    latent = _first(config, "kv_lora_rank")
+    heads = numbers(config.get("num_attention_heads", config.get("n_head")))
+    kv_heads = numbers(config.get("num_key_value_heads", config.get("num_kv_heads")))
+    if config.get("multi_query") is True:
+        kv_heads = [1]
+    head = _first(config, "head_dim", "kv_channels")
+    return Layers(
+        arch=arch,
+        count=_first(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        n_embd=_first(config, "hidden_size", "n_embd", "d_model"),
+        heads=heads,
+        kv_heads=[1] if latent else kv_heads,
+        key=latent + _first(config, "qk_rope_head_dim") if latent else head,
+        value=head,
+        shared=_first(config, "num_kv_shared_layers"),
+        compressed=bool(latent),
+        recurrent=_states(config),
+        interval=_first(config, "full_attention_interval"),
+    )
+
+
+def _quantisation(whole: Json, config: Json, weights: Weights) -> str:
+    said = whole.get("quantization_config", config.get("quantization_config"))
+    if isinstance(said, dict):
+        return (_word(said, "quant_method") or "quantised").upper()
+    names = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+    told = next(
+        (_word(it, key) for it in (config, whole) for key in ("dtype", "torch_dtype") if it.get(key)), ""
+    )
+    return weights.kind or names.get(told, "")
+
+
+def _template(folder: Path) -> str | None:
+    """A file of its own, or what tokenizer_config.json holds: one, or several with names."""
+    if exists(alone := folder / "chat_template.jinja"):
+        return read_text(alone, MAX_TEMPLATE)
+    found = optional(folder / "tokenizer_config.json").get("chat_template")
+    if found is None:
+        found = optional(folder / "chat_template.json").get("chat_template")
+    if isinstance(found, list):
+        named = {str(it.get("name")): it.get("template") for it in found if isinstance(it, dict)}
+        found = named.get("default", next(iter(named.values()), None))
+    return found if isinstance(found, str) and found else None
+
+
+def _named(folder: Path) -> Iterable[str]:
+    """The folder's own name; in the hub's cache, models--USER--REPO/snapshots/REVISION, the repository's."""
+    if folder.parent.name == "snapshots":
+        yield folder.parent.parent.name.rpartition("--")[2]
+    yield folder.absolute().name
+
+
+def _name(folder: Path, said: str) -> str:
+    names = [*_named(folder), said]
+    return cleaned(next((name for name in names if family_of([name])), names[0]))
+
+
+def _files(folder: Path, weights: Weights) -> Iterable[Path]:
+    names = (
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+    )
+    yield from (folder / name for name in names if exists(folder / name))
+    yield from weights.files

@@ -1,0 +1,210 @@
+"""tokenizer.json as llama.cpp's converter would write it into a GGUF file, so that both can be compared.
+
+After conversion/base.py (get_vocab_base) and gguf-py's SpecialVocab, of llama-cpp-python 0.3.36."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.models.headers.end_tokens import end_tokens
+from paceline.models.headers.facts import TokenizerFacts
+from paceline.models.headers.plain_file import exists, read_json
+from paceline.speculative.errors import ModelError
+
+Json = Mapping[str, Any]
+MAX_SIZE = 64 << 20  # bytes; Gemma 3's has 33 MB
+MAX_TOKENS = 1 << 22
+MAX_NUMBER = 1 << 48  # no size or count in a config is larger; JSON's may have 4,300 digits
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_LOOKS_SPECIAL = re.compile(r"<pad>|<mask>|<2mass>|\[@BOS@\]|<\|.*\|>|<｜.*｜>|<unused.*>", re.DOTALL)
+_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+
+
+def read_tokenizer(folder: Path, config: Json, arch: str) -> TokenizerFacts:
+    """config: config.json, the text model's values before the others. Raises ModelError where there is no
+    tokenizer.json, or it is not what it says."""
+    path = folder / "tokenizer.json"
+    if not exists(path):
+        raise ModelError(
+            f"{folder}: has no tokenizer.json, without which its vocabulary cannot be read: fetch it, or "
+            "make it with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    said = read_json(path, MAX_SIZE)
+    settings = optional(folder / "tokenizer_config.json")
+    model = said.get("model")
+    if not isinstance(model, dict):
+        raise ModelError(f"{path}: names no model of a tokenizer")
+    kind = _kind(said, model, arch)
+    size = config.get("vocab_size")
+    texts, types = _tokens(path, _vocab(path, model), _added(path, said, settings), kind, model)
+    if type(size) is int and size > MAX_TOKENS:
+        raise ModelError(
+            f"{folder / 'config.json'}: its vocab_size is more than {MAX_TOKENS:,}: no model has so many"
+        )
+    if type(size) is int and len(texts) < size:
+        texts += [b"[PAD%d]" % token for token in range(len(texts), size)]
+        types += [UNUSED] * (size - len(types))
+    ids = {text: token for token, text in reversed(list(enumerate(texts)))}
+    special = _special(settings, config, ids, len(texts))
+    add_bos, add_eos = _added_around(said, settings)
+    return TokenizerFacts(
+        kind=kind,
+        pre="gemma4" if arch == "gemma4" else "",
+        texts=texts,
+        types=types,
+        special=special,
+        ends=end_tokens(texts, special),
+        add_bos=add_bos,
+        add_eos=add_eos,
+    )
+
+
+def optional(path: Path) -> dict[str, Any]:
+    """Empty where there is no such file."""
+    return read_json(path) if exists(path) else {}
+
+
+def numbers(value: Any) -> list[int]:
+    """Of one or a list; what is no size, count or id is left out."""
+    values = value if isinstance(value, list) else [value]
+    return [number for number in values if type(number) is int and 0 <= number < MAX_NUMBER]
+
+
+def _kind(said: Json, model: Json, arch: str) -> str:
+    name = model.get("type")
+    if name == "WordPiece":
+        return "WPM"
+    if name == "Unigram":
+        return "UGM"
+    # Gemma 4's is BPE to llama.cpp, though it spells bytes as SentencePiece does.
+    if model.get("byte_fallback") is True and arch != "gemma4" and "ByteLevel" not in set(_steps(said)):
+        return "SPM"
+    return "BPE"
+
+
+def _steps(said: Json) -> Iterator[str]:
+    """The types of pre-tokenizers, those of a sequence too."""
+    first = said.get("pre_tokenizer")
+    if isinstance(first, dict):
+        inner = first.get("pretokenizers")
+        for step in (first, *(inner if isinstance(inner, list) else ())):
+            if isinstance(step, dict):
+                yield str(step.get("type"))
+
+
+def _vocab(path: Path, model: Json) -> Iterable[tuple[str, int]]:
+    vocab = model.get("vocab")
+    if isinstance(vocab, dict):
+        found = list(vocab.items())
+    elif isinstance(vocab, list):  # Unigram: texts with their scores
+        found = [(pair[0] if isinstance(pair, list) and pair else None, i) for i, pair in enumerate(vocab)]
+    else:
+        raise ModelError(f"{path}: has no vocabulary")
+    for text, token in found:
+        if not isinstance(text, str) or type(token) is not int or not 0 <= token < MAX_TOKENS:
+            raise ModelError(f"{path}: its vocabulary has {str(text)[:40]!r} as token {str(token)[:40]}")
+    return found
+
+
+def _added(path: Path, said: Json, settings: Json) -> dict[int, tuple[str, bool]]:
+    """By id: the text, and whether it is special."""
+    listed = said.get("added_tokens") or []
+    decoder = settings.get("added_tokens_decoder") or {}
+    if not isinstance(listed, list) or not isinstance(decoder, dict):
+        raise ModelError(f"{path}: its added tokens are no list")
+    found: dict[int, tuple[str, bool]] = {}
+    more = [
+        {**it, "id": int(id_)}
+        for id_, it in decoder.items()
+        if id_.isdecimal() and len(id_) < 10 and isinstance(it, dict)
+    ]
+    for it in (*more, *listed):
+        token, text = (it.get("id"), it.get("content")) if isinstance(it, dict) else (None, None)
+        if not isinstance(text, str) or type(token) is not int or not 0 <= token < MAX_TOKENS:
+            raise ModelError(f"{path}: has an added token {str(it)[:60]!r}")
+        found[token] = (text, it.get("special") is True)
+    return found
+
+
+def _tokens(
+    path: Path,
+    vocab: Iterable[tuple[str, int]],
+    added: Mapping[int, tuple[str, bool]],
+    kind: str,
+    model: Json,
+) -> tuple[list[bytes], list[int]]:
+    """Texts and types by id. What no one names is padding."""
+    named = {token: text for text, token in vocab}
+    size = max((*named, *added), default=-1) + 1
+    if size > 2 * (len(named) + len(added)) + 65536:  # a few ids apart would make millions of texts
+        raise ModelError(f"{path}: has {len(named) + len(added):,} tokens with ids up to {size - 1:,}")
+    unknown = model.get("unk_token")
+    texts = [b"[PAD%d]" % token for token in range(size)]
+    types = [UNUSED] * size
+    for token, text in named.items():
+        if token in added:
+            continue
+        types[token] = NORMAL
+        if kind == "SPM" and _BYTE.fullmatch(text):
+            types[token] = BYTE
+        elif kind == "WPM":
+            text = text[2:] if text.startswith("##") else f"▁{text}"
+        texts[token] = _encoded(text)
+    for token, (text, special) in added.items():
+        control = special or bool(_LOOKS_SPECIAL.fullmatch(text))
+        types[token] = CONTROL if control else USER_DEFINED
+        if kind == "SPM" and text == unknown:
+            types[token] = UNKNOWN
+        texts[token] = _encoded(text if control else text.replace("▁", " "))
+    return texts, types
+
+
+def _special(settings: Json, config: Json, ids: Mapping[bytes, int], size: int) -> dict[str, int]:
+    """tokenizer_config.json names them by text, config.json by id; the first counts. A list of ids the
+    converter passes over, and generation_config.json it does not read."""
+    found: dict[str, int] = {}
+    for role in _ROLES:
+        it = settings.get(f"{role}_token")
+        text = it.get("content") if isinstance(it, dict) else it
+        token = ids.get(_encoded(text)) if isinstance(text, str) else None
+        if token is None:
+            id_ = config.get(f"{role}_token_id")
+            token = id_ if type(id_) is int and 0 <= id_ < size else None
+        if token is not None:
+            found[role] = token
+    return found
+
+
+def _added_around(said: Json, settings: Json) -> tuple[bool | None, bool | None]:
+    """Whether BOS and EOS are put around a text: as the settings say, or else the steps after tokenizing."""
+    told: dict[str, bool] = {}
+    last = said.get("post_processor")
+    inner = last.get("processors", [last]) if isinstance(last, dict) else []
+    for step in inner if isinstance(inner, list) else []:
+        name = step.get("type") if isinstance(step, dict) else None
+        if name == "ByteLevel":
+            told = {"bos": False, "eos": False} | told
+        elif name == "RobertaProcessing":
+            told = {"bos": True, "eos": True}
+        elif name == "TemplateProcessing":
+            told |= _template_ends(step.get("single"))
+    told |= {
+        role: flag for role in ("bos", "eos") if isinstance(flag := settings.get(f"add_{role}_token"), bool)
+    }
+    return told.get("bos"), told.get("eos")
+
+
+def _template_ends(single: Any) -> dict[str, bool]:
+    """Of [BOS, the text]: that there is a BOS, and nothing of an EOS."""
+    if not isinstance(single, list) or len(single) < 2:
+        return {}
+    ends = {"bos": single[0], "eos": single[-1]}
+    return {role: True for role, it in ends.items() if isinstance(it, dict) and "SpecialToken" in it}
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # JSON can spell halves of a pair

@@ -1,0 +1,95 @@
+"""Opening what somebody else wrote: regular files only, and never waiting for a writer."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from paceline.speculative.errors import ModelError, UsageError
+
+# A vocabulary of 262,000 tokens with its 514,000 merges has 1.8 million.
+MAX_VALUES = 5 << 20
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """`path` for reading, links followed. Raises ModelError for what is no file, or cannot be opened."""
+    try:
+        # A named pipe without a writer would hold its reader for ever.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        file = open(path, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ModelError(f"{path}: {reason(error)}") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ModelError(f"{path}: is neither a file nor a folder; give the path of a model")
+    return file
+
+
+def check_file(path: Path) -> None:
+    """The mistakes of who names a GGUF file: UsageError, or ModelError for what is no file at all."""
+    if path.is_dir():
+        raise UsageError(f"{path}: is a directory; give the .gguf file inside it")
+    if not path.exists():
+        raise UsageError(f"{path}: no such file; give the path of a .gguf model")
+    if not path.is_file():  # a named pipe would hold its reader for ever
+        raise ModelError(f"{path}: is no regular file; give the path of a .gguf model")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def exists(path: Path) -> bool:
+    """False too for what may not be looked at, where Path's own raises."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def can_be_path(text: str) -> bool:
+    """False for a zero byte, and for half a character, which JSON can spell: Python raises for them."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def read_text(path: Path, limit: int) -> str:
+    """A small text file, whole. Raises ModelError where it has more than `limit` bytes, or is no UTF-8."""
+    try:
+        with open_plain(path) as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise ModelError(f"{path}: {reason(error)}") from error
+    if len(content) > limit:
+        raise ModelError(f"{path}: has more than {limit >> 20} MiB, which such a file does not need")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path}: is not text (byte {error.start} is no UTF-8)") from error
+
+
+def read_json(path: Path, limit: int = 8 << 20) -> dict[str, Any]:
+    """A file with one JSON object. Raises ModelError where it is none, larger than `limit`, or nested or long
+    beyond any need."""
+    text = read_text(path, limit)
+    if sum(map(text.count, ",[{")) > MAX_VALUES:
+        raise ModelError(f"{path}: has more values than any model needs")
+    try:
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: is no JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{path}: is not what it is called: it holds no JSON object")
+    return found
+
+
+def _no_number(said: str) -> None:
+    raise ValueError(f"{said} is no number")
+
+
+def reason(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read ({error.strerror})"
+    return f"cannot be read ({error})"

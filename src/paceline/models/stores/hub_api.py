@@ -1,0 +1,141 @@
+"""The Hugging Face hub, or the server that HF_ENDPOINT names: what it has of a model, and why it says no.
+
+Commit, files' names and hashes become names of files here: they come from the listing alone, and are checked
+before any is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.printable import shortened
+
+HOST = "https://huggingface.co"
+LOG_IN = "log in (HF_TOKEN, or `hf auth login`)"
+SILENCE = 30.0  # seconds that the hub may say nothing before it is given up
+
+_COMMIT = _SHA1 = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file of a repository.
+
+    blob: its hash, and its name among the cache's blobs: a large file's SHA-256, git's of a small one.
+    """
+
+    name: str
+    size: int
+    blob: str
+
+    @property
+    def sha256(self) -> str:
+        """Empty where the hub states none."""
+        return self.blob if _SHA256.fullmatch(self.blob) else ""
+
+    def hash_of(self, path: Path) -> str:
+        """Return the hash of a file, of the kind that `blob` is."""
+
+        def git() -> Any:
+            return hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256" if self.sha256 else git).hexdigest()
+
+
+def endpoint() -> str:
+    return (os.environ.get("HF_ENDPOINT") or HOST).rstrip("/")
+
+
+def host() -> str:
+    return endpoint().partition("://")[2] or endpoint()
+
+
+def headers() -> dict[str, str]:
+    """What the hub is told of us, the token included."""
+    from importlib.metadata import version
+
+    from huggingface_hub.utils import build_hf_headers
+
+    return dict(build_hf_headers(library_name="paceline", library_version=version("paceline")))
+
+
+def listing(name: str) -> tuple[str, dict[str, Remote]]:
+    """The current revision of a repository, and its GGUF files."""
+    from huggingface_hub import HfApi
+
+    try:
+        info = HfApi(endpoint(), headers=headers()).model_info(name, files_metadata=True, timeout=SILENCE)
+        commit = str(info.sha)
+        if not _COMMIT.fullmatch(commit):
+            raise ValueError("no commit")
+        files = [_remote(one) for one in info.siblings or () if one.rfilename.lower().endswith(".gguf")]
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise PacelineError(
+            f"{host()}: does not answer as a Hugging Face hub does; see HF_ENDPOINT"
+        ) from error
+    return commit, {one.name: one for one in files if one.size > 0}
+
+
+def _remote(said: Any) -> Remote:
+    """said: a RepoSibling, in which anything may stand. Raises ValueError, TypeError or KeyError."""
+    size = said.size or 0
+    blob = said.lfs["sha256"] if said.lfs else said.blob_id
+    if not (_SHA256 if said.lfs else _SHA1).fullmatch(blob) or type(size) is not int:
+        raise ValueError("no such hash or size")
+    return Remote(str(said.rfilename), size, blob)
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """What is raised while the hub is asked, in a line that says what to do."""
+    import httpx2
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise PacelineError(
+            f"{name} is gated: accept its terms at {endpoint()}/{name}, then {LOG_IN}"
+        ) from error
+    except errors.RepositoryNotFoundError as error:  # what is private is not told from what is not there
+        raise UsageError(f"{host()} has no {name}, or it is private: see to its name, or {LOG_IN}") from error
+    except (errors.RemoteEntryNotFoundError, errors.RevisionNotFoundError) as error:
+        raise PacelineError(
+            f"{name} was changed while it was downloaded, or {host()} is gone: try again"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        raise PacelineError(f"{name}: {_meaning(error.response.status_code)}") from error
+    except errors.OfflineModeIsEnabled as error:
+        raise UsageError(f"{name}: HF_HUB_OFFLINE is set; unset it to download") from error
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise PacelineError(
+            f"no connection to {host()} ({reason(error)}); --offline uses what is on this machine already"
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """Why a connection failed, which may quote what the server sent."""
+    return shortened(str(error), 200) or type(error).__name__
+
+
+def _meaning(status: int) -> str:
+    if status == 401:
+        return (
+            f"it is private, or {host()} does not accept the token: renew it (HF_TOKEN, or `hf auth login`)"
+        )
+    if status == 403:
+        return f"{host()} does not let this token read it: use another one (HF_TOKEN)"
+    if status == 429:
+        return f"{host()} has had too many requests: wait a few minutes, or log in (HF_TOKEN)"
+    later = "try again later" if status >= 500 else "see HF_ENDPOINT"
+    return f"{host()} answers with the error {status}; {later}"

@@ -1,0 +1,266 @@
+"""The models that a machine has: of Ollama, the Hugging Face cache, LM Studio, llama.cpp, and in folders.
+
+Only headers are read, several at a time, and what was read before is kept (facts_cache.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from paceline.models.headers.facts import Facts
+from paceline.models.headers.facts_cache import read_cached
+from paceline.models.headers.gguf_header import read_header
+from paceline.models.stores import hub_cache, ollama_store
+from paceline.models.stores.model_folder import Kind, walk
+from paceline.models.stores.places import HUB, OLLAMA, places
+from paceline.models.stores.search import MODELS, Candidate, Search, Tick, file_id, silent
+from paceline.speculative.errors import ModelError
+from paceline.speculative.printable import printable
+from paceline.system.home import expanded
+from paceline.system.identity import fingerprint
+
+AT_ONCE = 8  # headers; mostly they wait for the disk
+FOLDER, ZOO = "folder", "zoo"  # in place of a program's name
+OWN = -1  # in place of a store's number
+# Drafters that read the target's hidden states, and no model by themselves.
+DRAFT_HEADS = frozenset({"eagle3", "dflash", "dspark"})
+# By general.type.
+WITHOUT_LAYERS = {"adapter": "an adapter", "imatrix": "an importance matrix", "mmproj": "a projector"}
+
+
+@dataclass(frozen=True)
+class Model:
+    """reference: what a user types for it. store: where it was found first. also: its other references. A
+    file that several names lead to is one model, or it would be its own best draft."""
+
+    facts: Facts
+    store: str
+    reference: str
+    also: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        facts = self.facts
+        return {
+            "model": self.reference,
+            "also": list(self.also),
+            "store": self.store,
+            "files": [str(path) for path in facts.files],
+            "format": facts.format,
+            "name": facts.name,
+            "arch": facts.arch,
+            "family": facts.family,
+            "parameters": facts.parameters,
+            "quantisation": facts.quantisation,
+            "size": facts.size,
+            "context": facts.n_ctx,
+            "layers": facts.n_layers,
+            "vocabulary": facts.n_vocab,
+            "experts": facts.experts,
+            "experts_used": facts.experts_used,
+            "memory": facts.memory,
+            "sliding_window": facts.sliding_window,
+        }
+
+
+class Place(NamedTuple):
+    """store: the name of what keeps its models at `path`. models: how many were found there; 0 also where
+    there is no such folder."""
+
+    store: str
+    path: Path
+    models: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """models: by family, the small ones first. places: all that were looked at. notes: what was skipped and
+    why, a line each."""
+
+    models: list[Model]
+    places: list[Place]
+    notes: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        places = [{"store": one.store, "path": str(one.path), "models": one.models} for one in self.places]
+        return {"models": [one.as_dict() for one in self.models], "places": places, "notes": self.notes}
+
+
+def find(
+    folders: Sequence[Path] = (),
+    *,
+    own: Mapping[str, Path] | None = None,
+    tick: Tick = silent,
+    environ: Mapping[str, str] = os.environ,
+) -> Found:
+    """Everything there is, in the stores of other programs, in `folders` and in those of PACELINE_MODELS.
+    What cannot be used is a note and never an error. own: files of the zoo's, by what a user types for them.
+    tick: see Search."""
+    search = Search(tick)
+    stores = places(environ)
+    given = [*folders, *(Path(part) for part in _parts(environ.get("PACELINE_MODELS", "")))]
+    for folder in map(expanded, given):
+        if not os.path.exists(folder):  # noqa: PTH110  # Path's may raise
+            search.note(folder, "no such folder")
+        stores.append((FOLDER, folder.absolute()))
+    named = _named(stores, search, own or {})
+    facts = _facts(named, search)
+    models = [
+        _model(facts[key], [(stores[i][0] if i != OWN else ZOO, one) for i, one in named[key]])
+        for key in facts
+    ]
+    counts = Counter(i for key in facts for i in {i for i, _ in named[key]})
+    return Found(
+        sorted(_unambiguous(_once(models)), key=_order),
+        [Place(store, path, counts[i]) for i, (store, path) in enumerate(stores)],
+        search.notes,
+    )
+
+
+def _named(
+    stores: Sequence[tuple[str, Path]], search: Search, own: Mapping[str, Path]
+) -> dict[tuple[int, int], list[tuple[int, Candidate]]]:
+    """Every file that may be a model, with the number of each store it was found in (OWN: none, it is the
+    zoo's) and what it is called there."""
+    named: dict[tuple[int, int], list[tuple[int, Candidate]]] = {}
+    packed = ((OWN, Candidate(path, reference)) for reference, path in own.items())
+    stored = (
+        (i, candidate)
+        for i, (store, path) in enumerate(stores)
+        for candidate in _candidates(store, path, search)
+    )
+    for i, candidate in chain(packed, stored):
+        try:
+            key = file_id(candidate.path.stat())
+        except OSError:
+            search.note(candidate.path, "is gone by now")
+            continue
+        named.setdefault(key, []).append((i, candidate))
+    return named
+
+
+def _candidates(store: str, root: Path, search: Search) -> Iterator[Candidate]:
+    if os.path.isfile(root):  # noqa: PTH113  # Path's may raise
+        yield Candidate(root, str(root))
+    # A name leads only to where the program that gave it looks.
+    for kind, path in walk(root, search):
+        if kind is Kind.OLLAMA:
+            yield from ollama_store.candidates(path, search, named=store == OLLAMA)
+        elif kind is Kind.REPOSITORY:
+            yield from hub_cache.candidates(path, search, named=store == HUB)
+        else:
+            yield Candidate(path, str(path))
+
+
+def _facts(
+    named: Mapping[tuple[int, int], Sequence[tuple[int, Candidate]]], search: Search
+) -> dict[tuple[int, int], Facts]:
+    """Of those that are models."""
+    found = {}
+    pool = ThreadPoolExecutor(AT_ONCE, "headers")
+    try:
+        answers = {key: pool.submit(_read, names[0][1].path) for key, names in named.items()}
+        for key, answer in answers.items():
+            said = answer.result()
+            search.tick(MODELS)
+            if isinstance(said, Facts):
+                found[key] = said
+            else:
+                search.notes.append(printable(said))
+    finally:
+        # Where the search was ended, the rest is not begun, and what was begun takes moments.
+        pool.shutdown(cancel_futures=True)
+    return found
+
+
+def _read(path: Path) -> Facts | str:
+    """What the header says of a model, or why it is none."""
+    try:
+        facts = read_cached(path)
+        if why := _no_model(facts):
+            return f"{path}: {why}"
+    except ModelError as error:
+        return str(error)
+    return facts
+
+
+def _no_model(facts: Facts) -> str:
+    """What a GGUF file is that cannot be run; empty for a model."""
+    if facts.arch == "clip":
+        return "is a projector for pictures or sound, no model"
+    if facts.arch in DRAFT_HEADS:
+        return f"is a draft head ({facts.arch}), no model"
+    if facts.n_layers == 0 and facts.format == "hf":
+        return "is no language model"
+    if facts.n_layers == 0:
+        kind = read_header(facts.path, no_list).metadata.get("general.type")
+        return f"is {WITHOUT_LAYERS.get(str(kind), 'a part of a model')}, no model"
+    if facts.format == "hf":
+        return "" if facts.size else "has no weights here"
+    return "" if facts.parameters else "is a vocabulary only: it has no weights"
+
+
+def no_list(_key: str, _count: int) -> bool:
+    return False
+
+
+def _model(facts: Facts, named: Iterable[tuple[str, Candidate]]) -> Model:
+    """named: every store it was found in, and what it is called there."""
+    order = sorted(named, key=lambda one: one[1].reference == str(one[1].path))  # a name before a path
+    store, first = order[0]
+    references = dict.fromkeys(one.reference for _, one in order)
+    return Model(facts, store, first.reference, tuple(references)[1:])
+
+
+def _once(models: Sequence[Model]) -> Iterator[Model]:
+    """Of files with one content, as two revisions of a repository or two stores have, the first that has a
+    name; the others are its other references."""
+    alike: dict[tuple[Any, ...], list[Model]] = {}
+    for model in models:
+        facts = model.facts
+        key = (facts.format, facts.size, facts.arch, facts.parameters, facts.quantisation, len(facts.files))
+        alike.setdefault(key, []).append(model)
+    for some in alike.values():
+        by_content: dict[Any, list[Model]] = {}
+        for model in some:
+            content = _content(model) if len(some) > 1 else None
+            by_content.setdefault(content or id(model), []).append(model)
+        for same in by_content.values():
+            first = min(same, key=lambda model: model.reference == str(model.facts.path))
+            others = [name for model in same if model is not first for name in (model.reference, *model.also)]
+            yield replace(first, also=tuple(dict.fromkeys([*first.also, *others])))
+
+
+def _content(model: Model) -> tuple[str, ...] | None:
+    """What tells files of one size apart; None where it cannot be read, or is no single file format."""
+    if model.facts.format != "gguf":
+        return None
+    try:
+        return tuple(fingerprint(path) for path in model.facts.files)
+    except OSError:
+        return None
+
+
+def _unambiguous(models: Iterable[Model]) -> Iterator[Model]:
+    """Of two models of one name, as Ollama's two stores may have, the second is known by its path."""
+    taken: set[str] = set()
+    for model in models:
+        if model.reference in taken:
+            model = replace(model, reference=str(model.facts.path))
+        taken.update((model.reference, *model.also))
+        yield model
+
+
+def _order(model: Model) -> tuple[str, int, int, str]:
+    facts = model.facts
+    return facts.family or facts.name.lower(), facts.parameters or 0, facts.size, model.reference
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in text.split(os.pathsep) if part]

@@ -1,0 +1,75 @@
+"""Where other programs keep their models."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from paceline.models.headers.plain_file import can_be_path, read_text
+from paceline.models.stores.search import Search
+from paceline.speculative.errors import ModelError
+from paceline.system.home import expanded
+
+OLLAMA, HUB, LM_STUDIO, LLAMA_CPP = "Ollama", "Hugging Face", "LM Studio", "llama.cpp"
+OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # where Linux runs it as a user of its own
+MAX_PATH = 4096
+
+
+def places(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+    """Where other programs keep their models: the name of each, and a folder that need not exist."""
+    home = home_of(environ)
+
+    def first(*given: tuple[str, str]) -> Path | None:
+        return next((expanded(environ[name]) / below for name, below in given if environ.get(name)), None)
+
+    llama = first(("LLAMA_CACHE", ""), ("XDG_CACHE_HOME", "llama.cpp"))
+    if llama is None and sys.platform == "darwin":
+        llama = home / "Library" / "Caches" / "llama.cpp"
+    if llama is None and sys.platform == "win32":
+        llama = first(("LOCALAPPDATA", "llama.cpp"))
+    found = [
+        *((OLLAMA, folder) for folder in ollama_folders(environ)),
+        (HUB, hub_folder(environ)),
+        *((LM_STUDIO, folder) for folder in lm_studio(home)),
+        (LLAMA_CPP, llama or home / ".cache" / "llama.cpp"),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def home_of(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
+
+
+def ollama_folders(environ: Mapping[str, str]) -> list[Path]:
+    """OLLAMA_MODELS, or where it keeps models for one user and, as a service of Linux, for all."""
+    if given := environ.get("OLLAMA_MODELS"):
+        return [expanded(given)]
+    return [home_of(environ) / ".ollama" / "models", OLLAMA_SERVICE]
+
+
+def hub_folder(environ: Mapping[str, str]) -> Path:
+    """The Hugging Face cache, by the rules of huggingface_hub."""
+    if given := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
+        return expanded(os.path.expandvars(given))
+    base = environ.get("XDG_CACHE_HOME") or home_of(environ) / ".cache"
+    home = environ.get("HF_HOME") or str(Path(base) / "huggingface")
+    return expanded(os.path.expandvars(home)) / "hub"
+
+
+def lm_studio(home: Path) -> list[Path]:
+    """Its folder moved in time; a file tells where it is, and its settings may name another for models."""
+    homes = [home / ".lmstudio", home / ".cache" / "lm-studio"]
+    with contextlib.suppress(ModelError):
+        pointer = read_text(home / ".lmstudio-home-pointer", MAX_PATH).strip()
+        homes[:0] = [home / pointer] if can_be_path(pointer) else []
+    found = []
+    for one in homes:
+        settings = Search().json(one / "settings.json") or {}
+        named = settings.get("downloadsFolder")
+        if isinstance(named, str) and can_be_path(named) and Path(named).is_absolute():
+            found.append(Path(named))
+        found.append(one / "models")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,269 @@
+"""What a user may call a model: a path, or a name in somebody's store. Nothing is downloaded here.
+
+    models/a.gguf           a path; one that exists wins over every other reading
+    ollama:llama3.2:3b      of Ollama's store; also ollama:user/name:tag
+    hf.co/user/repo:Q4_K_M  of the Hugging Face cache; also user/repo[:quant], hf:user/repo, a page's address
+    zoo:smollm2             a model of the zoo, of those that come with Paceline or with a package
+
+Which file of a repository is meant is chosen as llama.cpp does it (common/download.cpp), except that it takes
+the first one where neither Q4_K_M nor Q8_0 is there, and we ask.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from paceline.speculative.errors import UsageError
+
+PATH, OLLAMA, HUB, ZOO = "path", "ollama", "hub", "zoo"
+FORMS = "a path, ollama:NAME[:TAG], hf.co/USER/REPO[:QUANT] or zoo:smollm2"
+LONGEST = 512  # characters of a name; a path may be longer
+LONGEST_PART = 240  # bytes of one part of it: file systems take 255
+USUAL = ("Q4_K_M", "Q8_0")
+# Beside a model lie its image encoder, statistics of its activations, and heads that draft for it.
+NO_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+
+_WORD = r"[A-Za-z0-9_]"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
+_ADDRESS = re.compile(
+    r"(?:hf:(?://)?|(?:https?:/{1,2})?(?:www\.)?(?:huggingface\.co|hf\.co)/)(.*)", re.IGNORECASE
+)
+# What a browser shows for a file: user/repo/blob/main/file.gguf?download=true
+_PAGE = re.compile(r"([^/]+/[^/]+)/(?:tree|blob|resolve)/main(?:/([^?]*))?(?:\?.*)?")
+# What Windows takes for something else than a name.
+_ODD = re.compile(r'[<>:"\\|?*]')
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³]) *(?:\..*)?", re.IGNORECASE)
+_SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
+_LABEL = re.compile(
+    rf"(?<!{_WORD})((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*|NVFP4\w*))(?!{_WORD})",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """kind: PATH, OLLAMA, HUB or ZOO. name: the path; host/namespace/name of Ollama's; user/repo; of the zoo,
+    which need not have it. tag: Ollama's tag; a quantisation or a file's name in a repository, empty where it
+    is left open."""
+
+    kind: str
+    name: str
+    tag: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == PATH:
+            return self.name
+        if self.kind == OLLAMA:
+            return f"ollama:{self.ollama}"
+        tag = f":{self.tag}" if self.tag else ""
+        return f"hf.co/{self.name}{tag}" if self.kind == HUB else f"zoo:{self.name}"
+
+    @property
+    def ollama(self) -> str:
+        """As Ollama itself calls it."""
+        return f"{self.name.removeprefix('registry.ollama.ai/').removeprefix('library/')}:{self.tag}"
+
+
+@dataclass(frozen=True)
+class Held:
+    """A file of a model on this machine. sha256: of all of it, as its store states it; empty where none does.
+    got: bytes that were downloaded just now. checked: the file has been found to have that sha256."""
+
+    path: Path
+    size: int
+    sha256: str = ""
+    got: int = 0
+    checked: bool = False
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One model of a repository: its files in order, all but those that are missing, and the word for its
+    quantisation (or its file's name, where that has none)."""
+
+    label: str
+    stem: str
+    files: tuple[str, ...]
+    missing: int = 0
+
+    def has(self, word: str) -> bool:
+        """As a whole word of its name: Q4_K_M is no part of Q4_K_M_L."""
+        pattern = rf"(?<!{_WORD}){re.escape(word)}(?!{_WORD})"
+        return re.search(pattern, self.stem, re.IGNORECASE) is not None
+
+    def named(self, name: str) -> bool:
+        return name.lower() in (self.files[0].lower(), PurePosixPath(self.files[0]).name.lower())
+
+
+def parse(text: str, exists: Callable[[str], bool] = os.path.exists) -> Reference:
+    """Raises UsageError, in one line, for what is neither a path nor a name that any store could have."""
+    if not text.strip():
+        raise UsageError(f"an empty model name: give {FORMS}")
+    if exists(text):
+        return Reference(PATH, text)
+    head, colon, rest = text.partition(":")
+    if colon and head.lower() in ("ollama", "zoo"):
+        return _ollama(text, rest) if head.lower() == "ollama" else _zoo(text, rest)
+    if (address := _ADDRESS.fullmatch(text)) is not None:
+        return _hub(text, address[1])
+    if re.match(r"[a-z]{2,}:/", text, re.IGNORECASE) and not Path(text).anchor:
+        raise UsageError(f"{_short(text)}: of addresses only those of huggingface.co are known")
+    if _looks_like_path(text):
+        return Reference(PATH, text)
+    if text.count("/") == 1:
+        return _hub(text, text)
+    raise UsageError(f"{_short(text)}: no such file, and no name of a model: give {FORMS}")
+
+
+def _looks_like_path(text: str) -> bool:
+    # A drive of Windows is no scheme of an address, on any system.
+    if text[0] in "/.~" or re.match(r"[A-Za-z]:[\\/]", text):
+        return True
+    if os.name == "nt" and re.match(r"[A-Za-z]:|\\", text):
+        return True
+    # user/repo:file.gguf is of the hub; more slashes than it has names are a path.
+    of_hub = text.count("/") == 1 and ":" in text
+    return (text.lower().endswith(".gguf") and not of_hub) or text.count("/") > 1
+
+
+def _ollama(text: str, rest: str) -> Reference:
+    name, _, tag = rest.rpartition(":") if ":" in rest.rpartition("/")[2] else (rest, "", "latest")
+    parts = name.split("/")
+    if len(parts) > 3:
+        raise UsageError(f"{_short(text)}: write ollama:NAME[:TAG], as `ollama list` shows them")
+    _check(text, [*parts, tag])
+    full = ["registry.ollama.ai", "library"][: 3 - len(parts)] + parts
+    return Reference(OLLAMA, "/".join(full), tag)
+
+
+def _zoo(text: str, rest: str) -> Reference:
+    _check(text, [rest])
+    return Reference(ZOO, rest)
+
+
+def _hub(text: str, rest: str) -> Reference:
+    file = ""
+    if (page := _PAGE.fullmatch(rest)) is not None:
+        rest, file = page[1], page[2] or ""
+    name, _, tag = rest.strip("/").partition(":") if rest[:1] != "/" else (rest, "", "")
+    name = name.removesuffix(".git")  # as git clones it
+    parts = name.split("/")
+    if len(parts) != 2:
+        raise UsageError(
+            f"{_short(text)}: write hf.co/USER/REPO[:QUANT], such as hf.co/ggml-org/gemma-3-4b-it-GGUF"
+        )
+    tag = tag or file
+    _check(text, [*parts, *(tag.split("/") if tag or ":" in rest else [])])
+    if any("--" in part or part[-1] in ".-" for part in parts):
+        raise UsageError(f"{_short(text)}: no repository can have this name; write hf.co/USER/REPO[:QUANT]")
+    return Reference(HUB, name, "" if tag.lower() == "latest" else tag)
+
+
+def _check(text: str, parts: Iterable[str]) -> None:
+    """What becomes a part of a path or of an address must be harmless in both."""
+    if len(text) > LONGEST:
+        raise UsageError(f"{_short(text)}: a model's name has at most {LONGEST} characters")
+    for part in parts:
+        if not part:
+            raise UsageError(f"{_short(text)}: a part of the name is empty; give {FORMS}")
+        if ".." in part or not _NAME.fullmatch(part):
+            raise UsageError(
+                f"{_short(text)}: {_short(part)!r} is no name: letters, digits, '-', '_' and single '.' only"
+            )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def pick(names: Iterable[str], asked: str, where: str) -> tuple[str, ...]:
+    """Of a repository's files those of the one model that is meant, in their order: more than one where it
+    was split. asked: a quantisation or a file's name; empty: Q4_K_M, else Q8_0, else the only one there is.
+    Raises UsageError, with the choices, where none or several could be meant, or a part is missing."""
+    names = list(names)
+    models = variants(names)
+    if not models:
+        odd = next((one for one in names if one.lower().endswith(".gguf") and not _is_usable(one)), None)
+        if odd is not None:
+            raise UsageError(
+                f"{where}: has a file {_short(odd)!r}, "
+                "a name that cannot be used safely; take another repository"
+            )
+        raise UsageError(
+            f"{where}: has no model as a GGUF file; look for a repository whose name ends in -GGUF"
+        )
+    found = asked_for(models, asked) if asked else _usual(models)
+    if len(found) != 1:
+        labels = [one.label for one in found or models]
+        # Several of one quantisation are told apart by their files.
+        several = len(set(labels)) < len(labels)
+        said = [one.files[0] for one in found] if found and several else list(dict.fromkeys(labels))
+        what = f"which one of {_listed(said)}?" if found else f"has no {asked}; there is {_listed(said)}."
+        raise UsageError(f"{where}: {what} Name it after a colon, as in hf.co/{where}:{said[0]}")
+    if found[0].missing:
+        raise UsageError(
+            f"{where}: {found[0].missing} of the parts of {found[0].label} are missing; nothing can load it"
+        )
+    return found[0].files
+
+
+def variants(names: Iterable[str]) -> list[Variant]:
+    """The models among a repository's files, by name. What is no model is left out, and so is what could not
+    be a file in a folder of ours."""
+    found: dict[tuple[str, int], dict[int, str]] = {}
+    for name in sorted(filter(_is_model, names)):
+        stem = name[: -len(".gguf")]
+        part = _SPLIT.fullmatch(stem)
+        key, i = ((part[1], int(part[3])), int(part[2])) if part else ((stem, 1), 1)
+        found.setdefault(key, {})[i] = name
+    out = []
+    for (stem, count), parts in found.items():
+        files = tuple(parts[i] for i in sorted(parts) if 1 <= i <= count)
+        if files:
+            out.append(Variant(_label(stem), stem, files, count - len(files)))
+    return out
+
+
+def _is_model(name: str) -> bool:
+    file = PurePosixPath(name).name.lower()
+    return file.endswith(".gguf") and not any(word in file for word in NO_MODEL) and _is_usable(name)
+
+
+def _is_usable(name: str) -> bool:
+    """Whether a name that others chose can be that of a file in a folder of ours, on any system: on Windows
+    `C:x` and `..\\x` lead out of the folder, and `nul.gguf` is a device."""
+    return name.isprintable() and len(name) <= LONGEST and all(map(_is_part, name.split("/")))
+
+
+def _is_part(part: str) -> bool:
+    odd = not part or part[-1] in " ." or _ODD.search(part) or _DEVICE.fullmatch(part)
+    return not odd and len(part.encode()) <= LONGEST_PART
+
+
+def _label(stem: str) -> str:
+    for part in reversed(PurePosixPath(stem).parts):
+        if found := _LABEL.findall(part):
+            return str(found[-1]).upper()
+    return f"{PurePosixPath(stem).name}.gguf"
+
+
+def asked_for(models: Sequence[Variant], asked: str) -> list[Variant]:
+    """By a file's name, else by its quantisation, else by any other word of its name."""
+    named = [one for one in models if one.named(asked)]
+    labelled = [one for one in models if one.label.lower() == asked.lower()]
+    return named or labelled or [one for one in models if one.has(asked)]
+
+
+def _usual(models: Sequence[Variant]) -> list[Variant]:
+    for label in USUAL:
+        if found := asked_for(models, label):
+            return found
+    return list(models)
+
+
+def _listed(said: Sequence[str], most: int = 24) -> str:
+    return ", ".join(said[:most]) + (f" and {len(said) - most} more" if len(said) > most else "")

@@ -1,0 +1,111 @@
+"""A search for models: where it has been, what it met on the way, and how it looks into folders.
+
+What lies in a store was written by other programs, and perhaps by other people: a link may lead nowhere or in
+circles, a folder may be closed, a file may vanish or not be what its name says. Each is one note, and the
+search goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.models.headers.plain_file import read_text
+from paceline.speculative.errors import ModelError
+from paceline.speculative.printable import printable
+
+LARGEST_JSON = 1 << 20  # bytes; a manifest has about a thousand
+
+Tick = Callable[[str], None]
+FOLDERS, MODELS = "folders", "models"  # what a search ticks for
+
+
+def silent(_what: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """path: a file or folder that is a model if its header says so. reference: what a user types for it; its
+    path where no name would find it."""
+
+    path: Path
+    reference: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name in a folder, links followed. folder: whether it leads to one; link: whether by a link. id: of
+    what it leads to, the same by every name."""
+
+    path: Path
+    folder: bool
+    link: bool
+    id: tuple[int, int]
+
+
+class Search:
+    """tick: called with FOLDERS for every folder that is looked into, and with MODELS for every header; what
+    it raises ends the search. notes: a line for each thing that was skipped, fit to be printed."""
+
+    def __init__(self, tick: Tick = silent) -> None:
+        self.tick = tick
+        self.notes: list[str] = []
+
+    def note(self, what: object, why: str) -> None:
+        self.notes.append(printable(f"{what}: {why}"))
+
+    def folder(self, path: Path, endings: tuple[str, ...] = ("",)) -> list[Entry]:
+        """What is in a folder, by name; nothing where it does not exist. Neither pipes nor devices, and of
+        files only those that end so, in small letters: of millions of others nothing is asked."""
+        self.tick(FOLDERS)
+        found = []
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_file(follow_symlinks=False) and not entry.name.lower().endswith(endings):
+                        continue
+                    if (one := self._entry(Path(entry.path), entry.is_symlink())) is not None:
+                        found.append(one)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            self.note(path, f"cannot be looked into ({error.strerror})")
+        return sorted(found, key=lambda one: one.path.name)
+
+    def _entry(self, path: Path, link: bool) -> Entry | None:
+        try:
+            said = path.stat()
+        except OSError as error:
+            # Of what is no model nobody wants to hear.
+            if path.suffix.lower() == ".gguf":
+                gone = isinstance(error, FileNotFoundError)
+                self.note(path, "its file is missing" if gone else f"cannot be read ({error.strerror})")
+            return None
+        if not stat.S_ISDIR(said.st_mode) and not stat.S_ISREG(said.st_mode):
+            return None
+        return Entry(path, stat.S_ISDIR(said.st_mode), link, file_id(said))
+
+    def json(self, path: Path) -> dict[str, Any] | None:
+        """A small file with one JSON object; None, and a note, where it is anything else."""
+        try:
+            said = json.loads(read_text(path, LARGEST_JSON))
+        except ModelError as error:
+            self.notes.append(printable(str(error)))
+            return None
+        except (ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict):
+            self.note(path, "is damaged: it should be a JSON object")
+            return None
+        return said
+
+
+def file_id(said: os.stat_result) -> tuple[int, int]:
+    """Of a file or folder, the same by every name it has."""
+    return said.st_dev, said.st_ino

@@ -1,0 +1,95 @@
+"""Models that need no download of their own: a tiny target and draft that ship with Paceline, to try and test
+everything with, and SmolLM2, a small real model that a Python package carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.models.zoo.table import MODELS, ROWS, Row
+from paceline.speculative.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ZooModel:
+    """A model of the table as it is on this machine. path: None where it is not here, and `missing` says what
+    to do. size: of its file, in bytes; 0 where it is not here."""
+
+    name: str
+    path: Path | None
+    size: int
+    parameters: int
+    description: str
+    missing: str = ""
+
+
+def models_dir() -> Path:
+    """The folder of the shipped GGUF files."""
+    return MODELS
+
+
+def target_path() -> Path:
+    """The shipped target (Q8_0)."""
+    return MODELS / "paceline-target.gguf"
+
+
+def draft_path() -> Path:
+    """The shipped draft (F16), which has the target's vocabulary."""
+    return MODELS / "paceline-draft.gguf"
+
+
+def row(name: str) -> Row:
+    """Raises UsageError for a name that the table has not."""
+    for one in ROWS:
+        if one.name == name:
+            return one
+    raise UsageError(f"the zoo has no {name!r}: choose from {', '.join(one.name for one in ROWS)}")
+
+
+def path(name: str) -> Path:
+    """Where its file is; the file is not looked into. Raises UsageError, with the command that gets it, where
+    it is not on this machine."""
+    one = row(name)
+    found = _carried(one) if one.wheel else MODELS / one.file
+    if found is None or not found.is_file():
+        raise UsageError(f"zoo:{name} is not on this machine: {_remedy(one, packed=found is not None)}")
+    return found
+
+
+def models() -> list[ZooModel]:
+    """All of the table, as `paceline zoo list` shows them."""
+    found = []
+    for one in ROWS:
+        about = (one.parameters, one.description)
+        try:
+            file = path(one.name)
+        except UsageError as error:
+            found.append(ZooModel(one.name, None, 0, *about, str(error).partition(": ")[2]))
+        else:
+            found.append(ZooModel(one.name, file, file.stat().st_size, *about))
+    return found
+
+
+def real() -> dict[str, Path]:
+    """Those on this machine that have something to say, and their drafts, by what a user types for them."""
+    here = {one.name: one.path for one in models() if one.path is not None}
+    return {f"zoo:{one.name}": here[one.name] for one in ROWS if one.name in here and not one.toy}
+
+
+def _carried(one: Row) -> Path | None:
+    """The file as the package's own list has it; the package is not imported. None without the package."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    assert one.wheel is not None
+    try:
+        package = distribution(one.wheel.package)
+    except PackageNotFoundError:
+        return None
+    listed = (file for file in package.files or () if file.as_posix() == one.file)
+    return Path(str(package.locate_file(next(listed, one.file))))
+
+
+def _remedy(one: Row, *, packed: bool) -> str:
+    if one.wheel is None:
+        return "its file is missing from Paceline; install Paceline again"
+    return one.wheel.again if packed else one.wheel.install

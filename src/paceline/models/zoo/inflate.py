@@ -1,0 +1,174 @@
+"""Make a model of any size that says exactly what a small one says (function-preserving widening).
+
+After Net2Net (Chen et al. 2015, arXiv:1511.05641), for the Llama architecture. The residual stream d -> D is
+padded with zeros; each RMSNorm weight is scaled by sqrt(d/D) and its epsilon by d/D, which undoes the longer
+mean; new heads and new feed-forward columns meet zero output columns; new blocks have zero output matrices.
+Every other new weight is a small seeded random number, so that the matrix products cost what they would in a
+real model of that size. Speed can then be measured at 1B parameters while the text stays the small model's.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.models.headers.gguf_file import (
+    GGUFFile,
+    Part,
+    Table,
+    number_field,
+    quantised,
+    text_field,
+    write,
+)
+from paceline.models.zoo.layout import ROPE, Layout, choose_layout, layout_of, tensor_shapes
+from paceline.models.zoo.quantize import BITS, check_ftype, quantize
+from paceline.speculative.errors import ModelError
+from paceline.speculative.printable import amount
+from paceline.system.scratch import scratch_file
+from paceline.system.whole import check_output, output
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[str, float], None]
+CHUNK_ROWS = 4096
+
+
+def widened(
+    name: str, shape: tuple[int, ...], old: Table | None, scale: float, rng: np.random.Generator
+) -> Iterator[Array]:
+    """Yield the new tensor in pieces of `CHUNK_ROWS` rows, float32; `old` is None in a new block.
+
+    Embedding, attention output and feed-forward down are zero outside the old part: they alone write to the
+    residual stream. Everything else only reads from it, or from a column that is multiplied by zero.
+    """
+    if name == ROPE:  # of a head, and heads stay as they are
+        assert old is not None
+        yield old.rows(slice(None)).reshape(shape)
+        return
+    if len(shape) == 1:
+        norm = np.ones(shape, np.float32)
+        if old is not None:
+            norm[: old.size] = old.rows(slice(None)).reshape(-1) * scale
+        yield norm
+        return
+    writes = any(part in name for part in ("token_embd", "attn_output", "ffn_down"))
+    for start in range(0, shape[0], CHUNK_ROWS):
+        rows = min(CHUNK_ROWS, shape[0] - start)
+        if writes:
+            piece = np.zeros((rows, shape[1]), np.float32)
+        else:
+            piece = rng.standard_normal((rows, shape[1]), np.float32) * np.float32(shape[1] ** -0.5)
+        if old is not None and start < old.size:
+            part = old.rows(slice(start, start + rows))
+            piece[: part.shape[0], : part.shape[1]] = part
+        yield piece
+
+
+def new_fields(file: GGUFFile, layout: Layout, scale: float, file_type: int) -> list[bytes]:
+    """Return the source's fields, with those that the new dimensions set replaced."""
+    size = f"{layout.parameters / 1e6:.0f}M"
+    fields = dict(file.fields)
+    numbers: dict[str, int | float] = {
+        "general.file_type": file_type,
+        "llama.embedding_length": layout.width, "llama.block_count": layout.blocks,
+        "llama.feed_forward_length": layout.feed_forward, "llama.attention.head_count": layout.heads,
+        "llama.attention.head_count_kv": layout.kv_heads, "llama.attention.key_length": layout.head_dim,
+        "llama.attention.value_length": layout.head_dim,
+        "llama.attention.layer_norm_rms_epsilon": layout.eps * scale**2,
+    }  # fmt: skip
+    if "llama.rope.dimension_count" not in fields:
+        numbers["llama.rope.dimension_count"] = layout.head_dim
+    for key, number in numbers.items():
+        fields[key] = number_field(key, number)
+    if name := file.text("general.name"):
+        fields["general.name"] = text_field("general.name", f"{name}, inflated to {size}")
+    if file.text("general.size_label"):
+        fields["general.size_label"] = text_field("general.size_label", size)
+    return list(fields.values())
+
+
+def write_plain(
+    source: GGUFFile, old: Layout, layout: Layout, out: Path, ftype: str, seed: int, progress: Progress
+) -> None:
+    """Write the widened model as F16, BF16 or F32, one tensor at a time."""
+    import gguf
+
+    scale = (old.width / layout.width) ** 0.5
+    tables = {name: Table(source, tensor) for name, tensor in source.tensors.items()}
+
+    def rows(name: str, shape: tuple[int, ...]) -> Iterator[Array]:
+        # A generator a tensor: its numbers depend on the seed and its name alone.
+        rng = np.random.default_rng([seed, *name.encode()])
+        return widened(name, shape, tables.get(name), scale, rng)
+
+    def part(name: str, shape: tuple[int, ...]) -> Part:
+        # Norms stay F32 in every type, as in llama.cpp.
+        kind = gguf.GGMLQuantizationType["F32" if len(shape) == 1 else ftype]
+        return quantised(name, shape[::-1], kind, partial(rows, name, shape))
+
+    parts = [part(name, shape) for name, shape in tensor_shapes(layout)]
+    file_type = gguf.LlamaFileType[f"MOSTLY_{ftype}" if ftype != "F32" else "ALL_F32"]
+    written = count(1)
+    with out.open("wb") as file:
+        write(
+            file,
+            new_fields(source, layout, scale, int(file_type)),
+            parts,
+            source.alignment,
+            lambda: progress("write", next(written) / len(parts)),
+        )
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Raise ModelError unless `folder` has room for `needed` bytes."""
+    free = shutil.disk_usage(folder).free
+    if free < needed * 1.02:
+        raise ModelError(
+            f"{folder} has {amount(free)} free, {amount(needed)} are needed: "
+            "free some or choose another folder"
+        )
+
+
+def inflate(
+    source: Path,
+    out: Path,
+    parameters: int,
+    ftype: str = "F16",
+    *,
+    seed: int = 0,
+    force: bool = False,
+    progress: Progress = lambda _phase, _done: None,
+) -> tuple[Layout, int]:
+    """Write a Llama GGUF of about `parameters` weights (60M to 2B, within 5%) that behaves as `source`.
+
+    `ftype` is one of quantize.FTYPES; the quantised types go through F16 and llama.cpp's quantiser.
+    `progress(phase, fraction)` is called with phase "write" or "quantize". Nothing is left at `out` unless
+    the whole file was written; its bytes are counted beside the layout. Raises UsageError (sizes, types, an
+    existing file), ModelError (a source that can't be widened, no disk space) and PacelineError (a place that
+    can't be written to).
+    """
+    ftype = check_ftype(ftype)
+    check_output(out, source, force=force)
+    file = GGUFFile(source)
+    old = layout_of(file)
+    layout = choose_layout(old, parameters)
+    plain_type = ftype if ftype in ("F32", "F16", "BF16") else "F16"
+    bits = BITS[plain_type] + (BITS[ftype] if ftype != plain_type else 0)
+    check_space(out.parent, int(layout.parameters * bits / 8))
+    with output(out, force=force) as part:
+        if ftype == plain_type:
+            write_plain(file, old, layout, part, plain_type, seed, progress)
+        else:
+            with scratch_file(part.parent) as plain:
+                write_plain(file, old, layout, plain, plain_type, seed, progress)
+                progress("quantize", 0.0)
+                quantize(plain, part, ftype, name=out)
+                progress("quantize", 1.0)
+        size = part.stat().st_size  # of this file, whatever another process gives the name to
+    return layout, size

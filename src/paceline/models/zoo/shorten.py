@@ -1,0 +1,81 @@
+"""Write a GGUF file with some of a model's layers: an early exit or a layer skip that any engine loads as a
+draft model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from paceline.models.headers.gguf_file import (
+    GGUFFile,
+    copied,
+    is_number_list,
+    list_field,
+    number_field,
+    text_field,
+    write,
+)
+from paceline.speculative.errors import ModelError, UsageError
+from paceline.system.whole import check_output, output
+
+BLOCK = re.compile(r"blk\.(\d+)\.")
+
+
+def shorten(
+    source: Path,
+    out: Path,
+    layers: Collection[int],
+    *,
+    force: bool = False,
+    tick: Callable[[], None] = lambda: None,
+) -> int:
+    """Write `out` with these layers of `source`, in order, and all that is no layer's; weights stay as they
+    are. Returns its bytes. tick: is called after each tensor; what it raises ends the work. Nothing is left
+    at `out` unless the whole file was written. Raises UsageError (layers, an existing file), ModelError (a
+    source that is no such model) and PacelineError (a place that can't be written to)."""
+    check_output(out, source, force=force)
+    file = GGUFFile(source)
+    n = layer_count(file)
+    kept = sorted(set(layers))
+    if not kept or kept[0] < 0 or kept[-1] >= n:
+        raise UsageError(f"{source}: has {n} layers, numbered from 0: not all of those are there")
+    places = {str(old): str(new) for new, old in enumerate(kept)}
+    parts = []
+    for tensor in file.tensors.values():
+        block = BLOCK.match(tensor.name)
+        if block is None:
+            parts.append(copied(file, tensor))
+        elif block[1] in places:
+            name = f"blk.{places[block[1]]}.{tensor.name[block.end() :]}"
+            parts.append(replace(copied(file, tensor), name=name))
+    with output(out, force=force) as part:
+        with part.open("wb") as stream:
+            write(stream, new_fields(file, n, kept), parts, file.alignment, tick)
+        return part.stat().st_size
+
+
+def layers_of(source: Path) -> int:
+    """Return the number of layers. Raises ModelError."""
+    return layer_count(GGUFFile(source))
+
+
+def layer_count(file: GGUFFile) -> int:
+    count = file.values.get(f"{file.text('general.architecture')}.block_count")
+    if not isinstance(count, int):
+        raise ModelError(f"{file.path}: does not say how many layers it has: is it a language model?")
+    return count
+
+
+def new_fields(file: GGUFFile, n: int, kept: Sequence[int]) -> list[bytes]:
+    """Return the source's fields; lists with a number for each layer are cut to the layers that are kept."""
+    prefix = f"{file.text('general.architecture')}."
+    fields = {
+        key: list_field(field, kept) if key.startswith(prefix) and is_number_list(field, n) else field
+        for key, field in file.fields.items()
+    }
+    fields[f"{prefix}block_count"] = number_field(f"{prefix}block_count", len(kept))
+    if name := file.text("general.name"):
+        fields["general.name"] = text_field("general.name", f"{name}, {len(kept)} of {n} layers")
+    return list(fields.values())

@@ -1,0 +1,304 @@
+"""A corpus from files: tokens first, into one file on disk, then what is made from them.
+
+All of it happens in a folder of its own beside the corpus, which gets the corpus's name when it is complete:
+a build that ends early, for whatever reason, leaves the old corpus as it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+import paceline
+from paceline.models.fingerprint import fingerprint
+from paceline.prepare.corpus.collect import File, Reader, Skipped, find
+from paceline.prepare.corpus.records import Content
+from paceline.speculative.errors import ModelError, PacelineError, UsageError
+from paceline.storage import corpora
+from paceline.storage.corpora import COUNTED, DATASTORE, KINDS, MANIFEST, STATIC, Corpus, Manifest
+from paceline.system.home import private_folder
+from paceline.system.scratch import scratch_folder
+from paceline.system.whole import private_file
+from paceline.text.interface import Tokenizer
+
+# A file's text is tokenized in pieces of so many characters, for the progress bar and Ctrl-C.
+PIECE = 1 << 16
+SPOOL = "tokens"
+LOOKING, READING, COUNTING, SORTING = "look for files", "tokenize", "count n-grams", "sort"
+UNKNOWN = -1  # steps, in a phase's work: how many there are is seen at its end
+
+Tick = Callable[[str], None]
+Phase = Callable[[Mapping[str, int]], AbstractContextManager[Tick]]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """paths: files and directories of text. logs: JSONL of requests and answers; without `prompts` the
+    answers alone. globs: which files of directories."""
+
+    paths: Sequence[Path] = ()
+    logs: Sequence[Path] = ()
+    globs: Sequence[str] = ()
+    prompts: bool = True
+
+
+def silent(_work: Mapping[str, int]) -> AbstractContextManager[Tick]:
+    """No progress is shown."""
+    return nullcontext(lambda _kind: None)
+
+
+def check_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UsageError(f"unknown kind {kind!r}: choose from {', '.join(KINDS)}")
+    if not kinds:
+        raise UsageError(f"no kind named: choose from {', '.join(KINDS)}")
+    return tuple(dict.fromkeys(kinds))
+
+
+def build(
+    name: str,
+    sources: Sources,
+    tokenizer: Tokenizer,
+    kinds: Sequence[str] = tuple(KINDS),
+    *,
+    force: bool = False,
+    phase: Phase = silent,
+    check: Callable[[], None] = lambda: None,
+) -> tuple[Corpus, Skipped]:
+    """Build the corpus `name`, in place of one that has the name. Also what was skipped.
+
+    force: in place of one of another tokenizer too. phase: shows the progress of work so large, with what is
+    to be called after each part of it. check: called every now and then. Both may raise, to stop. Raises
+    UsageError for sources that are not there or hold nothing, and for a corpus of another tokenizer,
+    MissingExtraError, PacelineError where it cannot be written.
+    """
+    folder = corpora.corpora_folder() / corpora.check_name(name)
+    if not force:
+        _require_same(folder, tokenizer)
+    kinds = check_kinds(kinds)
+    if "datastore" in kinds:
+        _require_sorting()
+    skipped = Skipped()
+    with phase({LOOKING: UNKNOWN}) as tick:
+        looked = partial(tick, LOOKING)
+        files, given = find(sources.paths, sources.logs, sources.globs, skipped, looked)
+    reader = Reader(skipped, prompts=sources.prompts)
+    with _folder(folder) as new, Spool(new / SPOOL) as spool:
+        with phase({READING: sum(map(_pieces, files))}) as tick:
+            counts = _read(files, reader, tokenizer, spool, tick)
+        if not spool.tokens:
+            raise UsageError(f"the corpus would be empty: {_nothing_found(skipped)}")
+        _derive(new, spool, kinds, tokenizer.vocab.size, phase, check)
+        manifest = Manifest(
+            name=name,
+            kinds=kinds,
+            tokens=spool.tokens,
+            documents=len(spool),
+            model=tokenizer.path.name,
+            n_vocab=tokenizer.vocab.size,
+            fingerprint=fingerprint(tokenizer.vocab),
+            sources=tuple(
+                {"path": str(path)} | {what: counts[i][what] for what in COUNTED}
+                for i, path in enumerate(given)
+            ),
+            skipped=dict(skipped.counts),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            paceline=paceline.__version__,
+        )
+        spool.remove()
+        manifest.write(new / MANIFEST)
+        corpora.replace(new, folder)
+    return Corpus(folder, manifest), skipped
+
+
+def _require_same(folder: Path, tokenizer: Tokenizer) -> None:
+    """What cannot be read may be built again: nobody can use it."""
+    with suppress(ModelError):
+        manifest = Manifest.read(folder)
+        if not manifest.is_of(tokenizer.vocab):
+            raise UsageError(
+                f"the corpus {folder.name!r} was built with another tokenizer, of {manifest.model}: choose "
+                "another name, or replace it with --force"
+            )
+
+
+@contextmanager
+def _folder(folder: Path) -> Iterator[Path]:
+    """An empty folder beside `folder`, which is gone afterwards if it still has that name."""
+    try:
+        private_folder(folder.parent)
+        with scratch_folder(folder.parent) as new:
+            yield new
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise PacelineError(
+            f"{where}{error.strerror or error}; the corpus could not be written below {folder.parent}, make "
+            "room there or set PACELINE_HOME to another folder (what was there is as it was)"
+        ) from error
+
+
+class Spool:
+    """Documents' tokens, one after the other in a file. Owns the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = private_file(path)
+        self._lengths: list[int] = []
+        self.tokens = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def add(self, parts: Iterable[Sequence[int]]) -> int:
+        """One document, in parts; its length. An empty one is none."""
+        length = 0
+        for part in parts:
+            self._file.write(np.asarray(part, np.uint32).data)
+            length += len(part)
+        if length:
+            self._lengths.append(length)
+        self.tokens += length
+        return length
+
+    def documents(self) -> Iterator[NDArray[np.uint32]]:
+        self._file.flush()
+        tokens = np.memmap(self._path, np.uint32, "r")
+        start = 0
+        for length in self._lengths:
+            yield tokens[start : start + length]
+            start += length
+
+    def remove(self) -> None:
+        self._file.close()
+        self._path.unlink()
+
+
+class _Meter:
+    """Ticks as often for a file as was planned for it, while its text is tokenized."""
+
+    def __init__(self, file: File, tick: Tick) -> None:
+        self._left, self._tick = _pieces(file), tick
+        self.size = 0
+
+    def add(self, size: int) -> None:
+        self.size += size
+        if self._left > 1:
+            self._tick(READING)
+            self._left -= 1
+
+    def end(self) -> None:
+        while self._left:
+            self._tick(READING)
+            self._left -= 1
+
+
+def _read(
+    files: Sequence[File], reader: Reader, tokenizer: Tokenizer, spool: Spool, tick: Tick
+) -> dict[int, Counter[str]]:
+    """Tokenize everything into `spool`; what came of each source."""
+    counts: dict[int, Counter[str]] = defaultdict(Counter)
+    for file in files:
+        meter = _Meter(file, tick)
+        lengths = [spool.add(_tokens(content, tokenizer, meter)) for content in reader.documents(file)]
+        meter.end()
+        counts[file.source] += Counter(
+            files=int(any(lengths)),
+            documents=sum(length > 0 for length in lengths),
+            bytes=meter.size,
+            tokens=sum(lengths),
+        )
+    return counts
+
+
+def _pieces(file: File) -> int:
+    return 1 + file.size // PIECE
+
+
+def _tokens(content: Content, tokenizer: Tokenizer, meter: _Meter) -> Iterator[list[int]]:
+    """A document's tokens, piece by piece."""
+    if not isinstance(content, str):
+        n = tokenizer.vocab.size
+        if strange := [token for token in content if not 0 <= token < n]:
+            raise UsageError(
+                f"a log has token {strange[0]:,}, and {tokenizer.path.name} has "
+                f"{n:,}: name the model that the log is of with --tokenizer"
+            )
+        yield content
+        return
+    start = 0
+    while start < len(content):
+        end = _border(content, start + PIECE)
+        yield tokenizer.text.encode_within(content[start:end])
+        meter.add(len(content[start:end].encode()))
+        start = end
+
+
+def _border(text: str, start: int) -> int:
+    """Where, not long after `start`, a line ends and no white space follows: there a token ends too."""
+    for end in range(start, min(start + PIECE, len(text))):
+        if text[end - 1] == "\n" and not text[end].isspace():
+            return end
+    return min(start + PIECE, len(text))
+
+
+def _derive(
+    new: Path, spool: Spool, kinds: Sequence[str], n_vocab: int, phase: Phase, check: Callable[[], None]
+) -> None:
+    """The n-gram cache and the datastore from the tokens."""
+    if "ngram" in kinds:
+        from paceline.drafters.ngram_cache import NgramCache
+
+        with phase({COUNTING: len(spool)}) as tick:
+            cache = NgramCache.build(_ticking(spool, tick, COUNTING))  # type: ignore[arg-type]  # arrays
+        if len(cache) == 0:
+            raise UsageError("the texts are too short to count n-grams in: give more, or --kinds datastore")
+        cache.write(new / STATIC, private=True)
+    if "datastore" in kinds:
+        from paceline.drafters.suffix_sort import build as sort
+
+        (new / DATASTORE).mkdir(mode=0o700)
+        with phase({SORTING: len(spool)}) as tick:
+            sort(new / DATASTORE, _ticking(spool, tick, SORTING), n_vocab, most=_most(), check=check)
+
+
+def _ticking(spool: Spool, tick: Tick, kind: str) -> Iterator[NDArray[np.uint32]]:
+    for document in spool.documents():
+        tick(kind)
+        yield document
+
+
+def _most() -> int:
+    """Bytes of text that can be sorted in the memory that is free."""
+    import psutil
+
+    from paceline.drafters.suffix_sort import MEMORY, MOST
+
+    return int(min(MOST, max(1 << 24, psutil.virtual_memory().available // MEMORY)))
+
+
+def _require_sorting() -> None:
+    """Before an hour of tokenizing."""
+    from paceline.drafters.suffix_sort import sorter
+
+    sorter()
+
+
+def _nothing_found(skipped: Skipped) -> str:
+    reasons = ", ".join(f"{n:,} {reason}" for reason, n in skipped.counts.items())
+    return f"nothing to read was found ({reasons or 'no file'}); give text, code or a log of answers"

@@ -1,0 +1,183 @@
+"""Which files a corpus is made from, and the documents in them: whole texts, or the answers in a log."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+
+from paceline.prepare.corpus.records import Content, contents, record
+from paceline.speculative.errors import UsageError
+
+# A larger text is data, as a rule: a dump, a generated table. Logs may be of any size.
+LARGEST = 64 << 20
+HEAD = 8192  # bytes that are looked at to tell text from other data
+
+
+@dataclass(frozen=True)
+class File:
+    """source: the number of the path it was found under. log: a record a line; None: that is to be seen."""
+
+    path: Path
+    source: int
+    size: int
+    log: bool | None
+
+
+@dataclass
+class Skipped:
+    """How many files or lines were not taken, by reason, and one example of each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, where: Path | str) -> None:
+        self.counts[reason] += 1
+        self.examples.setdefault(reason, str(where))
+
+
+def find(
+    paths: Sequence[Path],
+    logs: Sequence[Path],
+    globs: Sequence[str],
+    skipped: Skipped,
+    tick: Callable[[], None] = lambda: None,
+) -> tuple[list[File], list[Path]]:
+    """The files to read, each once, and the paths that were given, in the order of their numbers. Of
+    directories those files that match one of `globs`, if there are any. tick: called for every file. Raises
+    UsageError for a path that is not there."""
+    given = [*paths, *logs]
+    files: dict[Path, File] = {}
+    for number, path in enumerate(given):
+        is_log = number >= len(paths)
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or directory; give what the corpus is to be made from")
+        if is_log and path.is_dir():
+            raise UsageError(f"{path}: is a directory; give the log's own file, or --from")
+        # What was named itself is taken, hidden or not.
+        for one in _walk(path, globs, skipped) if path.is_dir() else [path]:
+            try:
+                kind = (
+                    "not a file" if not one.is_file() else "link" if one != path and one.is_symlink() else ""
+                )
+                size = one.stat().st_size
+            except OSError:
+                kind, size = "unreadable", 0
+            if kind:
+                skipped.add(kind, one)
+            else:
+                log = True if is_log else None if one.suffix == ".jsonl" else False
+                files.setdefault(one.resolve(), File(one, number, size, log))
+            tick()
+    return list(files.values()), given
+
+
+def _walk(folder: Path, globs: Sequence[str], skipped: Skipped) -> Iterator[Path]:
+    def unreadable(error: OSError) -> None:
+        skipped.add("unreadable", error.filename)
+
+    for where, folders, names in os.walk(folder, onerror=unreadable):
+        for name in [name for name in folders if name.startswith(".")]:
+            skipped.add("hidden", Path(where) / name)
+            folders.remove(name)
+        folders.sort()
+        for name in sorted(names):
+            path = Path(where) / name
+            inside = path.relative_to(folder).as_posix()
+            if name.startswith("."):
+                skipped.add("hidden", path)
+            elif not globs or any(fnmatch(name, glob) or fnmatch(inside, glob) for glob in globs):
+                yield path
+
+
+class Reader:
+    """Owns what has been seen, so that no text is taken twice. prompts: of logs take the questions too."""
+
+    def __init__(self, skipped: Skipped, *, prompts: bool = True) -> None:
+        self._skipped, self._prompts = skipped, prompts
+        self._seen: set[bytes] = set()
+
+    def documents(self, file: File) -> Iterator[Content]:
+        """What cannot be used is counted and left out. Raises UsageError for a log that has no
+        record."""
+        try:
+            if file.log or (file.log is None and _is_log(file.path)):
+                yield from self._records(file)
+            elif (text := self._text(file)) is not None:
+                yield text
+        except OSError:
+            self._skipped.add("unreadable", file.path)
+
+    def _text(self, file: File) -> str | None:
+        reason, text = "", ""
+        if file.size > LARGEST:
+            reason = "too large"
+        else:
+            data = file.path.read_bytes()
+            try:
+                text = data.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                reason = "binary" if b"\0" in data[:HEAD] else "not UTF-8"
+            if b"\0" in data[:HEAD]:
+                reason = "binary"
+            elif not reason and not text.strip():
+                reason = "empty"
+            elif not reason and not self._new(data):
+                reason = "duplicate"
+        if reason:
+            self._skipped.add(reason, file.path)
+            return None
+        return text
+
+    def _records(self, file: File) -> Iterator[Content]:
+        """What was said, a document each."""
+        if file.size == 0:
+            self._skipped.add("empty", file.path)
+            return
+        known = 0
+        with file.path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                said = record(line)
+                found = [] if said is None else list(contents(said))
+                if not any(answer or self._prompts for _, answer in found):
+                    reason = "line that is no record" if said is None else "record without a text"
+                    self._skipped.add(reason, f"{file.path}, line {number}")
+                    continue
+                known += 1
+                yield from self._said(found)
+        if not known and file.log:
+            raise UsageError(
+                f"{file.path}: no line of it is a JSON object with messages, a text, a completion or tokens; "
+                "give a log as JSONL, or other text with --from"
+            )
+
+    def _said(self, found: list[tuple[Content, bool]]) -> Iterator[Content]:
+        """Logs often repeat a conversation with every turn: what was said after the very same words is taken
+        once. The same answer to something else counts again."""
+        before = hashlib.blake2b(digest_size=16)
+        for content, answer in found:
+            before.update(repr(content).encode())
+            if (answer or self._prompts) and self._add(before.digest()):
+                yield content
+
+    def _new(self, data: bytes) -> bool:
+        return self._add(hashlib.blake2b(data, digest_size=16).digest())
+
+    def _add(self, digest: bytes) -> bool:
+        if digest in self._seen:
+            return False
+        self._seen.add(digest)
+        return True
+
+
+def _is_log(path: Path) -> bool:
+    """Whether the first line that is not blank is a record with an answer in it."""
+    with path.open("rb") as lines:
+        first = next((line for line in lines if line.strip()), b"")
+    return any(answer for _, answer in contents(record(first) or {}))

@@ -1,0 +1,235 @@
+"""A draft's file with another vocabulary: only the token embedding and the output matrix change.
+
+After turboderp's Qwama and jukofyork's transplant-vocab, which do it to Hugging Face checkpoints. What a
+token means as it is read is told best by its last piece; how likely it is, by none of them, so that a token
+of several pieces is written with reserve (docs/transplant.md has the measurements). As the two differ, a
+draft whose embedding was its output matrix too gets two matrices, unless it is asked to stay tied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from paceline.backends.registry import open_engine, open_tokenizer
+from paceline.models.headers.gguf_file import (
+    GGUFFile,
+    Part,
+    Table,
+    copied,
+    number_field,
+    quantised,
+    text_field,
+    total,
+    write,
+)
+from paceline.models.headers.plain_file import check_file
+from paceline.models.zoo.inflate import check_space
+from paceline.prepare.transplant.pieces import SAME, SILENT, SPECIAL, SPELLED, STEP, Pieces, match
+from paceline.prepare.transplant.rows import transplanted
+from paceline.speculative.errors import ModelError, UsageError, VocabError
+from paceline.speculative.vocabulary import Vocab
+from paceline.system.whole import check_output, output
+from paceline.vocab.lexicon import Lexicon
+from paceline.vocab.shared import check_shared
+
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+READ = re.compile(r"(per_layer_)?token_embd\.weight|blk\.\d+\.nextn\.embed_tokens\.weight")
+WRITTEN = re.compile(r"output\.(weight|bias)|blk\.\d+\.nextn\.shared_head_head\.weight")
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
+KEPT_TYPES = ("F32", "F16", "BF16", "Q8_0")  # others become Q8_0: a mean of rows is worth more bits
+OURS = "tokenizer."
+LEAST_CONTEXT = 16  # whether a file can be loaded is seen with any
+NAME = "general.name"
+# Words, numbers, spaces, several scripts, and bytes that are no whole character of most vocabularies.
+PROBE = "def f(x):\n\treturn  x+12345  # naïve – Straße 東京 😀\r\n\n   <|im_start|>user </s> [INST]"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """type: of the new tensors; None: the old ones', or Q8_0. tied: whether one matrix serves as both, with
+    the output's weights; None: where llama.cpp takes no other."""
+
+    type: str | None = None
+    tied: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.type is not None and self.type not in TYPES:
+            raise UsageError(f"unknown weight type {self.type!r}: use one of {', '.join(TYPES)}")
+
+
+@dataclass(frozen=True)
+class Report:
+    """size: bytes. vocab: tokens, of which so many say what a token of the draft says (same), are spelled in
+    several, are control tokens that the draft has too (special) or has not (silent). pieces: the mean number
+    of pieces of those with several. type: of the embedding."""
+
+    out: Path
+    size: int
+    vocab: int
+    same: int
+    spelled: int
+    special: int
+    silent: int
+    pieces: float
+    type: str
+    tied: bool
+
+
+class Transplant:
+    """Both files, opened; of the target only what comes before its weights is read. Raises UsageError and
+    ModelError."""
+
+    def __init__(self, draft: Path, target: Path, rules: Rules | None = None) -> None:
+        self.rules = rules or Rules()
+        self._stack = ExitStack()
+        try:
+            for path in (draft, target):
+                check_file(path)
+            # Before llama.cpp, which believes more of what a header claims.
+            self.file, self.vocab_file = GGUFFile(draft), GGUFFile(target)
+            if self.file.values.get("split.count", 1) not in (0, 1):
+                raise UsageError(f"{draft}: is one of several parts; join them with llama-gguf-split --merge")
+            self._target = self._stack.enter_context(closing(open_tokenizer(target)))
+            self._draft = self._stack.enter_context(closing(open_tokenizer(draft)))
+            if same_vocab(self._target.vocab, self._draft.vocab):
+                raise UsageError(f"{draft} has the vocabulary of {target} already: use it as it is (-md)")
+            self._tables = self._find_tables()
+            if self.rules.tied and OUTPUT in self._tables:
+                raise UsageError(f"{draft} has two matrices, which cannot become one: leave out --tied")
+            self._rest = [t for name, t in self.file.tensors.items() if name not in self._tables]
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Transplant:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """How often `write` calls tick with each word, at least."""
+        tokens = -(-self._target.vocab.size // STEP)
+        return {"match": tokens, "write": len(self._rest) + len(self._tables)}
+
+    def write(
+        self, out: Path, *, force: bool = False, tick: Callable[[str], None] = lambda _: None
+    ) -> Report:
+        """Nothing is left at `out` unless the whole file was written, and llama.cpp reads it as it reads the
+        target: the same tokens for the same text."""
+        check_output(out, self._draft.path, self._target.path, force=force)
+        pieces = match(
+            Lexicon(self._target.vocab, self._target.text.encode_within),
+            Lexicon(self._draft.vocab, self._draft.text.encode_within),
+            self.vocab_file.roles(self._target.vocab.size),
+            self.file.roles(self._draft.vocab.size),
+            partial(tick, "match"),
+        )
+        was_tied = OUTPUT not in self._tables
+        ways = [self.rules.tied] if self.rules.tied is not None else [False, True] if was_tied else [False]
+        with output(out, force=force) as part:
+            for tied in ways:
+                kind = self._write(part, pieces, bool(tied), partial(tick, "write"))
+                try:
+                    self._check(part)
+                except ModelError:
+                    # Some architectures know no output matrix but the embedding.
+                    if tied is ways[-1]:
+                        raise
+                    continue
+                break
+            size = part.stat().st_size  # of this file, whatever another process gives the name to
+        lengths, counts = np.diff(pieces.starts), pieces.counts
+        mean = float(lengths[lengths > 1].mean()) if (lengths > 1).any() else 1.0
+        return Report(
+            out, size, len(pieces), counts[SAME], counts[SPELLED], counts[SPECIAL],
+            counts[SILENT], mean, kind, bool(tied),
+        )  # fmt: skip
+
+    def _find_tables(self) -> dict[str, Table]:
+        """The draft's tensors that have a row for each token."""
+        path, size = self.file.path, self._draft.vocab.size
+        tables = {}
+        for name, tensor in self.file.tensors.items():
+            if READ.fullmatch(name) or WRITTEN.fullmatch(name):
+                if tensor.shape[-1:] != (size,) or len(tensor.shape) > 2:
+                    raise ModelError(
+                        f"{path}: {name} is {tensor.shape} for {size:,} tokens; convert the model anew"
+                    )
+                tables[name] = Table(self.file, tensor)
+            elif len(tensor.shape) > 1 and tensor.shape[-1] == size:
+                raise ModelError(f"{path}: {name} has a row a token too: such a model cannot be transplanted")
+        if EMBEDDING not in tables:
+            raise ModelError(
+                f"{path}: holds no token embedding (a vocabulary-only file?); give a whole model"
+            )
+        return tables
+
+    def _type(self, table: Table) -> Any:
+        import gguf
+
+        if not table.dims:
+            return gguf.GGMLQuantizationType.F32
+        name = self.rules.type or (table.type.name if table.type.name in KEPT_TYPES else "Q8_0")
+        return gguf.GGMLQuantizationType[name]
+
+    def _table_parts(self, pieces: Pieces, tied: bool) -> Iterator[Part]:
+        for name, table in self._tables.items():
+            # A matrix that serves as both has to be right where it is written: a wrong row there is proposed.
+            made = [(name, bool(READ.fullmatch(name)) and not (tied and name == EMBEDDING))]
+            if name == EMBEDDING and not tied and OUTPUT not in self._tables:
+                made.append((OUTPUT, False))
+            for new, read in made:
+                rows = partial(transplanted, table, pieces, read=read)
+                yield quantised(new, (*table.dims, len(pieces)), self._type(table), rows)
+
+    def _write(self, part: Path, pieces: Pieces, tied: bool, tick: Callable[[], None]) -> str:
+        size_key = f"{self.file.text('general.architecture')}.vocab_size"
+        mine, theirs = self.file.fields, self.vocab_file.fields
+        changed = {}
+        if size_key in mine:
+            changed[size_key] = number_field(size_key, len(pieces))
+        if (name := self.file.text(NAME)) and (other := self.vocab_file.text(NAME)):
+            # llama.cpp goes by a model's name too where it reads text (Phi-3's).
+            changed[NAME] = text_field(NAME, f"{name}, vocabulary of {other}")
+        fields = [changed.get(key, field) for key, field in mine.items() if not key.startswith(OURS)]
+        fields += [field for key, field in theirs.items() if key.startswith(OURS)]
+        parts = [*self._table_parts(pieces, tied), *(copied(self.file, tensor) for tensor in self._rest)]
+        check_space(part.parent, total(fields, parts, self.file.alignment))
+        with part.open("wb") as file:
+            write(file, fields, parts, self.file.alignment, tick)
+        return str(self._type(self._tables[EMBEDDING]).name)
+
+    def _check(self, part: Path) -> None:
+        """The file loads, and reads text as the target does."""
+        open_engine(part, n_ctx=LEAST_CONTEXT).close()
+        with closing(open_tokenizer(part)) as made:
+            check_shared(self._target.vocab, made.vocab)
+            names = b"".join(self._target.vocab.text(token) for token in sorted(self._target.vocab.eos))
+            text = PROBE + names.decode(errors="replace")
+            for special in (False, True):
+                if made.text.encode(text, special=special) != self._target.text.encode(text, special=special):
+                    raise VocabError(
+                        f"{self.file.path}: this architecture reads text differently with the target's "
+                        "tokenizer: take one of the target's architecture, or --cross-vocab auto"
+                    )
+
+
+def same_vocab(target: Vocab, draft: Vocab) -> bool:
+    try:
+        check_shared(target, draft)
+    except VocabError:
+        return False
+    return True

@@ -1,0 +1,138 @@
+"""Which part of a model drafts best for it: blocks are left out, and what is left is held against what the
+whole model says.
+
+Candidates are views that leave out blocks evenly, and those that a dynamic programme over hidden states
+chooses (CLaSp, arXiv:2505.24196). Each is judged by the share of tokens that it guesses right behind the
+model's own text, and by the speed that this share and its cost promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.backends.views import View, evenly
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import Want
+from paceline.speculative.policy.cost_model import Cost
+from paceline.speculative.policy.speedup_formulas import with_verification_cost
+from paceline.speculative.tree import chain
+
+Text = tuple[list[int], list[int]]  # a prompt, and what the whole model answered
+Closest = Callable[[Sequence[int], int, int], Sequence[frozenset[int]]]
+LONGEST = 8  # tokens ahead, where speeds are weighed
+SHARE = 0.5  # of the blocks that can be left out, where several numbers are tried
+
+
+@dataclass(frozen=True)
+class Tried:
+    """agreement: the share of tokens guessed right. share: of the model's weights that the view reads.
+    speed: over plain decoding, as expected; n_draft: with so many tokens a draft."""
+
+    view: View
+    method: str
+    agreement: float
+    share: float
+    speed: float
+    n_draft: int
+
+
+class Judge:
+    """Holds views against `texts`, whose prompts the whole model reads once. It needs a session for each."""
+
+    def __init__(self, whole: Any, texts: Sequence[Text], cost: Cost | None = None) -> None:
+        self._whole, self._texts = whole, texts
+        self.layers: int = whole.layers
+        depth = max((len(prompt) for prompt, _ in texts), default=1)
+        self._curve = [1.0] * (LONGEST + 2) if cost is None else cost.curve(LONGEST + 1, depth)
+        self._sessions = []
+        for prompt, _ in texts:
+            session = whole.open()
+            session.extend(prompt)
+            while session.unread:
+                whole.forward([(session, min(session.unread, whole.caps.chunk))], Want())
+            self._sessions.append(session)
+
+    def agreement(self, view: Any) -> float:
+        """Of an engine that is a view of the whole one."""
+        batch = []
+        for session, (prompt, answer) in zip(self._sessions, self._texts, strict=True):
+            beside = view.open(session)
+            beside.extend(prompt)
+            batch.append((beside, chain(answer[:-1], "answer")))
+        outs = view.forward(batch, Want())
+        right = sum(
+            out.argmax(row) == token
+            for out, (_, answer) in zip(outs, self._texts, strict=True)
+            for row, token in enumerate(answer)
+        )
+        for beside, _ in batch:
+            beside.close()
+        return float(right / self.tokens)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(answer) for _, answer in self._texts)
+
+    def tried(self, view: View, method: str) -> Tried:
+        engine = self._whole.view(view)
+        agreement, share = self.agreement(engine), engine.memory / self._whole.memory
+        speeds = [
+            with_verification_cost(agreement, n, share, self._curve[n + 1] / self._curve[1])
+            for n in range(1, LONGEST + 1)
+        ]
+        n = int(np.argmax(speeds))
+        return Tried(view, method, agreement, share, speeds[n], n + 1)
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+
+
+def search(
+    judge: Judge,
+    *,
+    tries: int,
+    blocks: int = 0,
+    guides: Sequence[Text] = (),
+    closest: Closest | None = None,
+) -> Iterator[Tried]:
+    """Judge at most `tries` views, none twice, and yield each.
+
+    blocks: how many are left out; 0 tries several numbers.
+    guides: texts that `closest` (HfTarget.closest) is asked about.
+    Raises UsageError.
+    """
+    n_blocks = 2 * (judge.layers - 2)
+    if n_blocks < 1 or not 0 <= blocks <= n_blocks:
+        raise UsageError(
+            f"{blocks} blocks: of {judge.layers} layers 1 to {max(0, n_blocks)} can be left out, none of the "
+            "first and the last layer"
+        )
+    most = max(1, round(SHARE * n_blocks))
+    numbers = [blocks] if blocks else [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= most]
+    proposals = [("evenly", evenly(judge.layers, n)) for n in numbers]
+    if closest is not None:
+        proposals += [("clasp", view) for view in guided(numbers, guides, closest)]
+    seen: set[View] = set()
+    for method, view in proposals:
+        if len(seen) < tries and view not in seen:
+            seen.add(view)
+            yield judge.tried(view, method)
+
+
+def guided(numbers: Sequence[int], guides: Sequence[Text], closest: Closest) -> Iterator[View]:
+    """Yield views without the whole layers that hidden states advise to skip."""
+    wanted = sorted({(n + 1) // 2 for n in numbers if n > 1})
+    if not wanted:
+        return
+    for prompt, answer in guides:
+        found = closest([*prompt, *answer], len(answer), wanted[-1])
+        for n in wanted:
+            if n <= len(found):
+                layers = sorted(found[n - 1])
+                odd = len(numbers) == 1 and numbers[0] % 2  # one block less than whole layers have
+                yield View(0, frozenset(layers), frozenset(layers[: len(layers) - odd]))

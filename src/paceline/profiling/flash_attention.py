@@ -1,0 +1,200 @@
+"""Flash attention or none, on a processor: tried with a model this once, and kept.
+
+It goes through the cache once for every row, and needs no room for what all rows make of all of it. llama.cpp
+takes it where it is left the choice. Prompts are faster with it; a pass over the few rows of a draft may take
+half of the time without, or hardly less (docs/log/costs.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import date
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from paceline.backends.interface import Engine, FlashAttention, Setup
+from paceline.backends.registry import with_kernels
+from paceline.hardware.bandwidth import free_memory
+from paceline.profiling.pass_costs import NOISY, Warn, goes_without_flash, key_of, progress, to_stderr
+from paceline.speculative.errors import ModelError
+from paceline.speculative.interfaces import Target
+from paceline.speculative.policy.pass_timer import Clock, Progress, Timer, in_rounds, medians, unseen
+from paceline.system import home
+
+STAGE = "attention"  # of a progress bar
+ROUNDS = 3
+DEPTH = 512  # tokens of the prompt, that passes come after
+ROWS = 8  # of a pass that verifies a draft
+# Tokens of a prompt to be read for every two passes, one over a single row and one over ROWS. Judgement.
+READ = 8
+ALIKE = 0.05  # so much more a request may take with flash attention: it needs less memory
+# When a model is loaded for the first time: seconds for reading a prompt, and its length at most and at
+# least. Where less can be read it is not tried, since nothing would be seen of it.
+QUICK, SHORT, SHORTEST = 1.0, 256, 128
+START = 16  # tokens: how a prompt is begun whose length is not known yet
+SHARE = 4  # scores may take one over this of the free memory
+DOING = "trying flash attention and none here, this once"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """prompt: tokens a second, of one of `depth` tokens. token, draft: seconds of a pass after it over one
+    row and over `rows`. noise: what the former usually took over the least it did."""
+
+    flash: bool
+    depth: int
+    rows: int
+    prompt: float
+    token: float
+    draft: float
+    noise: float = 1.0
+
+    @property
+    def request(self) -> float:
+        """Seconds of what a request asks for: READ tokens of a prompt, and both passes."""
+        return READ / self.prompt + self.token + self.draft
+
+
+def settle(target: Engine, *, warn: Warn = to_stderr) -> None:
+    """Let an engine that was just loaded go without flash attention where that was left open and is faster
+    here: as was found before, or is in a few seconds now, with a line on the terminal."""
+    if not isinstance(target, FlashAttention) or not left_open(target):
+        return
+    if target.caps.rollback != "free" or target.caps.n_ctx < 2 * SHORTEST:
+        return
+    flash = recall(target)
+    if flash or SHARE * target.scores() > free_memory():
+        return
+    try:
+        if flash is None:
+            with progress(DOING, quiet=False) as tell:
+                tell(STAGE, 0.0)
+                found = try_both(target, partial(tell, STAGE), seconds=QUICK)
+            flash = keep(target, found, warn, once_a_day=True)
+        if not flash:
+            target.use_flash_attention(False)
+    except ModelError as error:
+        warn(f"{error}; flash attention stays on")
+
+
+def left_open(model: Setup) -> bool:
+    """Whether flash attention is a matter of speed, and was not said. With kernels of our own it is on."""
+    given = model.settings
+    goes = goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
+    if not goes or given.get("flash_attention") is not None or given.get("exact_rows", 0):
+        return False
+    return not with_kernels(model.path, given.get("kernels", True))
+
+
+def settled(model: Setup) -> bool | None:
+    """What `settle` would choose for a model that is run like this, by what is known already."""
+    return False if left_open(model) and recall(model) is False else model.settings.get("flash_attention")
+
+
+def try_both(
+    target: FlashAttention, progress: Progress = unseen, *, seconds: float = math.inf
+) -> list[Attention]:
+    """With the weights of `target`, which is left alone. Raises ModelError where no context can be made. For
+    seconds see `tried`."""
+    n_ctx = min(2 * (DEPTH if seconds == math.inf else SHORT), target.caps.n_ctx)
+    with (
+        closing(target.sibling(n_ctx=n_ctx, flash_attention=None)) as on,  # as llama.cpp chooses
+        closing(target.sibling(n_ctx=n_ctx, flash_attention=False)) as off,
+    ):
+        return tried(on, off, progress, seconds=seconds)
+
+
+def tried(
+    on: Target,
+    off: Target,
+    progress: Progress = unseen,
+    clock: Clock = perf_counter,
+    *,
+    seconds: float = math.inf,
+) -> list[Attention]:
+    """One model with and without flash attention; of the rounds the median. seconds: for a prompt of as many
+    tokens as can be read in these, which each reads once; nothing is tried where that are too few."""
+    n_ctx = on.caps.n_ctx
+    depth, rows = max(1, min(DEPTH, n_ctx // 2)), max(1, min(ROWS, on.caps.rows, n_ctx // 2))
+    taken: list[list[tuple[float, float, float]]] = [[], []]
+    with closing(Timer(on, clock)) as with_flash, closing(Timer(off, clock)) as without:
+        if seconds < math.inf:
+            depth = _within(seconds, with_flash, depth)
+            if depth < SHORTEST:
+                return []
+        for i in in_rounds(2, ROUNDS, progress):
+            timer, samples = (with_flash, without)[i], taken[i]
+            if samples and seconds < math.inf:
+                prompt = samples[0][0]
+            else:
+                timer.renew()
+                prompt = depth / timer.read(depth)
+            samples.append((prompt, timer.rows(1), timer.rows(rows)))
+    out = []
+    for flash, samples in zip((True, False), taken, strict=True):
+        prompt, token, draft = medians(samples)
+        noise = token / min(token for _, token, _ in samples)
+        out.append(Attention(flash, depth, rows, prompt, token, draft, noise))
+    return out
+
+
+def _within(seconds: float, timer: Timer, most: int) -> int:
+    """How long a prompt may be to be read in so many seconds, by reading one piece by piece, each as long as
+    all before it. (In one go flash attention is the faster at it.)"""
+    depth, spent, last = min(START, most), 0.0, 0.0
+    timer.read(depth)  # not counted: weights that were never touched come from the disk
+    while depth < most and spent + 2 * last < seconds:
+        depth = min(2 * depth, most)
+        last = timer.read(depth)  # what it has more than before
+        spent += last
+    return depth
+
+
+def best(tried: Sequence[Attention]) -> Attention:
+    """The faster one for a request; of those that are alike the one with flash attention."""
+    least = min(one.request for one in tried)
+    return max((one for one in tried if one.request <= least * (1 + ALIKE)), key=lambda one: one.flash)
+
+
+def recall(model: Setup) -> bool | None:
+    """Which was kept for a model that is run like this; None where none was, or none that can be used: it is
+    tried again in a moment."""
+    try:
+        flash = home.recall("attention", _key(model)).get("flash")
+    except (OSError, ValueError):
+        return None
+    return flash if type(flash) is bool else None
+
+
+def keep(model: Setup, found: Sequence[Attention], warn: Warn, *, once_a_day: bool = False) -> bool:
+    """The best, for whatever loads the model next; flash attention where nothing was tried. Of a machine too
+    busy to tell it is flash attention, nothing is kept, and `warn` is told (once_a_day: of this model today
+    for the first time), as where the disk refuses."""
+    if any(one.noise >= NOISY for one in found):
+        if not once_a_day or _is_new_today(model):
+            warn("the machine is too busy to tell whether flash attention is faster: nothing is kept")
+        return True
+    flash = not found or best(found).flash
+    kept = {"flash": flash, "tried": [asdict(one) for one in found]}
+    home.keep("attention", _key(model), kept, warn, "flash attention is tried again next time")
+    return flash
+
+
+def _is_new_today(model: Setup) -> bool:
+    """That the machine was too busy; from now on it is not."""
+    key, today = _key(model), date.today().isoformat()
+    try:
+        if home.recall("busy", key).get("day") == today:
+            return False
+    except (OSError, ValueError):
+        pass
+    home.keep("busy", key, {"day": today}, lambda _: None, "")
+    return True
+
+
+def _key(model: Setup) -> dict[str, Any]:
+    """What the choice depends on: all that a target's costs do but the choice."""
+    return key_of(model, "target") | {"flash_attention": None}

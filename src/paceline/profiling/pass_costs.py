@@ -1,0 +1,201 @@
+"""What passes cost here: from the disk, or measured this once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from paceline.backends.interface import Engine, Setup
+from paceline.backends.registry import with_kernels
+from paceline.models.names import place_of
+from paceline.speculative.errors import PacelineError
+from paceline.speculative.policy.cost_measurement import ROWS, measure
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.cost_plausibility import fault
+from paceline.speculative.policy.drafting_summary import SHOWN, reason
+from paceline.storage.costs import NO_EFFORT, Effort, Kept, keep, recall
+
+Warn = Callable[[str], None]
+# How long, where, and over how many rows, when a model is loaded for the first time. What this leaves out is
+# filled in by use (speculative/policy/cost_model.py); `paceline doctor` measures for longer.
+QUICK = {
+    "target": Effort(4.0, (256, 1024), ROWS),
+    "draft": Effort(0.7, (256,), (1, 2, 4, 8)),
+}
+NOISY = 2.0  # costs that were measured on a machine so busy are not kept
+# Times as fast as memory was measured to be read, which may have been in a bad minute too: out of memory, and
+# out of the processor's caches.
+FROM_MEMORY, FROM_CACHE = 5.0, 20.0
+DOING = "measuring what a pass costs here, this once"
+
+
+def to_stderr(line: str) -> None:
+    print(f"paceline: {line}", file=sys.stderr)
+
+
+def beside(given: Mapping[str, Any], draft: str | os.PathLike[str]) -> dict[str, Any]:
+    """The engine's settings for a draft model beside a target of those that are given.
+
+    Flash attention on a processor goes through the cache once a row, and llama.cpp takes it where it is left
+    the choice, for the sake of prompts. A draft model's prompts are cheap beside the target's, and its passes
+    are many (docs/log/costs.md: 0.7 of the time after 900 tokens, of four rows 0.4). Kernels of our own take
+    the rows of a pass together."""
+    left_open = given.get("flash_attention") is None
+    goes = goes_without_flash(given.get("gpu_layers", 0), given.get("cache_type", "f16"))
+    if left_open and goes and not with_kernels(Path(draft), given.get("kernels", True)):
+        return {**given, "flash_attention": False}
+    return dict(given)
+
+
+def goes_without_flash(gpu_layers: int, cache_type: str) -> bool:
+    """Whether flash attention is a matter of speed alone: on a processor, with a cache that is not a smaller
+    one, which needs it."""
+    return not gpu_layers and cache_type in ("f16", "f32")
+
+
+def key_of(model: Setup, role: str) -> dict[str, Any]:
+    """What a model's costs depend on. role: a draft's are measured over fewer rows. Raises MissingExtraError
+    without the engine, and OSError where the model is not there."""
+    from paceline.hardware.threads import logical_cores
+    from paceline.system.identity import cpu_name
+
+    return {"role": role, "processor": cpu_name(), "cores": logical_cores(), **model.identity()}
+
+
+def costs_of(
+    target: Engine, draft: Engine | None = None, *, warn: Warn = to_stderr, quiet: bool = False
+) -> Costs:
+    """The costs of both, measured in a few seconds where they are not known yet; and once more, for twice as
+    long, where by what is known no draft pays. Call it before the models are used: it takes one session of
+    each, and what closed sessions left in their caches is dropped.
+
+    quiet: say nothing on a terminal while measuring."""
+    found: dict[str, Kept] = {}
+    with progress(DOING, quiet) as tell:
+        for role, model in roles(target, draft).items():
+            key, effort = key_of(model, role), QUICK[role]
+            kept = recall(key, warn, partial(fastest, model))
+            if kept is not None:
+                if role == "draft" or not never_pays(kept.cost) or kept.effort.seconds > effort.seconds:
+                    found[role] = kept
+                    continue
+                effort = replace(effort, seconds=2 * effort.seconds)
+            new = measured(model, effort, partial(tell, role))
+            sound = not doubt(new.cost, model)
+            if kept is not None:
+                new.step = kept.step
+            found[role] = new if kept is None or sound else kept
+            if sound and not keep(key, new, warn):
+                warn = _silent  # once is enough
+    return as_costs(found)
+
+
+def doubt(cost: Cost, model: Engine) -> str:
+    """Why costs that were measured of a model are neither to be kept nor concluded from; "" where they are as
+    good as any."""
+    if cost.noise >= NOISY:
+        apart = f"lie {cost.noise:.1f}x apart" if isfinite(cost.noise) else "are too few to compare"
+        return f"times of one and the same pass {apart}"
+    return fault(cost.table, fastest(model, cost))
+
+
+def never_pays(cost: Cost) -> bool:
+    """Whether the rule would never draft, however often guesses are right. False for a curve of one row."""
+    return cost.most > 1 and all(reason(cost.curve(SHOWN, depth), None).never for depth in cost.depths)
+
+
+def fastest(model: Engine, cost: Cost) -> float:
+    """Seconds that a pass takes at least, in which a processor reads all weights; 0.0 where that is not
+    known, or no pass of `cost` took less. Nothing is measured for it: `paceline doctor` keeps how fast memory
+    is read."""
+    from paceline.hardware import bandwidth
+    from paceline.hardware.files import Files
+
+    size, given = model.memory, model.settings
+    on_processor = not given.get("gpu_layers") and given.get("device", "cpu") == "cpu"
+    if not size or not given.get("threads") or model.alters or not on_processor:
+        return 0.0
+    rate = bandwidth.known(given["threads"])
+    if rate is None:
+        return 0.0
+    cached = min(size, bandwidth.last_level(Files()))
+    least = (size - cached) / (FROM_MEMORY * rate) + cached / (FROM_CACHE * rate)
+    quickest = min(min(cells.values()) for cells in cost.table.values())
+    return 0.0 if quickest >= least or _reads_a_part(model.path) else least
+
+
+def _reads_a_part(path: Path) -> bool:
+    """Whether a token needs only some of the weights (those of its experts), or that cannot be read."""
+    from paceline.models.headers.header import read
+
+    try:
+        return read(place_of(path), tokens=False).experts > 0
+    except (PacelineError, OSError):
+        return True
+
+
+def refresh(costs: Costs, draft: Engine | None) -> None:
+    """From now on the draft's passes keep its costs up to date, as the policy does with the target's: between
+    passes of a large target they take longer than one after the other. Not for a replay, which has no target
+    in between."""
+    if draft is not None and costs.draft is not None:
+        draft.on_pass = costs.draft.observe
+
+
+def measured(model: Engine, effort: Effort, tick: Callable[[float], None]) -> Kept:
+    cost = measure(model, seconds=effort.seconds, depths=effort.depths, rows=effort.rows, progress=tick)
+    return Kept(cost, effort=effort)
+
+
+def as_costs(found: Mapping[str, Kept]) -> Costs:
+    small = found.get("draft")
+    return Costs(found["target"].cost, None if small is None else small.cost, found["target"].step)
+
+
+def save(target: Engine, draft: Engine | None, costs: Costs, *, warn: Warn = to_stderr) -> None:
+    """Keep what use has taught, but nothing of a run whose passes took far longer than usual. A target of
+    another process that did the same: the last one stays."""
+    for role, model in roles(target, draft).items():
+        cost = costs.target if role == "target" else costs.draft
+        if cost is None or not costs.usual or doubt(cost, model):
+            continue
+        key = key_of(model, role)
+        before = recall(key, _silent)
+        effort = NO_EFFORT if before is None else before.effort
+        if not keep(key, Kept(cost, costs.step if role == "target" else 0.0, effort), warn):
+            return  # once is enough
+
+
+def roles(target: Engine, draft: Engine | None) -> dict[str, Engine]:
+    return {"target": target} | ({} if draft is None else {"draft": draft})
+
+
+def _silent(_line: str) -> None:
+    """It was said before."""
+
+
+@contextmanager
+def progress(doing: str, quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """One line in a terminal, which is gone afterwards. quiet: not even that."""
+    shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
+    width = 0
+
+    def tell(role: str, share: float) -> None:
+        nonlocal width
+        if shown:
+            line = f"{doing}: {role} {share:.0%}"
+            width = max(width, len(line))
+            print(f"\r{line:{width}}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        if width:
+            print(f"\r{'':{width}}\r", end="", file=sys.stderr, flush=True)

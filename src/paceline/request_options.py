@@ -1,0 +1,41 @@
+"""What a request may ask for, as editors and type checkers see it: `Sampling` and `LLM.stream` explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
+
+from paceline.text.grammar_source import Schema
+
+
+class SamplingSettings(TypedDict, total=False):
+    """The fields of Sampling."""
+
+    temperature: float
+    top_k: int
+    typical_p: float
+    top_p: float
+    min_p: float
+    xtc_probability: float
+    xtc_threshold: float
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    repeat_last_n: int
+    logit_bias: Mapping[int, float]
+
+
+class Asked(SamplingSettings, total=False):
+    """And what `LLM.stream` takes beside them."""
+
+    max_tokens: int
+    seed: int
+    stop: str | Sequence[str]
+    ignore_eos: bool
+    plain: bool
+    json_schema: Schema | None
+    regex: str | None
+    logprobs: int | None
+    remember: bool
+    on_read: Callable[[int, int], object] | None
+    spelled: Mapping[int, bytes] | None

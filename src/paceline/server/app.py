@@ -1,0 +1,325 @@
+"""The routes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.sse import format_sse_event
+from starlette.exceptions import HTTPException
+
+import paceline
+from paceline.api import LLM
+from paceline.request_handle import Deliver, RequestHandle, StepOutput
+from paceline.server import convert as wishes
+from paceline.server import errors as refusals
+from paceline.server import page
+from paceline.server.request_limits import FailedError, ParsedRequest
+from paceline.server.responses import Choice, Json, Replies, counted, ended
+from paceline.server.schemas import Chat, Completion, Detokenize, Refusal, StreamOptions, Tokenize
+from paceline.server.security import Guard, Rules
+from paceline.server.service import Service
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import ClosingError, TooSlowError, UsageError
+from paceline.speculative.printable import printable
+from paceline.text.default_sampling import chat_sampling
+
+PING = 10.0  # seconds without a word after which a stream is kept awake
+LIVE = 0.5  # seconds between two looks at the page's figures
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Refusal} for status in (400, 401, 404, 408, 413, 421, 429, 500, 503)
+}
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "description": "JSON, or events where stream is true",
+    }
+}
+
+
+def create(service: Service, names: Sequence[str], rules: Rules) -> FastAPI:
+    """names: what the model may be called; the first is its id."""
+    llm = service.llm
+    app = FastAPI(
+        title="Paceline",
+        version=paceline.__version__,
+        description="An OpenAI-compatible API over speculative decoding.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=REFUSALS,
+    )
+    began, tokenizing = int(time.time()), asyncio.Lock()  # of long texts one at a time
+
+    async def answer(
+        request: Request, body: Chat | Completion, asks: Callable[[], ParsedRequest]
+    ) -> Response:
+        called(body.model)
+        try:
+            wanted = await asyncio.to_thread(asks)
+        except RecursionError:
+            raise UsageError("the request is nested too deeply: make it flatter") from None
+        wish, chat = body.speculative, isinstance(body, Chat)
+        replies = Replies(
+            llm,
+            body.model or names[0],
+            chat,
+            body.n,
+            wanted,
+            report=wish is not None and wish.report,
+        )
+        answers = Answers(service, wanted, request.state.told)
+        gone = asyncio.ensure_future(leaves(request))
+        # Of a stream, too, what cannot begin is an error by its status.
+        first = asyncio.ensure_future(answers.queued() if body.stream else answers.all())
+        streams = False
+        try:
+            await asyncio.wait((gone, first), return_when=asyncio.FIRST_COMPLETED)
+            if not first.done():
+                return Response(status_code=499)
+            choices = first.result()
+            if not body.stream:
+                return JSONResponse(replies.whole(choices))
+            streams = True
+            options = body.stream_options or StreamOptions()
+            return Events(events(answers, replies, options), answers.cancel)
+        finally:
+            gone.cancel()
+            first.cancel()
+            if not streams:
+                answers.cancel()
+
+    def called(model: str) -> None:
+        if model and model not in names:
+            raise HTTPException(
+                404,
+                f"no model {printable(model)[:200]!r} here; this server has {names[0]!r} (GET /v1/models)",
+            )
+
+    @app.post("/v1/chat/completions", responses=EVENTS, summary="Chat")
+    async def chat(request: Request, body: Chat) -> Response:
+        asked = partial(wishes.of_chat, llm, service.limits, body, request.state.client)
+        return await answer(request, body, asked)
+
+    @app.post("/v1/completions", responses=EVENTS, summary="Complete a text")
+    async def complete(request: Request, body: Completion) -> Response:
+        asked = partial(wishes.of_completion, llm, service.limits, body, request.state.client)
+        return await answer(request, body, asked)
+
+    @app.get("/v1/models", summary="The model that is served")
+    async def models() -> Json:
+        return {"object": "list", "data": [described(name) for name in names]}
+
+    @app.get("/v1/models/{name:path}", summary="One name of it")
+    async def model(name: str) -> Json:
+        called(name or "?")
+        return described(name)
+
+    def described(name: str) -> Json:
+        target = llm.target
+        return {
+            "id": name,
+            "object": "model",
+            "created": began,
+            "owned_by": "paceline",
+            "root": target.path.name,
+            "max_model_len": target.caps.n_ctx,
+            "meta": {
+                "description": target.description,
+                "n_vocab": target.vocab.size,
+                "sampling": chat_sampling(llm.target, service.limits.sampling),
+                "drafters": [] if llm.drafting.plain else llm.drafter.name.split(","),
+            },
+        }
+
+    @app.get("/health", summary="Whether it answers")
+    async def health() -> Response:
+        if service.health:
+            raise HTTPException(503, service.health)
+        return JSONResponse({"status": "ok", "pass_seconds": round(service.pass_seconds, 3)})
+
+    @app.get("/metrics", summary="For Prometheus", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        text = service.metrics.text(service.running, service.waiting)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.post("/tokenize", summary="Text to tokens")
+    async def tokenize(body: Tokenize) -> Json:
+        async with tokenizing:
+            return await asyncio.to_thread(tokenized, llm, body)
+
+    @app.post("/detokenize", summary="Tokens to text")
+    async def detokenize(body: Detokenize) -> Json:
+        async with tokenizing:
+            return {"content": await asyncio.to_thread(detokenized, llm, body.tokens)}
+
+    @app.get("/live", summary="What the page shows, twice a second", responses=EVENTS)
+    async def live() -> Response:
+        return Events(states(service, names[0]), lambda: None)
+
+    def show(path: str, kind: str, content: bytes) -> None:
+        @app.get(path, include_in_schema=False)
+        async def serve() -> Response:
+            return Response(content, media_type=kind, headers=page.HEADERS)
+
+    shown = page.assets()
+    for path, (content, kind) in shown.items():
+        show(path, kind, content)
+    refusals.explain(app)
+    app.add_middleware(Guard, rules=rules, metrics=service.metrics, open_to_all=("/health", *shown))
+    return app
+
+
+class Answers:
+    """The answers of one request, as they come. Cancel it, whatever happened."""
+
+    def __init__(self, service: Service, asked: ParsedRequest, told: dict[str, Any]) -> None:
+        self._service, self._told, self.requests = service, told, asked.requests
+        self._queue: asyncio.Queue[tuple[int, StepOutput]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def deliver(index: int) -> Deliver:
+            def to_queue(update: StepOutput) -> None:
+                loop.call_soon_threadsafe(self._queue.put_nowait, (index, update))
+
+            return to_queue
+
+        self.choices = [Choice(at) for at in range(len(asked.requests))]
+        self._handles: list[RequestHandle] = service.submit(asked.requests, deliver)
+
+    async def next(self) -> tuple[int, StepOutput] | None:
+        """None where nothing has come for a while. Raises what ended an answer."""
+        try:
+            async with asyncio.timeout(PING):  # (wait_for loses a cancellation at times, before Python 3.12)
+                index, update = await self._queue.get()
+        except TimeoutError:
+            return None
+        self.choices[index].take(update)
+        if update.finish is not None:
+            self._told.update(counted(update.finish))
+            error = update.finish.error
+            if isinstance(error, UsageError | ClosingError | TooSlowError):
+                raise error
+            if error is not None:
+                raise FailedError(
+                    "the model has failed at this request; the server's log says why"
+                ) from error
+        return index, update
+
+    @property
+    def over(self) -> bool:
+        return all(choice.end is not None for choice in self.choices)
+
+    async def queued(self) -> list[Choice]:
+        """Wait until the grammars can be used. Raises what `next` does."""
+        for handle in self._handles:
+            if not await asyncio.wrap_future(handle.queued):
+                await self.next()
+        return self.choices
+
+    async def all(self) -> list[Choice]:
+        while not self.over:
+            await self.next()
+        return self.choices
+
+    def cancel(self) -> None:
+        """Harmless for what is over."""
+        if not ended(self.choices):
+            self._told.setdefault("reason", "cancelled")
+        for handle in self._handles:
+            self._service.cancel(handle)
+
+
+class Events(StreamingResponse):
+    """A stream of events; `after` is called however it ends, at once where its client goes."""
+
+    def __init__(self, content: AsyncIterator[str], after: Callable[[], None]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        self._after = after
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._after()
+
+
+async def events(answers: Answers, replies: Replies, options: StreamOptions) -> AsyncIterator[str]:
+    def told(chunk: Json) -> str:
+        if options.continuous_usage_stats:
+            chunk["usage"] = replies.usage_so_far(answers.requests, answers.choices)
+        return event(chunk)
+
+    for chunk in replies.opening(len(answers.choices)):
+        yield told(chunk)
+    try:
+        while not answers.over:
+            came = await answers.next()
+            if came is None:
+                yield ": still at it\n\n"
+                continue
+            for chunk in replies.piece(answers.choices, *came):
+                yield told(chunk)
+        if options.include_usage:
+            yield event(replies.usage(answers.choices))
+    except Exception as error:
+        _, body, _ = refusals.told(error)
+        yield event(body)
+    yield "data: [DONE]\n\n"
+
+
+async def states(service: Service, name: str) -> AsyncIterator[str]:
+    engine = str(service.llm.target.identity().get("engine", ""))
+    while not service.problem:
+        state = {
+            "model": name,
+            "engine": engine,
+            "running": service.running,
+            "sessions": service.sessions,
+            "waiting": service.waiting,
+            "queue": service.limits.queue,
+            **service.lately.state(),
+        }
+        yield event(state)
+        await asyncio.sleep(LIVE)
+
+
+def event(data: Mapping[str, Any]) -> str:
+    said = format_sse_event(data_str=json.dumps(data, ensure_ascii=False, separators=(",", ":")))
+    return said if isinstance(said, str) else said.decode()
+
+
+def tokenized(llm: LLM, body: Tokenize) -> Json:
+    text = llm.target.text
+    content = typed.text("content", body.content)
+    tokens = text.encode(content, special=body.parse_special, add_bos=body.add_special) if content else []
+    if not body.with_pieces:
+        return {"tokens": tokens}
+    return {"tokens": [{"id": token, "piece": spelled(text.piece(token))} for token in tokens]}
+
+
+def detokenized(llm: LLM, tokens: Sequence[int]) -> str:
+    size = llm.target.vocab.size
+    if (last := max(tokens, default=0)) >= size:
+        raise UsageError(f"tokens: {last}: the model's tokens are 0 to {size - 1}")
+    return b"".join(llm.target.text.piece(token) for token in tokens).decode(errors="replace")
+
+
+def spelled(piece: bytes) -> str | list[int]:
+    """As llama-server has it: text, or bytes where it is none."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+async def leaves(request: Request) -> None:
+    """Returns when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

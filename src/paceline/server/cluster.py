@@ -1,0 +1,107 @@
+"""`paceline serve --replicas`: on the Ray cluster that this machine belongs to, or on one of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+
+from paceline.server import listen
+from paceline.server.affinity import CALLBACK, IMPORT_PATH
+from paceline.server.replicas import NAME, Settings, bounds, build
+from paceline.speculative.errors import PacelineError, UsageError
+
+
+def run(settings: Settings, host: str, port: int) -> int:
+    """Serve until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises MissingExtraError,
+    UsageError for a port that cannot be had, and PacelineError where the replicas do not start."""
+    application = build(settings)  # before anything starts: MissingExtraError
+    listen.bind(host, port).close()
+
+    import ray
+    from ray import serve
+
+    own = join(settings.quiet)
+    try:
+        if own:
+            check_room(settings, ray.cluster_resources())
+        serve.start(proxy_location="EveryNode", http_options={"host": host, "port": port})
+        try:
+            serve.run(application, name=NAME, route_prefix="/")
+            print(f"{settings.replicas} replicas at http://{host}:{port}/v1", file=sys.stderr)
+            wait()
+        except RuntimeError as error:
+            raise PacelineError(f"the replicas have not started: {reason() or error}") from error
+        finally:
+            end(own)
+    finally:
+        ray.shutdown()
+    return 0
+
+
+def check_room(settings: Settings, has: Mapping[str, float]) -> None:
+    """has: what a cluster that does not grow has to reserve, by Ray's names. Raises UsageError where replicas
+    would wait for more for ever."""
+    least, _ = bounds(settings.replicas)
+    for name, each in (("CPU", settings.num_cpus), ("GPU", settings.num_gpus)):
+        if least * each > has.get(name, 0.0):
+            raise UsageError(
+                f"{least} replicas reserve {least * each:g} {name}s, and this machine has "
+                f"{has.get(name, 0.0):g}: say fewer --replicas, or less --replica-{name.lower()}s for each"
+            )
+
+
+def reason() -> str:
+    """Why the last replica that was tried did not start; empty where Ray does not say."""
+    from ray import serve
+
+    application = serve.status().applications.get(NAME)
+    known = application is not None and NAME in application.deployments
+    return last_error(application.deployments[NAME].message) if known else ""
+
+
+def last_error(traceback: str) -> str:
+    """Its last line, without the name of an error of ours."""
+    lines = [line.strip() for line in traceback.splitlines() if line.strip()]
+    return re.sub(r"^paceline\.[\w.]+: ", "", lines[-1]) if lines else ""
+
+
+def join(quiet: bool) -> bool:
+    """Whether the cluster is this process' own, since there was none to join."""
+    import ray
+
+    logs = {"log_to_driver": not quiet, "logging_level": "warning"}
+    try:
+        ray.init(address="auto", **logs)
+    except ConnectionError:
+        os.environ.setdefault(CALLBACK, IMPORT_PATH)  # what is started from here has it
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(address="local", include_dashboard=False, **logs)
+        return True
+    return False
+
+
+def wait() -> None:
+    """Until a signal comes. Ray has handlers of its own by now, which would not let streams end."""
+    over = threading.Event()
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, lambda *_: over.set())
+    while not over.wait(1.0):
+        pass
+
+
+def end(own: bool) -> None:
+    """The application, and Serve with it where nobody else can have applications in it."""
+    from ray import serve
+
+    while True:
+        try:
+            serve.delete(NAME)
+            break
+        except TimeoutError:  # it waits a minute, and streams may take longer
+            continue
+    if own:
+        serve.shutdown()

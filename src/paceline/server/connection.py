@@ -1,0 +1,112 @@
+"""A client's connection: uvicorn's own, for clients that stall and for those that do not speak HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from paceline.server.responses import problem
+
+PATIENCE = 30.0  # seconds
+REFUSED = 32  # connections over the limit that are told so
+FEWEST_IDLE = 8  # from one address, whatever the limit
+IDLE_SHARE = 0.25  # of all connections that may stand idle from one address
+_numbers = count()
+
+
+class Connection(H11Protocol):
+    """One that stands still for `patience` is dropped, after twice as long at the latest: one whose next
+    request does not come to the end of its headers, and one that reads nothing of what was sent. (The body of
+    a request is the guard's.)"""
+
+    patience = PATIENCE
+    proxies: Sequence[str] = ()  # addresses that stand for many clients
+    number = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn
+        super().connection_made(transport)
+        self.number = next(_numbers)
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency + REFUSED:
+            transport.abort()  # uvicorn would wait for a request before it refuses that
+        self._make_room()
+        self._before: tuple[str, Any] | None = None
+        self._timer = self.loop.call_later(self.patience, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    @property
+    def _idle(self) -> bool:
+        return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()
+
+    def _make_room(self) -> None:
+        """Drop the oldest idle connection of the same address, where there are too many of them."""
+        if self.limit_concurrency is None or self.client is None or self.client[0] in self.proxies:
+            return
+        address = self.client[0]
+        idle = [
+            one
+            for one in self.connections
+            if isinstance(one, Connection)
+            and one._idle
+            and one.client is not None
+            and one.client[0] == address
+        ]
+        if len(idle) > max(FEWEST_IDLE, IDLE_SHARE * self.limit_concurrency):
+            min(idle, key=lambda one: one.number).transport.abort()
+
+    def _look(self) -> None:
+        now = self._standing()
+        if now is not None and now == self._before:
+            self.transport.abort()  # closing it would wait until the rest has been read
+            return
+        self._before = now
+        self._timer = self.loop.call_later(self.patience, self._look)
+
+    def _standing(self) -> tuple[str, Any] | None:
+        """What it waits for from its client, and how far that is; the same where nothing has moved."""
+        if self.transport.is_closing() or self.flow.write_paused:
+            return "reading", self.transport.get_write_buffer_size()
+        if self._idle:
+            return "silent", self.cycle
+        return None
+
+    def handle_events(self) -> None:
+        try:
+            super().handle_events()
+        except h11.LocalProtocolError:  # nonsense after an answer that has begun
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        body = json.dumps(
+            problem(
+                "this is no request in HTTP/1.1, or its headers are too long",
+                "invalid_request_error",
+                "bad_request",
+            )
+        ).encode()
+        head = [
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            ("connection", "close"),
+        ]
+        for event in (
+            h11.Response(status_code=400, headers=head, reason=b"Bad Request"),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def shutdown(self) -> None:
+        with suppress(h11.LocalProtocolError):  # it has failed already
+            super().shutdown()

@@ -1,0 +1,192 @@
+"""Requests as the service has them: prompts in tokens, samplers and grammars checked. It may take a while (a
+long prompt, a large schema), and belongs into a thread."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from paceline.api import LLM
+from paceline.config import checked
+from paceline.server.request_limits import Calls, Limits, ParsedRequest
+from paceline.server.schemas import Chat, Completion, NamedTool, ResponseFormat, Sampled
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import UNLIMITED
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.text.grammar_source import Syntax, from_schema
+from paceline.text.messages import chosen_tools
+from paceline.text.tools.formats import forced
+
+STOPS = 16
+
+
+def of_completion(llm: LLM, limits: Limits, request: Completion, client: str = "") -> ParsedRequest:
+    """Of every prompt `n` answers, in this order. Raises UsageError."""
+    prompts: list[Any] = [request.prompt]
+    if isinstance(request.prompt, list):
+        if not request.prompt:
+            raise UsageError("prompt: the list is empty; give at least one prompt")
+        if not isinstance(request.prompt[0], int):
+            prompts = list(request.prompt)
+    if len(prompts) * request.n > 128:
+        raise UsageError(f"{len(prompts)} prompts with n = {request.n}: ask for at most 128 answers at once")
+    syntax = grammar_of(request.response_format)
+    most, logprobs = request.max_tokens, request.logprobs
+    each = [
+        _requests(llm, limits, request, llm.tokens(prompt), most, syntax, logprobs, client)
+        for prompt in prompts
+    ]
+    return ParsedRequest([one for requests in each for one in requests])
+
+
+def of_chat(llm: LLM, limits: Limits, request: Chat, client: str = "") -> ParsedRequest:
+    """`n` answers. Raises UsageError, and ModelError where the model's template cannot be used."""
+    if request.top_logprobs is not None and not request.logprobs:
+        raise UsageError("top_logprobs: needs logprobs: true")
+    if not llm.chats:
+        raise UsageError(
+            "this model has no chat template, so it cannot chat: use /v1/completions, or serve an instruct "
+            "model"
+        )
+    tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
+    wanted = request.tool_choice
+    named = wanted.model_dump() if isinstance(wanted, NamedTool) else wanted
+    choice = chosen_tools(tools, named)
+    calls, syntax = None, grammar_of(request.response_format)
+    if choice.tools:
+        support = llm.tool_support
+        must = forced(support.format, choice)
+        if must is not None and syntax is not None:
+            raise UsageError("tool_choice and response_format both say what the answer is: leave out one")
+        if must is not None:
+            syntax = from_schema(must.json_schema)
+        calls = Calls(
+            support.format if must is None else must.format,
+            choice.tools,
+            "" if must is None else must.begin,
+            llm.tool_spelling,
+        )
+    messages = [message.model_dump(exclude_none=True) for message in request.messages]
+    begun = calls.begun if calls is not None else ""
+    tokens = llm.chat_tokens(messages, choice.tools or None, request.chat_template_kwargs, answer=begun)
+    most = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+    logprobs = (request.top_logprobs or 0) if request.logprobs else None
+    return ParsedRequest(
+        _requests(llm, limits, request, tokens, most, syntax, logprobs, client, calls), calls
+    )
+
+
+def grammar_of(form: ResponseFormat | None) -> Syntax | None:
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return from_schema({"type": "object"})
+    if form.json_schema is None or form.json_schema.schema_ is None:
+        raise UsageError("response_format: type json_schema needs json_schema: {name, schema}")
+    return from_schema(form.json_schema.schema_)
+
+
+def _requests(
+    llm: LLM,
+    limits: Limits,
+    request: Sampled,
+    tokens: Sequence[int],
+    most: int | None,
+    syntax: Syntax | None,
+    logprobs: int | None,
+    client: str,
+    calls: Calls | None = None,
+) -> list[GenerationRequest]:
+    sampling = sampling_of(request, limits.sampling)
+    stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
+    if "" in stops or len(stops) > STOPS:
+        raise UsageError(f"stop: up to {STOPS} texts, none of them empty")
+    if syntax is not None:
+        llm.target.trie  # noqa: B018  # UsageError for a model that cannot end a text; it takes a second
+    seed = request.seed
+    if seed is None:
+        seed = 0 if sampling.greedy else secrets.randbits(62)
+    n_draft, drafters = drafting_of(llm, request)
+    first = GenerationRequest(
+        prompt=tokens,
+        max_tokens=most or 1,
+        sampling=sampling,
+        stop=stops,
+        ignore_eos=request.ignore_eos,
+        grammar=syntax,
+        logprobs=logprobs,
+        n_draft=n_draft,
+        drafters=drafters,
+        client=client,
+        scope=client if limits.apart else "",
+        timeout=limits.seconds,
+        visible_control_tokens={} if calls is None else calls.spelled,
+    )
+    first.require_fits(llm.target)
+    length = length_of(llm, limits, len(tokens), most)
+    return [replace(first, max_tokens=length, seed=(seed + at) % (1 << 63)) for at in range(request.n)]
+
+
+def sampling_of(request: Sampled, defaults: Mapping[str, float]) -> Sampling:
+    left = {name: value for name, value in defaults.items() if name not in request.model_fields_set}
+    request = request.model_copy(update=left)
+    bias = {}
+    for token, value in (request.logit_bias or {}).items():
+        if not (token.isascii() and token.isdecimal() and len(token) < 10):
+            raise UsageError(f"logit_bias: {token!r} is no token id; /tokenize tells the ids of a text")
+        bias[int(token)] = value
+    return checked(
+        Sampling,
+        {
+            "temperature": request.temperature,
+            "top_k": max(0, request.top_k),
+            "typical_p": request.typical_p if request.temperature else 1.0,
+            "top_p": request.top_p,
+            "min_p": request.min_p,
+            "repeat_penalty": request.repeat_penalty,
+            "presence_penalty": request.presence_penalty,
+            "frequency_penalty": request.frequency_penalty,
+            "repeat_last_n": request.repeat_last_n,
+            "logit_bias": bias,
+        },
+    )
+
+
+def length_of(llm: LLM, limits: Limits, n_prompt: int, most: int | None) -> int:
+    """Tokens of the answer, at most."""
+    n_ctx = llm.target.caps.n_ctx
+    room = n_ctx - n_prompt + 1
+    allowed = min(room, limits.n_predict or room)
+    if most is None:
+        return allowed
+    if most > n_ctx:
+        raise UsageError(
+            f"max_tokens {most:,}: the context has {n_ctx:,} tokens, {n_prompt:,} of them the prompt's; "
+            f"ask for at most {allowed:,}"
+        )
+    if limits.n_predict and most > limits.n_predict:
+        raise UsageError(f"max_tokens {most:,}: this server gives answers of at most {limits.n_predict:,}")
+    return min(most, allowed)
+
+
+def drafting_of(llm: LLM, request: Sampled) -> tuple[int, frozenset[str] | None]:
+    """The longest draft, and the drafters that may be called."""
+    wish = request.speculative
+    if wish is None:
+        return UNLIMITED, None
+    if not wish.enabled:
+        return 0, None
+    n_draft = UNLIMITED if wish.n_max is None else wish.n_max
+    if wish.drafters is None:
+        return n_draft, None
+    there = [] if llm.drafting.plain else llm.drafter.name.split(",")
+    unknown = [name for name in wish.drafters if name not in there]
+    if unknown:
+        raise UsageError(
+            f"speculative.drafters: {unknown[0]!r} does not draft here; "
+            + (f"choose from {', '.join(there)}" if there else "this server was started with --draft none")
+        )
+    return n_draft, frozenset(wish.drafters)

@@ -1,0 +1,107 @@
+"""Errors as HTTP has them: OpenAI's form, and words that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from paceline.server.request_limits import FailedError, FullError
+from paceline.server.responses import Json, problem
+from paceline.speculative.errors import ClosingError, ContextError, ModelError, TooSlowError, UsageError
+from paceline.speculative.printable import printable, shortened
+
+
+def told(error: Exception) -> tuple[int, Json, dict[str, str]]:
+    """Status, body and headers."""
+    if isinstance(error, FullError):
+        wait = str(max(1, round(error.seconds)))
+        return 429, problem(str(error), "rate_limit_error", "rate_limit_exceeded"), {"retry-after": wait}
+    if isinstance(error, ClosingError):
+        return 503, problem(str(error), "server_error", "unavailable"), {"retry-after": "5"}
+    if isinstance(error, TooSlowError):  # OpenAI's clients would send it again
+        return 408, problem(str(error), "server_error", "timeout"), {"x-should-retry": "false"}
+    if isinstance(error, ContextError):  # by this code clients choose a model with a larger context
+        return 400, problem(str(error), "invalid_request_error", "context_length_exceeded"), {}
+    if isinstance(error, UsageError | ModelError):
+        return 400, problem(str(error), "invalid_request_error"), {}
+    if isinstance(error, FailedError):
+        return 500, problem(str(error), "server_error", "model_failed"), {}
+    return 500, problem("the server has failed at this request; its log says why", "server_error"), {}
+
+
+def wrong(error: Mapping[str, Any]) -> str:
+    """What is wrong with a value, of pydantic's errors."""
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return "this server knows no such field; leave it out"
+    if kind == "none_required":
+        return "this is not supported here; leave it out"
+    if kind == "literal_error":
+        given = shortened(repr(error["input"]), 60)
+        return f"{given} is not supported here: use {error['ctx']['expected']}"
+    return str(error["msg"]).replace("Input should be", "must be")
+
+
+def explain(app: FastAPI) -> None:
+    """Errors in OpenAI's form."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        status, body, headers = told(error)
+        if isinstance(error, ContextError):
+            body["error"]["param"] = (
+                "messages" if request.url.path.endswith("/chat/completions") else "prompt"
+            )
+        return JSONResponse(body, status, headers)
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        status, said, allowed = error.status_code, str(error.detail), (error.headers or {}).get("Allow")
+        code = {404: "not_found", 405: "method_not_allowed"}.get(status)
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        if "parsing the body" in said:
+            said = "the body is not JSON in UTF-8, or is nested too deeply"
+        elif status == 404 and said == "Not Found":
+            path = shortened(request.url.path, 200)
+            said = f"nothing is at {path}: GET /openapi.json lists what is; a client's base URL ends in /v1"
+        elif allowed:
+            said = f"{request.method} is not for this path: use {allowed}"
+            if "GET" in allowed:  # what answers GET answers HEAD (`security.py`)
+                return JSONResponse(problem(said, kind, code), status, {"Allow": f"{allowed}, HEAD"})
+        return JSONResponse(problem(said, kind, code), status, error.headers)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        # Of what a field may be, the alternative that went furthest; and not what it is called in the schema.
+        first = max(error.errors(), key=lambda one: len(one["loc"]))
+        unknown = first["type"] == "extra_forbidden"
+        parts = [str(part) for part in first["loc"] if part != "body"]
+        place = [part for part in parts[:-1] if part.isidentifier() or part.isdecimal()]
+        place += [part for part in parts[-1:] if unknown or part.isidentifier() or part.isdecimal()]
+        where = printable(".".join(place))[:200]
+        if first["type"] in ("model_attributes_type", "missing") and not place:
+            kind = request.headers.get("content-type", "none")
+            if "json" not in kind.partition(";")[0]:
+                said = f"the body's Content-Type is {printable(kind)[:100]}: send application/json"
+                return JSONResponse(problem(said, "invalid_request_error"), 400)
+        if first["type"] == "json_invalid":
+            return JSONResponse(problem("the body is not JSON", "invalid_request_error", "invalid_json"), 400)
+        said = f"{where or 'the body'}: {wrong(first)}"
+        return JSONResponse(problem(said, "invalid_request_error", None, where or None), 400)
+
+    handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+        UsageError: ours,
+        ModelError: ours,
+        ClosingError: ours,
+        TooSlowError: ours,
+        FailedError: ours,
+        Exception: ours,
+        HTTPException: http,
+        RequestValidationError: invalid,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)

@@ -1,0 +1,171 @@
+"""The process: its socket, its signals and its logs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from math import ceil
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from paceline.server.connection import PATIENCE, Connection
+from paceline.server.service import Service
+from paceline.speculative.errors import PacelineError, UsageError
+from paceline.speculative.printable import printable
+from paceline.system.leaving import leave
+
+MOST, FEWEST = 1024, 16  # connections at once
+FILES = 128  # that may be open beside them
+BACKLOG = 2048  # connections that wait to be accepted
+LAST = 0.5  # seconds for what is told at the end of the grace, and then for the pass under way
+
+log = logging.getLogger("paceline.server")
+
+
+class Server(uvicorn.Server):
+    """It says that it is going down before it waits for its streams, ends what is left of them by an error
+    after `grace` seconds, and ends where the service has."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, grace: float) -> None:
+        super().__init__(config)
+        self._service, self._grace = service, grace
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._service.announce()
+        super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._service.has_failed
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        timer = asyncio.get_running_loop().call_later(self._grace, self._service.break_off)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+
+class Lines(logging.Formatter):
+    """A line a request, as JSON or as `name=value`. What was asked and answered is never in it."""
+
+    def __init__(self, as_json: bool) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] | None = getattr(record, "fields", None)
+        if self._as_json:
+            known = fields if fields is not None else {"message": super().format(record)}
+            return json.dumps({"time": self.formatTime(record), "level": record.levelname, **known})
+        if fields is None:
+            return super().format(record)
+        said = " ".join(f"{name}={printable(str(value))}" for name, value in fields.items())
+        return f"{self.formatTime(record)} {said}"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Raises UsageError where that cannot be had; port 0 is any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"cannot listen on {host} port {port}: {reason}; is another server there? choose with --port"
+        ) from error
+    return made
+
+
+def listen_on(bound: socket.socket) -> None:
+    """Raises UsageError where another process was faster: both could bind while neither listened."""
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        raise UsageError(f"port {bound.getsockname()[1]}: {error.strerror}; choose with --port") from error
+
+
+def broken_off(record: logging.LogRecord) -> bool:
+    """False for an answer that the end of the process has broken off: that is no error."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
+def logs(as_json: bool, quiet: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines(as_json))
+    handler.addFilter(broken_off)
+    top = logging.getLogger("paceline.server")
+    top.handlers[:] = [handler]
+    top.setLevel(logging.WARNING if quiet else logging.INFO)
+    top.propagate = False
+    for name in ("uvicorn.error", "asyncio"):  # what fails in answering a request
+        below = logging.getLogger(name)
+        below.handlers[:] = [handler]
+        below.setLevel(logging.ERROR)
+        below.propagate = False
+
+
+def room(most: int = MOST) -> int:
+    """Connections that there are files for; the system is asked for as many as it allows."""
+    try:
+        import resource
+    except ImportError:  # no such limit on Windows
+        return most
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY in (soft, hard):
+        return most
+    if soft < (wanted := min(most + FILES, hard)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return max(FEWEST, min(most, soft - FILES))
+
+
+def configured(
+    app: Any, grace: float, patience: float = PATIENCE, most: int = MOST, proxies: Sequence[str] = ()
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=type("Patient", (Connection,), {"patience": patience, "proxies": proxies}),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        limit_concurrency=most,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=ceil(grace + LAST),
+        server_header=False,
+        proxy_headers=False,  # the guard reads them
+        h11_max_incomplete_event_size=1 << 16,
+        lifespan="off",
+    )
+
+
+def run(
+    app: Any, service: Service, listening: socket.socket, grace: float, proxies: Sequence[str] = ()
+) -> None:
+    """Until SIGINT or SIGTERM; then streams have `grace` seconds to end. Raises UsageError where another
+    server listens on the same port by now, and PacelineError where the service has failed: whoever started
+    this process may start another."""
+    config = configured(app, grace, most=room(), proxies=proxies)
+    # uvicorn sends itself the signal again when all is done: by then it is answered.
+    before = {kind: signal.signal(kind, lambda *_: None) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        listen_on(listening)
+        Server(config, service, grace).run(sockets=[listening])
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+        listening.close()
+        if not service.close(patience=LAST):
+            log.warning("the pass under way takes longer than the grace: the process ends without it")
+            leave(0)
+    if service.has_failed:
+        raise PacelineError(service.problem)

@@ -1,0 +1,260 @@
+"""What is refused before a request is read: strangers, foreign hosts, huge and stalled bodies.
+
+A plain ASGI middleware. It reads the whole body itself, within the limits, and hands it on in one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import ip_address
+from time import monotonic
+from typing import Any
+
+from paceline.server.metrics import Metrics
+from paceline.server.responses import problem
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
+ALL_BODIES = 8  # times the largest body: what may be in memory of all requests
+SMALL = 1 << 16  # bytes of a body that is let in all the same
+SLOWEST = 1 << 16  # bytes a second that a body comes at
+LINGER = 2.0  # seconds for the rest of a body that was refused
+NAME = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # of a request, where its client gives it one
+
+log = logging.getLogger("paceline.server.requests")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """keys: one of them has to be sent, where there are any. hosts: that a request may name; none: any (a
+    server on the loopback interface is asked by web pages too, under whatever name they gave it).
+    proxies: addresses whose X-Forwarded-For names the client. body: bytes. patience: seconds for a body, and
+    what it takes at the slowest speed."""
+
+    keys: Sequence[str] = ()
+    hosts: Sequence[str] = ()
+    proxies: Sequence[str] = ()
+    body: int = 8 << 20
+    patience: float = 30.0
+
+
+class Guard:
+    """It also counts what is refused, names requests, and logs them."""
+
+    def __init__(self, app: App, rules: Rules, metrics: Metrics, open_to_all: Sequence[str] = ()) -> None:
+        """open_to_all: paths that need no key."""
+        self._app, self._rules, self._metrics, self._open = app, rules, metrics, frozenset(open_to_all)
+        self._keys = {sha256(key.encode()).digest() for key in rules.keys}
+        self._held = 0  # bytes of bodies
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # no WebSockets here
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        began = monotonic()
+        headers = _headers(scope)
+        given = headers.get("x-request-id", "")
+        name = given if NAME.fullmatch(given) else f"req-{secrets.token_hex(8)}"
+        scope.setdefault("state", {}).update(name=name, client=self._client(scope, headers), told={})
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if status >= 400:
+                    self._metrics.refused(status)
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", name.encode())]
+            await send(message)
+
+        try:
+            await self._let_in(scope, headers, receive, answer)
+        finally:
+            log.info(
+                "request",
+                extra={
+                    "fields": {
+                        "id": name,
+                        "client": scope["state"]["client"],
+                        "method": scope["method"],
+                        "path": scope["path"][:200],
+                        "status": status or 499,
+                        "seconds": round(monotonic() - began, 4),
+                        **scope["state"]["told"],
+                    }
+                },
+            )
+
+    def _client(self, scope: Message, headers: dict[str, str]) -> str:
+        """Who asks: a key, by the beginning of its hash, or an address."""
+        key = _key(headers)
+        if self._keys and key:
+            return f"key-{sha256(key.encode('utf-8', 'replace')).hexdigest()[:8]}"
+        address = scope["client"][0] if scope.get("client") else "local"
+        if address not in self._rules.proxies:
+            return address
+        # Each proxy adds whom it was asked by: what stands before the last of ours may be anything.
+        named = [one.strip() for one in headers.get("x-forwarded-for", "").split(",")]
+        last = next((one for one in reversed(named) if one not in self._rules.proxies), "")
+        return last if is_address(last) else address
+
+    async def _let_in(self, scope: Message, headers: dict[str, str], receive: Receive, send: Send) -> None:
+        if self._rules.hosts and _host(headers.get("host", "")) not in self._rules.hosts:
+            await refuse(send, 421, f"this server answers to {', '.join(self._rules.hosts)} only", "bad_host")
+            return
+        if self._keys and scope["path"] not in self._open and not self._knows(headers):
+            await refuse(
+                send, 401, "a key is needed here: send it as 'Authorization: Bearer KEY'", "invalid_api_key"
+            )
+            return
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Whatever stands between may go by the other one, and take the rest for a request of its own.
+            both = "Content-Length and Transfer-Encoding are both there: send one of them"
+            await refuse(send, 400, both, "bad_header", close=True)
+            return
+        size = headers.get("content-length", "0")
+        if not (size.isascii() and size.isdecimal() and len(size) < 20):
+            await refuse(send, 400, "Content-Length is no number", "bad_header")
+            return
+        pieces: list[bytes] = []
+        try:
+            if await self._read(int(size), receive, pieces):
+                pieces[:] = [b"".join(pieces)]
+                await self._pass(scope, pieces[0], receive, send)
+        except _Refused as refused:
+            self._held -= sum(map(len, pieces))
+            pieces.clear()
+            rest = receive if refused.status != 408 else None
+            await refuse(send, refused.status, str(refused), refused.code, rest)
+        finally:
+            self._held -= sum(map(len, pieces))
+
+    async def _pass(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
+        told = False
+
+        async def whole() -> Message:
+            nonlocal told
+            if not told:
+                told = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await receive()
+
+        if scope["method"] != "HEAD":
+            await self._app(scope, whole, send)
+            return
+        over = False
+
+        async def head(message: Message) -> None:
+            nonlocal over
+            if message["type"] == "http.response.body" and not over:
+                over = True  # of a stream without an end, too
+                await send({"type": "http.response.body", "body": b""})
+            elif not over:
+                await send(message)
+
+        await self._app({**scope, "method": "GET"}, whole, head)
+
+    def _knows(self, headers: dict[str, str]) -> bool:
+        """All keys are compared, each in the same time, whatever was sent."""
+        sent = sha256(_key(headers).encode("utf-8", "replace")).digest()
+        return sum(hmac.compare_digest(sent, key) for key in self._keys) > 0
+
+    async def _read(self, announced: int, receive: Receive, pieces: list[bytes]) -> bool:
+        """The body, added to `pieces`, each of which counts as held. False where its client has gone."""
+        largest, n, end = self._rules.body, 0, monotonic() + self._rules.patience
+        too_large = _Refused(413, f"the body has more than {largest:,} bytes: send less", "body_too_large")
+        if announced > largest:
+            raise too_large
+        while True:
+            try:
+                async with asyncio.timeout(end + n / SLOWEST - monotonic()):
+                    message = await receive()
+            except TimeoutError:
+                raise _Refused(408, "the rest of the body did not come", "timeout") from None
+            if message["type"] == "http.disconnect":
+                return False
+            piece = message.get("body", b"")
+            pieces.append(piece)
+            n += len(piece)
+            self._held += len(piece)
+            if n > largest:
+                raise too_large
+            if n > SMALL and self._held > ALL_BODIES * largest:
+                raise _Refused(503, "too many large requests at once: try again", "overloaded")
+            if not message.get("more_body", False):
+                return True
+
+
+class _Refused(Exception):  # noqa: N818  # a way out, not a failure
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+async def refuse(
+    send: Send, status: int, message: str, code: str, rest: Receive | None = None, *, close: bool = False
+) -> None:
+    """rest: of a body; who hangs up while it is still being sent is not heard. close: the connection."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    body = json.dumps(problem(message, kind, code)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if close or status in (408, 413, 503):  # what is left of the body would be taken for the next request
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": rest is not None})
+    if rest is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                while (await rest()).get("more_body", False):
+                    pass
+        await send({"type": "http.response.body", "body": b""})
+
+
+def is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _headers(scope: Message) -> dict[str, str]:
+    """Of a list that comes in several lines, all."""
+    found: dict[str, str] = {}
+    for name, value in (
+        (one.decode("latin-1").lower(), two.decode("latin-1")) for one, two in scope["headers"]
+    ):
+        is_more = name == "x-forwarded-for" and name in found
+        found[name] = f"{found[name]},{value}" if is_more else value
+    return found
+
+
+def _key(headers: dict[str, str]) -> str:
+    kind, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+
+
+def _host(header: str) -> str:
+    """Without the port."""
+    header = header.lower()
+    if header.startswith("["):
+        return header.partition("]")[0] + "]"
+    return header.rpartition(":")[0] or header if header.count(":") == 1 else header

@@ -1,0 +1,65 @@
+"""What an answer's text says: content, and calls of tools where there are any to call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.request_handle import StepOutput
+from paceline.server.request_limits import Calls
+from paceline.text.tools.message import Delta
+from paceline.text.tools.parser import ToolCallStream
+
+Parts = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Said:
+    """delta: of a chunk. parts: its content, each with who drafted it."""
+
+    delta: dict[str, Any]
+    parts: Parts
+
+
+class Reader:
+    """Of one answer, update by update. calls: None where there are no tools."""
+
+    def __init__(self, calls: Calls | None) -> None:
+        self._stream: ToolCallStream | None = None
+        self._fed: list[tuple[int, str, str]] = []  # parts that are held back, each with where it begins
+        self._end = 0  # of what was fed
+        if calls is not None:
+            self._stream = ToolCallStream(calls.format, calls.tools)
+            self._stream.feed(calls.begun)
+            self._end = len(calls.begun)
+
+    @property
+    def calls(self) -> int:
+        """Calls so far."""
+        return 0 if self._stream is None else self._stream.calls
+
+    def read(self, update: StepOutput) -> list[Said]:
+        if self._stream is None:
+            return [Said({"content": update.text}, list(update.parts))] if update.text else []
+        for text, source in update.parts:
+            self._fed.append((self._end, text, source))
+            self._end += len(text)
+        deltas = self._stream.feed(update.text)
+        if update.finish is not None:
+            deltas += self._stream.finish(cut=update.finish.cut)
+        return [Said(delta.openai(), self._parts(delta)) for delta in deltas]
+
+    def _parts(self, delta: Delta) -> Parts:
+        """What it was fed with between the delta's two ends; what is before them is done with."""
+        if delta.index is not None:
+            return []
+        begin, end = delta.start, delta.start + len(delta.content)
+        parts, kept = Parts(), list[tuple[int, str, str]]()
+        for at, text, source in self._fed:
+            piece = text[max(0, begin - at) : max(0, end - at)]
+            if piece:
+                parts.append((piece, source))
+            if at + len(text) > end:
+                kept.append((at, text, source))
+        self._fed = kept
+        return parts

@@ -1,0 +1,41 @@
+"""What every Forward can do that has logits: an engine with faster ways overrides them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from paceline.speculative import sampling
+from paceline.speculative.arrays import Logits, Mask
+from paceline.speculative.errors import ContractError
+from paceline.speculative.interfaces import NOTHING, Features
+from paceline.speculative.sampling import Odds, Sampling
+
+
+def place(row: int, rows: range, is_last: bool = True) -> int:
+    """Where `row` is among the rows that a forward computed. is_last: whether the target has had no other
+    forward since. Raises ContractError for another row, or one that is asked for too late."""
+    if not is_last:
+        raise ContractError("this answer was overwritten by the target's next forward")
+    if row not in rows:
+        raise ContractError(f"row {row} is not among those this forward computed")
+    return row - rows.start
+
+
+class Answers(ABC):
+    """computed, features: see Forward."""
+
+    computed = 1
+    features = NOTHING
+
+    def __init__(self, computed: int = 1, features: Features = NOTHING) -> None:
+        self.computed, self.features = computed, features
+
+    @abstractmethod
+    def logits(self, row: int) -> Logits: ...
+
+    def argmax(self, row: int) -> int:
+        return sampling.argmax(self.logits(row))
+
+    def odds(self, row: int, settings: Sampling, history: Sequence[int], mask: Mask | None = None) -> Odds:
+        return sampling.odds(self.logits(row), settings, history, mask)

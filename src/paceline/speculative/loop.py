@@ -1,0 +1,256 @@
+"""The loop. Plain decoding is the loop with empty drafts; one request is a batch of one; a prompt is read in
+chunks, beside requests that are decoding already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+from paceline.speculative.chunked_prefill import shares
+from paceline.speculative.errors import ContractError, LogitsError
+from paceline.speculative.grammar_pruning import prune
+from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Forward, Target, Want
+from paceline.speculative.policy.interface import Policy, fits
+from paceline.speculative.request import TOGETHER, ActiveRequest, start
+from paceline.speculative.sampling import logprob
+from paceline.speculative.stats import TARGET, Logprob, Step, StopReason, Times
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+from paceline.speculative.verify import Verdict, verify
+
+__all__ = ["ActiveRequest", "advance", "decode", "start"]
+
+NOTHING: Mapping[str, int] = Counter()
+NO_WANTS = Want()
+
+Clock = Callable[[], float]  # seconds; a replay has one that runs on what passes are known to cost
+
+
+class Laps:
+    """Each call tells the seconds since the one before."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._last = clock, clock()
+
+    def __call__(self) -> float:
+        before, self._last = self._last, self._clock()
+        return self._last - before
+
+
+def advance(
+    target: Target,
+    drafter: Drafter,
+    policy: Policy,
+    requests: Sequence[ActiveRequest],
+    clock: Clock = perf_counter,
+    chunk: int = UNLIMITED,
+) -> list[tuple[ActiveRequest, Step]]:
+    """One pass: each request drafts, and is verified and committed; or reads on in its prompt.
+
+    chunk: the most tokens of prompts to be read in it; no more than the target's own measure. What goes wrong
+    with one request, its grammar or its rows, ends that one alone (`ActiveRequest.error`); the steps are
+    those of the others, in order, and after them those that read."""
+    lap = Laps(clock)
+    unread = [request.session.unread for request in requests]
+    decoding, reading = requests, list[tuple[ActiveRequest, int]]()
+    if any(unread):
+        decoding, reading = divided(requests, unread, min(chunk, target.caps.chunk))
+    n = len(decoding)
+    rows = sum([tokens for _, tokens in reading])
+    trees, proposals, drafting, deciding = draft(target, drafter, policy, decoding, rows, chunk, lap)
+    batch: list[tuple[Any, DraftTree | int]] = [(r.session, t) for r, t in zip(decoding, trees, strict=True)]
+    batch += [(request.session, tokens) for request, tokens in reading]
+    drafts = any([request.n_draft for request in requests])  # noqa: C419  # a list is faster
+    outs = target.forward(batch, drafter.wants if drafts else NO_WANTS)
+    passing = lap() / len(batch)
+    shared = Times(drafting / n, passing, other=deciding / n) if n else Times()
+    going, steps = list[ActiveRequest](), list[Step]()
+    for request, tree, proposal, out in zip(decoding, trees, proposals, outs, strict=False):
+        try:
+            steps.append(settle(request, tree, proposal, out, target, shared, lap))
+            going.append(request)
+        except Exception as error:  # whatever it is, the others' steps are theirs
+            request.error = error
+            lap()
+    done = list(zip(going, steps, strict=True))
+    for (request, _), out in zip(reading, outs[n:], strict=True):
+        done.append((request, read(request, out, Times(forward=passing))))
+    if steps and drafts:
+        policy.observe(going, steps)
+        late = lap() / n
+        for request in going:
+            request.late += late
+    return done
+
+
+def divided(
+    requests: Sequence[ActiveRequest], unread: Sequence[int], chunk: int
+) -> tuple[list[ActiveRequest], list[tuple[ActiveRequest, int]]]:
+    """Those that decode in this pass; and those that read in it, each with how many tokens."""
+    decoding, reading = list[ActiveRequest](), list[tuple[ActiveRequest, int]]()
+    for request, n, left in zip(requests, shares(unread, chunk), unread, strict=True):
+        if n == left <= TOGETHER:
+            decoding.append(request)
+        elif n:
+            reading.append((request, n))
+    return decoding, reading
+
+
+def draft(
+    target: Target,
+    drafter: Drafter,
+    policy: Policy,
+    requests: Sequence[ActiveRequest],
+    reading: int,
+    chunk: int,
+    lap: Callable[[], float],
+) -> tuple[Sequence[DraftTree], Sequence[DraftTree], float, float]:
+    """What is to be verified for each request, beside a pass's rows of prompts; what was proposed; and the
+    seconds of drafting and of deciding."""
+    n = len(requests)
+    n_drafted_for = sum([request.n_draft > 0 for request in requests])
+    if not n_drafted_for:
+        return [EMPTY] * n, [EMPTY] * n, 0.0, 0.0
+    rows = target.caps.rows // n
+    given = policy.budgets(requests, reading)
+    budgets = [r.cap(b, target.caps, rows, chunk) for r, b in zip(requests, given, strict=True)]
+    deciding = lap()
+    proposed = drafter.propose([(r.memory, b) for r, b in zip(requests, budgets, strict=True) if r.n_draft])
+    drafting = lap()
+    if len(proposed) != n_drafted_for:
+        raise ContractError(f"{drafter.name}: {len(proposed)} proposals for {n_drafted_for} requests")
+    if n_drafted_for < n:
+        trees = iter(proposed)
+        proposed = [next(trees) if request.n_draft else EMPTY for request in requests]
+    proposals = [
+        t if r.guard is None or not r.n_draft else prune(t, r.guard)
+        for r, t in zip(requests, proposed, strict=True)
+    ]
+    chosen = policy.choose(requests, budgets, proposals)
+    check(drafter, target, chosen, budgets)
+    return chosen, proposals, drafting, deciding + lap()
+
+
+def read(request: ActiveRequest, out: Forward, times: Times) -> Step:
+    """A part of a prompt."""
+    step = Step((), (), (), {}, {}, None, times, rows=out.computed)
+    if out.features.hidden is not None:
+        request.memory.observe(step, out.features)
+    request.stats.add(step)
+    return step
+
+
+def settle(
+    request: ActiveRequest,
+    tree: DraftTree,
+    proposal: DraftTree,
+    out: Forward,
+    target: Target,
+    shared: Times,
+    lap: Callable[[], float],
+) -> Step:
+    """Verify one request's draft and commit what is kept of it. proposal: all that it was chosen from.
+    shared: its part of what all took."""
+    if request.guard is not None and request.guard.error is not None:
+        raise request.guard.error
+    history = request.session.tokens
+    try:
+        verdict = verify(tree, out, request.sampling, history, request.rng, request.rule, request.grammar)
+    except LogitsError as error:
+        raise named(error, target) from error
+    verifying = lap()
+    tokens, sources, reason = cut(request, tree, verdict, target.caps.n_ctx)
+    path = verdict.path[: len(tokens) - 1]
+    logprobs = token_logprobs(request, out, path, tokens)
+    if request.guard is not None:
+        request.guard.commit(tokens)
+    request.session.keep(path, tokens[-1])
+    keeping = lap()
+    step = Step(
+        tokens=tokens,
+        sources=sources,
+        path=path,
+        tree=tree,
+        proposal=proposal,
+        drafted=Counter(tree.drafted) if tree.tokens else NOTHING,
+        accepted=Counter([tree.source[node] for node in verdict.path]) if verdict.path else NOTHING,
+        stop_reason=reason,
+        times=Times(shared.draft, shared.forward, verifying, keeping, shared.other + request.late),
+        logprobs=logprobs,
+        rows=out.computed,
+    )
+    request.stop_reason = reason
+    request.stats.add(step)
+    request.memory.observe(step, out.features)
+    request.late = lap()
+    return step
+
+
+def cut(
+    request: ActiveRequest, tree: DraftTree, verdict: Verdict, n_ctx: int
+) -> tuple[tuple[int, ...], tuple[str, ...], StopReason | None]:
+    """The tokens a verdict emits and their sources, judged one by one and cut where the request stops."""
+    tokens: list[int] = []
+    sources: list[str] = []
+    reason: StopReason | None = None
+    for token, source in [*((tree.tokens[i], tree.source[i]) for i in verdict.path), (verdict.token, TARGET)]:
+        tokens.append(token)
+        sources.append(source)
+        reason = request.judge(token, n_ctx)
+        if reason is not None:
+            break
+    return tuple(tokens), tuple(sources), reason
+
+
+def token_logprobs(
+    request: ActiveRequest, out: Forward, path: Sequence[int], tokens: Sequence[int]
+) -> tuple[Logprob, ...]:
+    """What the target's own rows say of the emitted tokens, where the request wants to know."""
+    n = request.request.logprobs
+    if n is None:
+        return ()
+    rows = zip((ROOT, *path), tokens, strict=True)
+    return tuple(Logprob(*logprob(out.logits(node + 1), token, n)) for node, token in rows)
+
+
+def named(error: LogitsError, target: Target) -> LogitsError:
+    """With whose logits they are, and what can be done."""
+    return LogitsError(
+        f"{target.origin}: {error}: the file is damaged (download it again), or its values are too large for "
+        "how it is run (try without flash_attention, -fa off, or cache_type f32)"
+    )
+
+
+def check(drafter: Drafter, target: Target, trees: Sequence[DraftTree], budgets: Sequence[Budget]) -> None:
+    """A drafter may waste time but not corrupt: what it proposes is checked before an engine sees it."""
+    size = target.vocab.size
+    for tree, budget in zip(trees, budgets, strict=True):
+        if len(tree) == 0:
+            continue
+        if not fits(tree, budget):
+            raise ContractError(f"{drafter.name}: proposed more than its budget {budget}")
+        if min(tree.tokens) < 0 or max(tree.tokens) >= size:
+            raise ContractError(f"{drafter.name}: proposed a token outside the target's {size:,}")
+
+
+def decode(
+    target: Target,
+    drafter: Drafter,
+    policy: Policy,
+    requests: Sequence[ActiveRequest],
+    clock: Clock = perf_counter,
+    chunk: int = UNLIMITED,
+) -> Iterator[tuple[ActiveRequest, Step]]:
+    """Decode every request to its end, all of them in each forward pass; yields each step as it happens.
+    Those that read a long prompt have no tokens.
+
+    clock: what the steps' times are told by. chunk: see `advance`. The caller closes the requests. A
+    generator that is dropped in mid-way leaves every session consistent. A request that fails ends alone; its
+    error is raised at the end, the first one's where there are several.
+    """
+    while active := [r for r in requests if not r.is_over]:
+        yield from advance(target, drafter, policy, active, clock, chunk)
+    for request in requests:
+        if request.error is not None:
+            raise request.error

@@ -1,0 +1,98 @@
+"""What a policy has to say for itself: how often it drafted, why not more often, how far its word is good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from paceline.speculative.policy.calibration import Calibration
+from paceline.speculative.policy.speedup_formulas import break_even
+
+FEW = 20  # outcomes that a measured acceptance rests on, at the least
+SHOWN = 16  # rows that a reason looks at
+RARELY = 0.5  # of the steps drafted for: more needs no excuse
+NEVER = 0.95  # the acceptance that hardly any draft has
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a draft does not pay: what verifying `rows` costs over a single one, the acceptance at which the
+    draft neither gains nor loses (None: no acceptance is enough), and the one that was measured: how often,
+    where no guess was verified, the likeliest would have been right (None: too few to tell)."""
+
+    rows: int
+    ratio: float
+    break_even: float | None
+    measured: float | None
+
+    @property
+    def never(self) -> bool:
+        """Whether no draft pays, however often it is right."""
+        return self.break_even is None or self.break_even > NEVER
+
+    def __str__(self) -> str:
+        said = f"{self.rows} rows cost {self.ratio:.1f}x one here"
+        if self.break_even is None:
+            said += ", more than so many tokens decoded singly"
+        else:
+            said += f"; break-even acceptance {self.break_even:.2f}"
+            if self.measured is not None and self.measured < self.break_even:
+                said += f", measured there {self.measured:.2f}"
+            elif self.measured is not None:
+                right = f"{self.measured:.2f} of the time"
+                said += f"; the first guesses were right {right}, and drafts too short or not believed"
+        return f"{said} (paceline doctor -m MODEL --again measures that anew)" if self.never else said
+
+
+@dataclass(frozen=True)
+class Account:
+    """steps: of all requests so far. silent: those at which no drafter had a guess; declined: those at which
+    no guess was worth making or verifying; of these, refused: those at which a drafter was not called, since
+    its calls take longer than they save; braked: those at which drafts had lost too much before.
+    calibration: of what each drafter's guesses were believed to be, and of what drafts were in the end.
+    reason: of the least that drafting would have to be right."""
+
+    steps: int = 0
+    silent: int = 0
+    declined: int = 0
+    reason: Reason | None = None
+    calibration: Mapping[str, Calibration] = field(default_factory=dict)
+    refused: int = 0
+    braked: int = 0
+
+    @property
+    def why(self) -> str:
+        """One line where most steps were not drafted for; empty otherwise."""
+        off = self.silent + self.declined
+        if not self.steps or off < RARELY * self.steps:
+            return ""
+        said = f"drafting was off at {off / self.steps:.0%} of the steps"
+        if self.silent > self.declined:
+            return f"{said}: no drafter had a guess at {self.silent / self.steps:.0%}"
+        if max(self.braked, self.refused) < RARELY * self.declined:
+            return f"{said}: {self.reason}"
+        if self.braked >= self.refused:
+            return f"{said}: drafting had taken longer than it saved, and waits until that is made good"
+        return f"{said}: calling the drafter takes longer than its guesses save"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "silent": self.silent,
+            "declined": self.declined,
+            "refused": self.refused,
+            "braked": self.braked,
+            "why": self.why,
+            "reason": None if self.reason is None else asdict(self.reason),
+            "calibration": {name: told._asdict() for name, told in self.calibration.items()},
+        }
+
+
+def reason(curve: Sequence[float], measured: float | None) -> Reason:
+    """curve: seconds by rows, from 0 (speculative/policy/cost_model.py); at least two rows. The rows that ask
+    for the least."""
+    ratios = {rows: curve[rows] / curve[1] for rows in range(2, len(curve))}
+    known = {rows: a for rows, v in ratios.items() if (a := break_even(v, rows - 1)) is not None}
+    rows = min(known, key=known.__getitem__) if known else 2
+    return Reason(rows, ratios[rows], known.get(rows), measured)

@@ -1,0 +1,108 @@
+"""Who decides how much is drafted. Drafters propose; the policy decides.
+
+fixed   the same budget at every step
+p_min   the same, and drafters stop where they are less sure than that
+rate    what pays by what is measured (goodput.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.policy.drafting_summary import Account
+from paceline.speculative.request import ActiveRequest
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import ROOT, DraftTree
+
+
+class Policy(Protocol):
+    @property
+    def learns(self) -> bool:
+        """Whether one request changes how the next is drafted for."""
+
+    def forget(self) -> None:
+        """What it has learned from requests."""
+
+    @property
+    def account(self) -> Account | None:
+        """What it has to say for itself."""
+
+    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> Sequence[Budget]:
+        """How much may be drafted for each. reading: rows of prompts that the same pass reads."""
+
+    def choose(
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+    ) -> list[DraftTree]:
+        """What is verified of what was proposed, within the budgets. Of a sampled draft nothing may be left
+        out: what is kept would depend on what was drawn."""
+
+    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
+        """One step of each."""
+
+
+class Fixed:
+    """The rules fixed and p_min, which its budget tells apart."""
+
+    learns = False
+    account = None
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    def forget(self) -> None:
+        """The numbers stay."""
+
+    def budgets(self, requests: Sequence[ActiveRequest], reading: int = 0) -> list[Budget]:
+        return [self._budget] * len(requests)
+
+    def choose(
+        self, requests: Sequence[ActiveRequest], budgets: Sequence[Budget], drafts: Sequence[DraftTree]
+    ) -> list[DraftTree]:
+        return [fitted(d, b) if d.votes else d for d, b in zip(drafts, budgets, strict=True)]
+
+    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
+        """Nothing to learn: the numbers are fixed."""
+
+
+def likeliest(draft: DraftTree, survival: Sequence[float]) -> Sequence[int]:
+    """The likeliest node first, each after the one that it hangs below."""
+    nodes = range(len(survival))
+    if draft.is_chain and not draft.probe:
+        return nodes  # of which none is likelier than the one before
+    return sorted(nodes, key=survival.__getitem__, reverse=True)
+
+
+def fitting(order: Sequence[int], draft: DraftTree, budget: Budget) -> Sequence[int]:
+    """Of nodes, the likeliest first, those that there is room for, without what hangs below the others."""
+    if fits(draft, budget):
+        return order  # as nearly always
+    parents, depths = draft.parents, draft.depths()
+    kept, there, bearing, leaves = list[int](), {ROOT}, set[int](), 0
+    for node in order:
+        if len(kept) == budget.nodes:
+            break
+        parent = parents[node]
+        branches = parent in bearing or not kept
+        if parent in there and depths[node] <= budget.depth and leaves + branches <= budget.width:
+            leaves += branches
+            there.add(node)
+            bearing.add(parent)
+            kept.append(node)
+    return kept
+
+
+def fits(draft: DraftTree, budget: Budget) -> bool:
+    """Whether all of it is within the budget."""
+    if draft.is_chain:
+        return len(draft.tokens) <= min(budget.nodes, budget.depth) and (budget.width > 0 or not draft.tokens)
+    n, parents = len(draft), set(draft.parents)
+    leaves = n + (ROOT in parents) - len(parents)
+    return n <= budget.nodes and leaves <= budget.width and max(draft.depths(), default=0) <= budget.depth
+
+
+def fitted(draft: DraftTree, budget: Budget) -> DraftTree:
+    """What fits of drafts that together are more than each may be: the likeliest of it."""
+    kept = fitting(likeliest(draft, draft.survival), draft, budget)
+    return draft if len(kept) == len(draft) else draft.chosen(sorted(kept), draft.survival)

@@ -1,0 +1,95 @@
+"""How the passes of a loaded model are timed: a session with random text, and contenders in rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median_low
+from time import perf_counter
+
+import numpy as np
+
+from paceline.speculative.interfaces import Target, Want
+from paceline.speculative.tree import chain
+
+SHORTEST = 1e-9  # seconds that anything takes, on a clock that stands still or goes back
+
+Clock = Callable[[], float]
+Progress = Callable[[float], None]  # is told which share of the work is done; what it raises ends the work
+
+
+def unseen(_share: float) -> None:
+    """Nobody watches the progress."""
+
+
+class Timer:
+    """Owns one session of a target, and text as long as its context: tokens drawn at random, since a mixture
+    of experts is dear where tokens differ, as those of a draft do. Close it: nothing of it is left in the
+    target's cache."""
+
+    def __init__(self, target: Target, clock: Clock = perf_counter) -> None:
+        self._target, self._clock = target, clock
+        length = target.caps.n_ctx + 1
+        self._text: list[int] = np.random.default_rng(0).integers(target.vocab.size, size=length).tolist()
+        self._session = target.open()
+        self.depth = 0  # tokens of the text that are in the session, the root included
+
+    def close(self) -> None:
+        self._session.close()
+        self._target.forget()
+
+    def renew(self) -> None:
+        """Another text in a new session: nothing of it is in the cache."""
+        self._text.append(self._text.pop(0))
+        self._reopen()
+
+    def _reopen(self) -> None:
+        self._session.close()
+        self._session, self.depth = self._target.open(), 0
+
+    def read(self, depth: int) -> float:
+        """Seconds until `depth` tokens of the text are in the session, all of them computed: an engine may
+        leave the last few to the next pass. Where that is fewer than there are, they are read again, and
+        those that are still in the cache cost nothing."""
+        if depth < self.depth:
+            self._reopen()
+        began = self._clock()
+        self._session.extend(self._text[self.depth : depth])
+        self.depth = depth
+        self.rows(1)
+        return max(SHORTEST, self._clock() - began)
+
+    def rows(self, n: int) -> float:
+        """Seconds of a pass over n rows after the text so far, timed as the loop times it: the forward alone.
+        Where the target can go back, nothing of an earlier pass is in the cache; where not, n is 1, and the
+        text grows, up to the end of the context."""
+        goes_back = self._target.caps.rollback != "none"
+        if goes_back:
+            self._session.extend(())
+        elif self.depth == len(self._text):
+            self._reopen()
+            self._session.extend(self._text[:1])
+            self.depth = 1
+        tree = chain(self._text[self.depth : self.depth + n - 1], "filler")
+        began = self._clock()
+        self._target.forward([(self._session, tree)], Want())
+        took = self._clock() - began
+        if not goes_back:
+            self._session.keep((), self._text[self.depth])
+            self.depth += 1
+        return max(SHORTEST, took)
+
+
+def in_rounds(contenders: int, rounds: int, progress: Progress = unseen) -> Iterator[int]:
+    """Which contender is measured next: each once a round, in rounds that go there and back, so that a busy
+    moment hits all of them alike."""
+    there = list(range(contenders))
+    for done in range(rounds):
+        for i, contender in enumerate(there, 1):
+            yield contender
+            progress((done + i / contenders) / rounds)
+        there.reverse()
+
+
+def medians(samples: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Of each of the numbers in a sample. The lower one of two, since interruptions only ever add."""
+    return tuple(map(median_low, zip(*samples, strict=True)))

@@ -1,0 +1,238 @@
+"""What is to be decoded, as a request; and a request that is being decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import ContextError, UsageError
+from paceline.speculative.interfaces import (
+    UNLIMITED,
+    Budget,
+    Caps,
+    Drafter,
+    Features,
+    Grammar,
+    Memory,
+    Session,
+    Target,
+)
+from paceline.speculative.rng import Noise, SeededRng
+from paceline.speculative.safe_grammar import Guard
+from paceline.speculative.sampling import Rng, Sampling
+from paceline.speculative.stats import Stats, Step, StopReason
+from paceline.speculative.validation import refusal
+
+# Unread tokens that are few enough to be computed with the first draft, in one pass less.
+TOGETHER = 32
+NO_BYTES: Mapping[int, bytes] = {}
+
+
+class GrammarSpec(Protocol):
+    """A grammar as a request names it, before it is compiled for a vocabulary."""
+
+    @property
+    def name(self) -> str: ...
+
+    def matches(self, text: str) -> bool:
+        """Return whether `text` is a whole text of the grammar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationRequest:
+    """One answer to be decoded. The constructor refuses values that no model can take, with UsageError;
+    `require_fits` those that one model cannot.
+
+    prompt: token ids; the last one is the root of the first draft.
+    max_tokens: the longest answer.
+    sampling: how tokens are drawn.
+    seed: of the draws.
+    stop: texts that end the answer, and are not part of it.
+    should_stop: called with every emitted token; true ends the answer after that token.
+    ignore_eos: an end-of-text token does not end the answer.
+    grammar: what the whole text has to match.
+    logprobs: how many of the likeliest tokens to report beside each emitted token; None: none.
+    n_draft: the longest draft; 0 decodes plainly.
+    drafters: names of the drafters that may be called; None: all.
+    client: who asks. Requests wait in turns of clients.
+    scope: past answers are drafts for requests of the same scope alone.
+    remember: whether the answer may be kept on disk for later drafts.
+    timeout: seconds from arrival to the last token; None: any.
+    visible_control_tokens: bytes of control tokens that are part of the text.
+    """
+
+    prompt: Sequence[int]
+    max_tokens: int = 256
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    should_stop: Callable[[int], bool] | None = None
+    ignore_eos: bool = False
+    grammar: GrammarSpec | None = None
+    logprobs: int | None = None
+    n_draft: int = UNLIMITED
+    drafters: frozenset[str] | None = None
+    client: str = ""
+    scope: str = ""
+    remember: bool = True
+    timeout: float | None = None
+    visible_control_tokens: Mapping[int, bytes] = field(default_factory=lambda: NO_BYTES)
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "seed", "n_draft"):
+            object.__setattr__(self, name, typed.whole(name, getattr(self, name)))
+        object.__setattr__(self, "stop", typed.texts("stop", self.stop))
+        for name in ("ignore_eos", "remember"):
+            typed.truth(name, getattr(self, name))
+        if not self.prompt:
+            raise UsageError("the prompt is empty: give at least one token")
+        if self.max_tokens < 1:
+            raise refusal("max_tokens", self.max_tokens, "at least 1")
+        if self.seed < 0:
+            raise refusal("seed", self.seed, "at least 0")
+        if "" in self.stop:
+            raise UsageError("an empty stop string would stop at once: leave it out")
+        if self.logprobs is not None and typed.whole("logprobs", self.logprobs) < 0:
+            raise refusal("logprobs", self.logprobs, "at least 0")
+        if self.grammar is not None and self.ignore_eos:
+            raise UsageError("a grammar says where the text ends: it cannot be combined with ignore_eos")
+
+    def require_fits(self, target: Target) -> None:
+        """Raises UsageError for token ids outside the vocabulary, ContextError for a prompt that is too
+        long."""
+        size, n_ctx = target.vocab.size, target.caps.n_ctx
+        if len(self.prompt) > n_ctx:
+            raise ContextError(
+                f"the prompt has {len(self.prompt):,} tokens, the context {n_ctx:,}: "
+                "shorten it or ask for a larger context (n_ctx, -c)"
+            )
+        if min(self.prompt) < 0 or max(self.prompt) >= size:
+            raise UsageError(f"the prompt has a token id outside the vocabulary of {size:,}")
+        if (last := max(self.sampling.logit_bias, default=0)) >= size:
+            raise UsageError(f"logit_bias for token {last}: the model's tokens are 0 to {size - 1}")
+        if self.logprobs is not None and self.logprobs > size:
+            raise refusal("logprobs", self.logprobs, f"between 0 and the model's {size} tokens")
+
+
+class NoDrafterState:
+    """The drafter state of a plain request, which keeps nothing."""
+
+    def observe(self, step: Step, features: Features) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(eq=False)
+class ActiveRequest:
+    """A request that is being decoded, and the owner of its session and its drafter state.
+
+    eos: the tokens that end it; none where they are ignored.
+    stop: called with every emitted token in order; true where the text so far ends the request.
+    rule: how sampled drafts are verified (verify.py).
+    grammar: what the text has to match, compiled; guard: the same, for drafters.
+    noise: what a drafter may know of the draws; None where tokens are not drawn.
+    n_cached: tokens of the prompt that did not have to be read.
+    """
+
+    request: GenerationRequest
+    session: Session
+    memory: Memory
+    rng: Rng
+    eos: frozenset[int]
+    stop: Callable[[int], bool] | None = None
+    rule: str = "auto"
+    grammar: Grammar | None = None
+    guard: Guard | None = None
+    noise: Noise | None = None
+    n_cached: int = 0
+    late: float = 0.0  # seconds spent on a step after it was recorded; they count in the next one
+    n_tokens: int = 0
+    stop_reason: StopReason | None = None
+    error: Exception | None = None  # what ended it instead
+    stats: Stats = field(default_factory=Stats)
+    sampling: Sampling = field(init=False)
+    n_draft: int = field(init=False)
+    max_tokens: int = field(init=False)
+    n_prompt: int = field(init=False)
+
+    @property
+    def is_over(self) -> bool:
+        return self.stop_reason is not None or self.error is not None
+
+    def __post_init__(self) -> None:
+        # Of the request, as fields: each is looked up at every step.
+        self.sampling, self.n_draft = self.request.sampling, self.request.n_draft
+        self.max_tokens, self.n_prompt = self.request.max_tokens, len(self.request.prompt)
+
+    def cap(self, budget: Budget, caps: Caps, rows: int, chunk: int = UNLIMITED) -> Budget:
+        """No more than can still be emitted (a step adds one token to what it accepts), than fits the
+        context, and than the target takes: `rows` are this request's. In line with the request's grammar, and
+        aware of its draws."""
+        request = self.request
+        room = caps.n_ctx - len(self.session.tokens)
+        depth = min(self.max_tokens - self.n_tokens - 1, room, self.n_draft)
+        nodes = 0 if caps.rollback == "none" else min(room, rows - 1, caps.nodes)
+        budget = budget.capped(depth, nodes, width=caps.branch)
+        if self.guard is None and self.noise is None and chunk == budget.chunk and request.drafters is None:
+            return budget
+        noise = None if self.noise is None else self.noise.at(len(self.session.tokens))
+        return replace(budget, grammar=self.guard, noise=noise, chunk=chunk, only=request.drafters)
+
+    def judge(self, token: int, n_ctx: int) -> StopReason | None:
+        """Count one emitted token; the reason to stop right after it, if there is one."""
+        self.n_tokens += 1
+        if token in self.eos:
+            return "eos"
+        if self.stop is not None and self.stop(token):
+            return "stop"
+        if self.n_tokens >= self.max_tokens:
+            return "length"
+        return "context" if self.n_prompt + self.n_tokens > n_ctx else None
+
+    def close(self) -> None:
+        try:
+            self.memory.close()
+        finally:
+            self.session.close()
+
+
+def start(
+    target: Target,
+    drafter: Drafter,
+    request: GenerationRequest,
+    *,
+    stop: Callable[[int], bool] | None = None,
+    grammar: Grammar | None = None,
+    rule: str = "auto",
+) -> ActiveRequest:
+    """A request ready for `decode`; its prompt is read there. stop: see ActiveRequest; by default the
+    request's own `should_stop`. Raises UsageError for a request that does not fit the target, BusyError where
+    all sessions are taken."""
+    request.require_fits(target)
+    prompt = request.prompt
+    session = target.open()
+    try:
+        session.extend(prompt)
+        n_cached = len(prompt) - 1 - session.unread
+        memory: Memory = NoDrafterState()
+        if request.n_draft:
+            memory = drafter.open(prompt, request.seed, session, request.scope)
+    except BaseException:
+        session.close()
+        raise
+    rng = SeededRng(request.seed)
+    return ActiveRequest(
+        request=request,
+        session=session,
+        memory=memory,
+        rng=rng,
+        eos=frozenset() if request.ignore_eos else target.vocab.eos,
+        stop=stop or request.should_stop,
+        rule=rule,
+        grammar=grammar,
+        guard=None if grammar is None else Guard(grammar, target.vocab.size),
+        noise=Noise.of(request.sampling, rng),
+        n_cached=n_cached,
+    )

@@ -1,0 +1,203 @@
+"""A draft is data: a tree of guessed tokens in flat arrays. A chain is a narrow tree.
+
+The root is not in the arrays: it is the last emitted token (the root law). Node `i` hangs below
+`parents[i]`, or below the root where that is ROOT; parents always come before their children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from paceline.speculative.arrays import Probabilities
+from paceline.speculative.errors import ContractError
+
+ROOT = -1
+Votes = tuple[tuple[str, float], ...]  # drafters, each with the score that it gives a node
+CHAINS = [tuple(range(ROOT, n - 1)) for n in range(65)]  # their parents, by the number of nodes
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """`n` nodes; every field but `q` and `probe` has one entry a node.
+
+    score: the drafter's raw confidence in the node, given that its parent is accepted (0 to 1).
+    survival: the probability that the whole path down to the node is accepted; the product of the
+        scores along it unless something better is known.
+    source: the name of the drafter that proposed the node.
+    q: per node the distribution [n_vocab] its token was really drawn from, given the siblings drawn before
+        it (without replacement: renormalised without them), or None where the choice was deterministic; None
+        as a whole where every choice was.
+    probe: nodes whose rows are computed but which are never accepted.
+    called: the drafters that were called for this draft, in order, whether or not they proposed anything.
+    votes: per node the drafters that proposed it, each with its score; () where one proposed all of them.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    score: tuple[float, ...] = ()
+    source: tuple[str, ...] = ()
+    q: tuple[Probabilities | None, ...] | None = None
+    probe: frozenset[int] = frozenset()
+    survival: tuple[float, ...] = ()
+    called: tuple[str, ...] = ()
+    votes: tuple[Votes, ...] = field(default=(), repr=False, compare=False)
+    _depths: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
+    _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        if not (len(self.parents) == len(self.score) == len(self.source) == n):
+            raise ContractError("draft tree: tokens, parents, score and source differ in length")
+        if self.q is not None and len(self.q) != n:
+            raise ContractError("draft tree: q needs one entry a node (None for a deterministic one)")
+        if not self.is_chain:
+            for i, parent in enumerate(self.parents):
+                if not ROOT <= parent < i:
+                    raise ContractError(f"draft tree: node {i} has parent {parent}; parents come first")
+        if len(self.survival) != n:
+            object.__setattr__(self, "survival", self._paths_product())
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every node hangs below the one before it."""
+        n = len(self.tokens)
+        return self.parents == (CHAINS[n] if n < len(CHAINS) else tuple(range(ROOT, n - 1)))
+
+    @property
+    def drafted(self) -> tuple[str, ...]:
+        """The source of every node that may be accepted: all but the probes."""
+        if not self.probe:
+            return self.source
+        return tuple(name for node, name in enumerate(self.source) if node not in self.probe)
+
+    def _paths_product(self) -> tuple[float, ...]:
+        out: list[float] = []
+        for parent, score in zip(self.parents, self.score, strict=True):
+            out.append(score if parent == ROOT else out[parent] * score)
+        return tuple(out)
+
+    def children(self, node: int) -> list[int]:
+        """The nodes directly below `node` (or ROOT), in draft order, probes left out."""
+        if not self._children:
+            table: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
+            for i, parent in enumerate(self.parents):
+                if i not in self.probe:
+                    table[parent + 1].append(i)
+            self._children.extend(table)
+        return self._children[node + 1]
+
+    def child(self, node: int, token: int) -> int | None:
+        """The first child of `node` that carries `token`."""
+        for i in self.children(node):
+            if self.tokens[i] == token:
+                return i
+        return None
+
+    def check_path(self, path: Sequence[int]) -> None:
+        """Raise ContractError unless `path` leads from the root down, each node below the one before, and
+        none of them a probe."""
+        parent = ROOT
+        for node in path:
+            if self.parents[node] != parent:
+                raise ContractError(f"path: node {node} does not follow {parent}")
+            if node in self.probe:
+                raise ContractError(f"path: node {node} is a probe, which is never accepted")
+            parent = node
+
+    def path_tokens(self, node: int) -> list[int]:
+        """The tokens from the root's child down to `node`; none for the root itself."""
+        out: list[int] = []
+        while node != ROOT:
+            out.append(self.tokens[node])
+            node = self.parents[node]
+        return out[::-1]
+
+    def depths(self) -> list[int]:
+        """The distance of every node from the root (1 for its children)."""
+        out = self._depths
+        if not out:
+            for parent in self.parents:
+                out.append(1 if parent == ROOT else out[parent] + 1)
+        return out
+
+    def along(self, tokens: Sequence[int]) -> list[int]:
+        """The path from the root down that carries `tokens`, as far as the tree has them."""
+        path, node = list[int](), ROOT
+        for token in tokens:
+            found = self.child(node, token)
+            if found is None:
+                break
+            path.append(found)
+            node = found
+        return path
+
+    def only(self, kept: Sequence[bool]) -> DraftTree:
+        """The nodes marked True, in their order; with a node its parent must be kept."""
+        return self.chosen([node for node, keep in enumerate(kept) if keep], self.survival)
+
+    def by(self, called: tuple[str, ...]) -> DraftTree:
+        """The same, for which these drafters were called."""
+        if called == self.called:
+            return self
+        return replace(self, called=called) if self.tokens else DraftTree(called=called)
+
+    def chosen(self, nodes: Sequence[int], survival: Sequence[float]) -> DraftTree:
+        """Only these nodes (ascending, each with its parent). survival: what is known by now of all nodes."""
+        n = len(nodes)
+        if n == 0:
+            return DraftTree(called=self.called)
+        if nodes[-1] == n - 1 and self.q is None and not self.probe:
+            # The first of them, as a chain's always are.
+            return DraftTree(
+                self.tokens[:n],
+                self.parents[:n],
+                self.score[:n],
+                self.source[:n],
+                survival=tuple(survival[:n]),
+                called=self.called,
+                votes=self.votes[:n],
+            )
+        place = {node: i for i, node in enumerate(nodes)}
+        place[ROOT] = ROOT
+        return DraftTree(
+            tokens=tuple([self.tokens[i] for i in nodes]),
+            parents=tuple([place[self.parents[i]] for i in nodes]),
+            score=tuple([self.score[i] for i in nodes]),
+            source=tuple([self.source[i] for i in nodes]),
+            q=None if self.q is None else tuple([self.q[i] for i in nodes]),
+            probe=frozenset([place[i] for i in self.probe if i in place]) if self.probe else self.probe,
+            survival=tuple([survival[i] for i in nodes]),
+            called=self.called,
+            votes=tuple([self.votes[i] for i in nodes]) if self.votes else (),
+        )
+
+    def starts_with(self, other: DraftTree) -> bool:
+        """Whether the leading nodes are exactly those of `other`."""
+        n = len(other.tokens)
+        return self.tokens[:n] == other.tokens and self.parents[:n] == other.parents
+
+
+EMPTY = DraftTree()
+
+
+def chain(
+    tokens: Sequence[int],
+    source: str,
+    score: Sequence[float] | None = None,
+    q: Sequence[Probabilities | None] | None = None,
+) -> DraftTree:
+    """A tree without branches: each token hangs below the one before it."""
+    n = len(tokens)
+    if n == 0:
+        return EMPTY
+    return DraftTree(
+        tokens=tuple(tokens),
+        parents=tuple(range(-1, n - 1)),
+        score=tuple(score) if score is not None else (1.0,) * n,
+        source=(source,) * n,
+        q=None if q is None or all(x is None for x in q) else tuple(q),
+    )

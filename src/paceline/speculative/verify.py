@@ -1,0 +1,239 @@
+"""Acceptance: which drafted tokens are kept, and which token follows them.
+
+`p` is what plain sampling would draw from at a node with that node's own prefix; `q` what the drafted token
+was really drawn from, given the siblings drawn before it. No knob here trades exactness for speed, and a bad
+draft only costs time. Three walks cover the field's rules, because `q` is recorded per node:
+
+    match       deterministic drafts: draw t ~ p, descend if t is among the children. Optimal for a fixed set.
+    recursive   down from the root, node by node: accept child x with min(1, p(x)/q(x)), otherwise go on to
+                its sibling with p <- norm(relu(p - q)). On a chain this is the token rule (Leviathan et al.,
+                arXiv:2211.17192, Algorithm 1); with siblings drawn without replacement recursive rejection
+                (Chen et al., Sequoia, arXiv:2402.12374); independent ones too (SpecInfer, arXiv:2305.09781).
+    traversal   up from the leaves: whole paths are tried first (Weng et al., arXiv:2505.12398). On a chain
+                this is the block rule (Sun et al., arXiv:2403.10444).
+
+A deterministic child among sampled ones is one drawn from a one-hot q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.speculative.arrays import Mask, Probabilities
+from paceline.speculative.errors import ContractError, LogitsError, UsageError
+from paceline.speculative.interfaces import Forward, Grammar
+from paceline.speculative.sampling import Odds, Rng, Sampling, adjust, argmax
+from paceline.speculative.tree import ROOT, DraftTree
+
+# How far from 1 rounding may leave the sum of a q.
+ROUNDING = 1e-6
+# From so many tokens on the rows that traversal looks at, where no top-k shortens them, cost more than they
+# bring: 6 ms a step for 7 drafted tokens at 32k, against 1 ms (benchmarks/verification.py).
+LONG = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """path: accepted nodes from the root down. token: the one drawn after them (correction or bonus)."""
+
+    path: tuple[int, ...]
+    token: int
+
+
+class Rows:
+    """Target rows as distributions, each with its own prefix, computed only where a walk comes by."""
+
+    def __init__(
+        self,
+        tree: DraftTree,
+        out: Forward,
+        sampling: Sampling,
+        history: Sequence[int],
+        grammar: Grammar | None,
+    ) -> None:
+        self.tree, self.sampling = tree, sampling
+        self.n_vocab = len(out.logits(0)) if tree.q is not None else 0
+        self._out, self._grammar, self._place = out, grammar, len(history)
+        # Only penalties read the committed text, and only this far back.
+        self._history = list(history[-sampling.repeat_last_n :]) if sampling.penalised else []
+        self._plain = not sampling.penalised and grammar is None
+
+    def _prefix(self, node: int) -> tuple[list[int], Mask | None]:
+        """What a row's processors depend on: its own history, and what the grammar allows after it."""
+        path = [] if self._plain else self.tree.path_tokens(node)
+        mask = self._grammar.mask(path) if self._grammar is not None else None
+        return [*self._history, *path], mask
+
+    def place(self, node: int) -> int:
+        """Of the token that follows, in the text with its prompt."""
+        return self._place + (0 if node == ROOT else self.tree.depths()[node])
+
+    def p(self, node: int) -> Odds:
+        try:
+            return self._out.odds(node + 1, self.sampling, *self._prefix(node))
+        except LogitsError as error:
+            raise self._placed(error, node) from error
+
+    def draw(self, node: int, rng: Rng) -> int:
+        """t ~ p, by its place in the text. Greedy needs no distribution, and no row leaves the engine unless
+        it must be edited."""
+        if not self.sampling.greedy:
+            return rng.draw_at(self.place(node), self.p(node))
+        try:
+            if self._plain and not self.sampling.edits_logits:
+                return self._out.argmax(node + 1)
+            return argmax(adjust(self._out.logits(node + 1), self.sampling, *self._prefix(node)))
+        except LogitsError as error:
+            raise self._placed(error, node) from error
+
+    def _placed(self, error: LogitsError, node: int) -> LogitsError:
+        return LogitsError(f"{error} at position {self.place(node)}")
+
+
+def verify(
+    tree: DraftTree,
+    out: Forward,
+    sampling: Sampling,
+    history: Sequence[int],
+    rng: Rng,
+    rule: str = "auto",
+    grammar: Grammar | None = None,
+) -> Verdict:
+    """Pure but for the numbers taken from `rng`. `history` is the committed sequence, root included.
+
+    rule: a name in RULES, or "auto": traversal, which accepts most, but looks at every row on its way; where
+    rows are long (a large vocabulary without top-k) recursive. Raises ContractError for a q that its token
+    cannot have been drawn from.
+    """
+    rows = Rows(tree, out, sampling, history, grammar)
+    # Against a one-hot p every rule accepts exactly the argmax: q plays no part.
+    if tree.q is None or sampling.greedy:
+        return match(rows, rng)
+    if rule == "auto":
+        rule = "traversal" if sampling.top_k > 0 or rows.n_vocab <= LONG else "recursive"
+    return RULES[rule](rows, rng)
+
+
+def match(rows: Rows, rng: Rng) -> Verdict:
+    """The text of a seed is the same with and without drafts: each token is drawn by its place alone."""
+    path: list[int] = []
+    node = ROOT
+    while True:
+        token = rows.draw(node, rng)
+        child = rows.tree.child(node, token)
+        if child is None:
+            return Verdict(tuple(path), token)
+        path.append(child)
+        node = child
+
+
+def recursive(rows: Rows, rng: Rng) -> Verdict:
+    tree, path, node = rows.tree, list[int](), ROOT
+    while True:
+        p = rows.p(node)
+        for child in tree.children(node):
+            q = drawn_from(tree, child, rows.n_vocab)
+            if rng.accept(chance(p, q, tree.tokens[child])):
+                break
+            p, _ = residual(p, q, tree.tokens[child])
+        else:
+            return Verdict(tuple(path), p.draw(rng))
+        path.append(child)
+        node = child
+
+
+@dataclass(slots=True)
+class _Stop:
+    """A node on the way down. q: what it was drawn from. acc: the chance that the path ends at it or below,
+    given what was rejected so far. p: what would follow it, computed when first needed.
+    waiting: its children that are not rejected yet."""
+
+    node: int
+    q: Probabilities | None
+    acc: float
+    waiting: list[int]
+    p: Odds | None = None
+
+
+def traversal(rows: Rows, rng: Rng) -> Verdict:
+    tree = rows.tree
+    way = [_Stop(ROOT, None, 1.0, list(tree.children(ROOT)))]
+    while True:
+        here = way[-1]
+        if here.waiting and here.p is None:
+            try:
+                here.p = rows.p(here.node)
+            except (UsageError, LogitsError):  # nothing can follow: an error only if something has to
+                here.waiting = []
+        if here.waiting and here.p is not None:
+            child = here.waiting[0]
+            q, x = drawn_from(tree, child, rows.n_vocab), tree.tokens[child]
+            acc = chance(here.p, q, x, here.acc)
+            if acc > 0.0:
+                way.append(_Stop(child, q, acc, list(tree.children(child))))
+            else:  # nothing below it can be accepted either, so no row there is looked at
+                _reject_first(here, here.p, q, x)
+            continue
+        if len(way) == 1 or rng.accept(here.acc):
+            p = rows.p(here.node) if here.p is None else here.p
+            return Verdict(tuple(stop.node for stop in way[1:]), p.draw(rng))
+        way.pop()
+        above = way[-1]
+        assert above.p is not None  # `here` was tried with it
+        _reject_first(above, above.p, here.q, tree.tokens[here.node])
+
+
+def _reject_first(stop: _Stop, p: Odds, q: Probabilities | None, x: int) -> None:
+    """The first waiting child, x ~ q, is rejected with all below it; its parent takes what is left."""
+    stop.waiting.pop(0)
+    stop.p, mass = residual(p, q, x, stop.acc)
+    if mass + 1.0 - stop.acc > 0.0:  # else rounding alone made a sure child fail
+        stop.acc = mass / (mass + 1.0 - stop.acc)
+
+
+# The field's names: token and block are proved for chains, recursive and traversal for any tree.
+RULES: dict[str, Callable[[Rows, Rng], Verdict]] = {
+    "token": recursive,
+    "block": traversal,
+    "recursive": recursive,
+    "traversal": traversal,
+}
+CHAINS = frozenset({"token", "block"})
+
+
+def drawn_from(tree: DraftTree, node: int, size: int) -> Probabilities | None:
+    """The q [size] of a node, None where it is one-hot. A shorter one is padded with zeros: the target's
+    vocabulary may end in tokens the draft does not have."""
+    q = tree.q[node] if tree.q is not None else None
+    if q is None:
+        return None
+    if len(q) > size:
+        raise ContractError(f"q covers {len(q):,} tokens, the target has {size:,}")
+    x = tree.tokens[node]
+    if not (x < len(q) and q[x] > 0.0 and abs(q.sum() - 1.0) < ROUNDING):  # NaN is neither
+        raise ContractError(f"node {node}: token {x} cannot have been drawn from its q")
+    return q if len(q) == size else np.concatenate([q, np.zeros(size - len(q))])
+
+
+def chance(p: Odds, q: Probabilities | None, x: int, scale: float = 1.0) -> float:
+    """min(1, scale p(x)/q(x))."""
+    return float(min(1.0, scale * p.of(x) / (1.0 if q is None else q[x])))
+
+
+def residual(p: Odds, q: Probabilities | None, x: int, scale: float = 1.0) -> tuple[Odds, float]:
+    """(norm(relu(scale p - q)), its mass before); p itself where nothing is left."""
+    rest = scale * p.p
+    if q is None:
+        rest[p.ids == x] = 0.0
+    else:
+        rest -= q[p.ids]
+        np.maximum(rest, 0.0, out=rest)
+    return normalised(rest, p), float(rest.sum())
+
+
+def normalised(rest: Probabilities, otherwise: Odds) -> Odds:
+    mass = rest.sum()
+    return Odds(otherwise.ids, rest / mass) if mass > 0.0 else otherwise

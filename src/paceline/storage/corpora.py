@@ -1,0 +1,207 @@
+"""Where corpora are on this machine, and what each says of itself.
+
+A corpus is a folder: manifest.json, and of `static.ngram` (an n-gram cache in llama.cpp's format) and
+`datastore` (a suffix array) what it was built with. Token ids mean nothing without their tokenizer, so the
+manifest holds the fingerprint of its vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from paceline.models.fingerprint import fingerprint
+from paceline.speculative.errors import ModelError, UsageError, VocabError
+from paceline.speculative.vocabulary import Vocab
+from paceline.system.home import expanded, home
+from paceline.system.locks import alone
+from paceline.system.scratch import tidy
+from paceline.system.whole import private_file
+
+VERSION = 1
+MANIFEST = "manifest.json"
+STATIC = "static.ngram"
+DATASTORE = "datastore"
+KINDS = {"ngram": STATIC, "datastore": DATASTORE}
+COUNTED = ("files", "documents", "bytes", "tokens")  # of every source
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# What a corpus is called for the instant in which another takes its place.
+OLD = re.compile(rf"\.({NAME.pattern})\.old")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """model: the file's name whose tokenizer it was made with; n_vocab, fingerprint: of its vocabulary.
+    sources: one for every path given, with path, files, documents, bytes and tokens. skipped: how many files
+    or lines were not taken, by reason. created: UTC, ISO 8601. paceline: the version that built it."""
+
+    name: str
+    kinds: tuple[str, ...]
+    tokens: int
+    documents: int
+    model: str
+    n_vocab: int
+    fingerprint: str
+    sources: tuple[Mapping[str, Any], ...]
+    skipped: Mapping[str, int]
+    created: str
+    paceline: str
+
+    def write(self, path: Path) -> None:
+        with private_file(path) as file:
+            file.write(json.dumps(self.as_dict(), indent=1).encode())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"version": VERSION} | asdict(self)
+
+    def is_of(self, vocab: Vocab) -> bool:
+        """Whether it was built with this vocabulary."""
+        return self.n_vocab == vocab.size and self.fingerprint == fingerprint(vocab)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Raises ModelError where it is damaged or of a newer version."""
+        path = folder / MANIFEST
+        try:
+            said = json.loads(path.read_bytes())
+            version = said.pop("version")
+            if isinstance(version, int) and version > VERSION:
+                raise ModelError(
+                    f"{folder}: a corpus of version {version}, and this Paceline reads up to {VERSION}: "
+                    "upgrade Paceline, or build it again"
+                )
+            lists = {name: tuple(said[name]) for name in ("kinds", "sources")}
+            manifest = cls(**{f.name: said[f.name] for f in fields(cls)} | lists)
+            texts = (manifest.name, manifest.model, manifest.fingerprint, manifest.created, manifest.paceline)
+            numbers = (manifest.tokens, manifest.documents, manifest.n_vocab, *manifest.skipped.values())
+            sound = version == VERSION and set(manifest.kinds) <= set(KINDS)
+            if not sound or not all(isinstance(text, str) for text in texts):
+                raise ValueError("no manifest")
+            counts = (one[what] for one in manifest.sources for what in COUNTED)
+            if not all(isinstance(n, int) for n in (*numbers, *counts)):
+                raise ValueError("no manifest")
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be read ({error.strerror}); build the corpus again") from error
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ModelError(f"{path}: is damaged; build the corpus again") from error
+        return manifest
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """static: its n-gram cache; datastore: the folder of its suffix array; None where it has none."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def static(self) -> Path | None:
+        return self.folder / STATIC if "ngram" in self.manifest.kinds else None
+
+    @property
+    def datastore(self) -> Path | None:
+        return self.folder / DATASTORE if "datastore" in self.manifest.kinds else None
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
+
+def corpora_folder() -> Path:
+    return home() / "corpora"
+
+
+def check_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"a corpus cannot be named {name!r}: use up to 64 letters, digits, dots, dashes and underscores, "
+            "a letter or digit first"
+        )
+    return name
+
+
+def names() -> list[str]:
+    """Of all corpora, sound or not."""
+    root = corpora_folder()
+    if not root.is_dir():
+        return []
+    tidy(root)
+    with alone(root):
+        _repair(root)
+    return sorted(path.name for path in root.iterdir() if NAME.fullmatch(path.name))
+
+
+def find_corpus(name_or_path: str | Path) -> Corpus:
+    """What is a name is looked for among the corpora; what has a separator in it is a folder's path. Raises
+    UsageError where there is none, ModelError where it is damaged or of a newer version."""
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or os.sep in text or "/" in text or text in (".", ".."):
+        folder = expanded(name_or_path)
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: no such folder; give the name of a corpus or its folder")
+        return Corpus(folder, Manifest.read(folder))
+    known = names()
+    if text not in known:
+        there = f"there are {', '.join(known)}" if known else f"make it with paceline corpus build {text}"
+        raise UsageError(f"no corpus {text!r}: {there}")
+    folder = corpora_folder() / text
+    return Corpus(folder, Manifest.read(folder))
+
+
+def open_corpus(name_or_path: str | Path, vocab: Vocab) -> Corpus:
+    """`find_corpus`, and VocabError unless it was built with this vocabulary."""
+    corpus = find_corpus(name_or_path)
+    manifest = corpus.manifest
+    if not manifest.is_of(vocab):
+        raise VocabError(
+            f"the corpus {manifest.name!r} was built with another tokenizer, of {manifest.model} "
+            f"({manifest.n_vocab:,} tokens, the target {vocab.size:,}): build it again with "
+            "--tokenizer, the target's file and --force"
+        )
+    for path in (corpus.static, corpus.datastore):
+        if path is not None and not path.exists():
+            raise ModelError(f"{path}: is missing, the corpus is damaged; build it again")
+    return corpus
+
+
+def replace(new: Path, folder: Path) -> None:
+    """Give `new` the name of `folder`, and remove what had it. Raises OSError."""
+    with alone(folder.parent):
+        _repair(folder.parent)
+        old = folder.with_name(f".{folder.name}.old")
+        had_one = folder.exists()
+        if had_one:
+            folder.rename(old)
+        try:
+            new.rename(folder)
+        except BaseException:
+            if had_one:
+                old.rename(folder)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def remove(folder: Path) -> None:
+    """Raises OSError."""
+    with alone(folder.parent):
+        shutil.rmtree(folder)
+
+
+def _repair(root: Path) -> None:
+    """A corpus that was about to be replaced by a process that was killed gets its name back."""
+    for path in root.glob(".*.old"):
+        if not (match := OLD.fullmatch(path.name)):
+            continue
+        if (root / match[1]).exists():
+            shutil.rmtree(path, ignore_errors=True)
+            continue
+        with suppress(PermissionError):  # of somebody else, whose it is to repair
+            path.rename(root / match[1])

@@ -1,0 +1,90 @@
+"""Where Paceline keeps what belongs to its user: corpora, what it remembers, what it has measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.speculative.errors import UsageError
+from paceline.system.whole import whole
+
+FORMAT = 1  # of what was measured
+
+Key = Mapping[str, Any]  # all that it depends on, as JSON has it
+Warn = Callable[[str], None]
+
+
+def home() -> Path:
+    """PACELINE_HOME, or the platform's own folder for such data. It need not exist yet."""
+    if given := os.environ.get("PACELINE_HOME"):
+        path = expanded(given)
+        if str(path).startswith("~"):
+            raise UsageError(f"PACELINE_HOME={given}: there is no such home directory; write the path out")
+        return path.absolute()
+    from platformdirs import user_data_path
+
+    return user_data_path("paceline")
+
+
+def caches() -> tuple[Path, ...]:
+    """Folders for what can be made again, the preferred one first. They need not exist yet."""
+    from platformdirs import user_cache_path
+
+    given = (home(),) if os.environ.get("PACELINE_HOME") else ()
+    return *given, user_cache_path("paceline")
+
+
+def kept_at(folder: str, key: Key) -> Path:
+    """The file for what was measured of something."""
+    text = json.dumps(key, sort_keys=True)
+    return home() / folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+
+
+def recall(folder: str, key: Key) -> dict[str, Any]:
+    """What `keep` wrote of just that. Raises OSError where there is nothing to read, and ValueError where it
+    is damaged, of another version or of something else."""
+    try:
+        said = json.loads(kept_at(folder, key).read_bytes())
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
+        raise ValueError("of another version")
+    if said.get("key") != json.loads(json.dumps(key)):
+        raise ValueError("of something else")
+    return said
+
+
+def keep(folder: str, key: Key, found: Mapping[str, Any], warn: Warn, otherwise: str) -> bool:
+    """Where the disk refuses, `warn` is told what happens otherwise, and it is False."""
+    path = kept_at(folder, key)
+    try:
+        write_whole(path, json.dumps({"format": FORMAT, "key": key, **found}, allow_nan=False))
+    except OSError as error:
+        warn(f"{path}: cannot be written ({error.strerror}); {otherwise}")
+        return False
+    return True
+
+
+def private_folder(path: Path) -> None:
+    """Make the folder, and those above it that are missing, for the user's eyes only; one that is there stays
+    as it is. Raises OSError."""
+    missing = [one for one in path.parents if not one.exists()]
+    for one in (*reversed(missing), path):
+        one.mkdir(mode=0o700, exist_ok=True)
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """With ~ and ~USER written out; as it is where there is no such user, for which Path's own raises."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
+def write_whole(path: Path, text: str) -> None:
+    """For the user's eyes only, and whole or not at all: a reader never sees half a file, and of several
+    writers the last one stays. Makes the folder. Raises OSError."""
+    private_folder(path.parent)
+    with whole(path, private=True) as part:
+        part.write_text(text, "utf-8")

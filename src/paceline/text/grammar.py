@@ -1,0 +1,214 @@
+"""A Grammar over a model's tokens, matched by llguidance."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from time import thread_time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.speculative.arrays import Mask
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.text.grammar_source import Syntax
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+NO_EXTENSION = "NoExtensionBias"  # no token fits, though the text is not whole
+CACHED_GRAMMARS = 32  # of a model; one that is ordinary has some 100 kB
+# Copies of a compiled grammar share llguidance's lexer, and its limits count what all of them have made it
+# build: after so many copies another one is compiled.
+MAX_COPIES = 1000
+MAX_REBUILD_SECONDS = 0.05  # a grammar that takes longer is not compiled again in the middle of an answer
+
+
+class TokenTrie:
+    """A model's tokens as llguidance wants them; built once a model, a large vocabulary takes a second.
+
+    spelled: each token's bytes in a text, none for what is no text. eos: the tokens that end it.
+    """
+
+    def __init__(self, spelled: Sequence[bytes], eos: frozenset[int]) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        if not eos:
+            raise UsageError("this model has no end-of-text token: it cannot end a text where a grammar does")
+        self.eos = sorted(eos)
+        self.size = len(spelled)
+        tokens = [b"" if token in eos else text for token, text in enumerate(spelled)]
+        self.tokenizer = LLTokenizer(TokenizerWrapper(_Spelling(tokens, self.eos[0])))
+        self.everything, self.nothing = np.full(self.size, True), np.full(self.size, False)
+        for mask in (self.everything, self.nothing):
+            mask.setflags(write=False)
+        self._lock = threading.Lock()  # of the grammars below
+        self._compiled: OrderedDict[Syntax, CompiledGrammar] = OrderedDict()  # the one used last is the last
+
+    def compiled(self, syntax: Syntax) -> CompiledGrammar:
+        """A cached grammar, or one compiled here and now: seconds, for a schema that is made for it. Any
+        thread may call it. Raises UsageError where no text of this model's can begin."""
+        known = self.cached(syntax)
+        if known is None:
+            known = CompiledGrammar(syntax, self)
+            with self._lock:
+                self._compiled[syntax] = known
+                if len(self._compiled) > CACHED_GRAMMARS:
+                    self._compiled.popitem(last=False)
+        return known
+
+    def cached(self, syntax: Syntax) -> CompiledGrammar | None:
+        """The grammar of an earlier `compiled`, if it is still there and not worn out."""
+        with self._lock:
+            known = self._compiled.get(syntax)
+            if known is None or known.copies >= MAX_COPIES:
+                return None
+            self._compiled.move_to_end(syntax)
+            return known
+
+    def discard(self, grammar: CompiledGrammar) -> None:
+        """Do not hand it out again: its lexer has come to a limit."""
+        with self._lock:
+            if self._compiled.get(grammar.syntax) is grammar:
+                del self._compiled[grammar.syntax]
+
+    def allowed(self, matcher: LLMatcher) -> Mask:
+        """What may follow where `matcher` stands; nothing where it has come to an error."""
+        from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
+        bits = allocate_token_bitmask(1, self.size)
+        fill_next_token_bitmask(matcher, bits)
+        if matcher.is_error():
+            return self.nothing
+        mask = np.unpackbits(bits.view(np.uint8)[0], count=self.size, bitorder="little").astype(np.bool_)
+        mask[self.eos] = mask[self.eos[0]]
+        mask.setflags(write=False)
+        return mask
+
+
+class _Spelling:
+    """A tokenizer as llguidance asks for one."""
+
+    bos_token_id = None
+
+    def __init__(self, tokens: list[bytes], eos: int) -> None:
+        self.tokens, self.eos_token_id = tokens, eos
+
+    def __call__(self, text: bytes) -> list[int]:
+        return []  # only for forced tokens, which are off
+
+
+class CompiledGrammar:
+    """A syntax compiled for one vocabulary, with its first mask: what takes time. Requests take copies, each
+    in some 20 microseconds.
+
+    Later masks are bounded by llguidance's own limits (steps of its lexer, items of its parser; 0.15 s at the
+    worst that was found in grammars of at most 2 s): what exceeds them is an error of the matcher."""
+
+    def __init__(self, syntax: Syntax, trie: TokenTrie) -> None:
+        """Raises UsageError where no text of this vocabulary can begin."""
+        from llguidance import LLMatcher
+
+        began = thread_time()
+        self.syntax, self.trie, self.copies = syntax, trie, 0
+        self._matcher = LLMatcher(trie.tokenizer, syntax.lark, log_level=0)
+        self.first = trie.nothing if self._matcher.is_error() else trie.allowed(self._matcher)
+        if self.first is trie.nothing:
+            raise UsageError(_stuck(syntax.name, _error(self._matcher), begun=False))
+        self.seconds = thread_time() - began
+
+    def matcher(self) -> LLMatcher:
+        """Another one that stands at the beginning."""
+        self.copies += 1
+        return self._matcher.deep_copy()
+
+
+class TextGrammar:
+    """One request's Grammar. Owns its matcher, which may stand anywhere below the committed text."""
+
+    def __init__(self, grammar: CompiledGrammar) -> None:
+        self.syntax = grammar.syntax
+        self._grammar, self._trie = grammar, grammar.trie
+        self._committed: list[int] = []
+        self._ended = False
+        self._masks: dict[tuple[int, ...], Mask] = {(): grammar.first}
+        self._restart()
+
+    def _restart(self) -> None:
+        """A matcher that has come to an error never leaves it: another one takes its place."""
+        self._matcher = self._grammar.matcher()
+        self._matcher.consume_tokens(self._committed)
+        self._below: tuple[int, ...] = ()  # the drafted tokens it has consumed
+
+    def _renew(self, said: str) -> None:
+        """Leave a lexer that has come to a limit, and is the same for all copies, for one of its own. Raises
+        UsageError where that would keep others waiting."""
+        self._trie.discard(self._grammar)
+        if self._grammar.seconds > MAX_REBUILD_SECONDS:
+            raise UsageError(_stuck(self.syntax.name, said, begun=True))
+        self._grammar = CompiledGrammar(self.syntax, self._trie)
+        self._restart()
+
+    def mask(self, path: Sequence[int]) -> Mask:
+        """Raises UsageError where nothing can follow the committed text itself."""
+        path = tuple(path)
+        known = self._masks.get(path)
+        if known is None:
+            known = self._masks[path] = self._after(path)
+        return known
+
+    def _after(self, path: tuple[int, ...]) -> Mask:
+        everything, nothing = self._trie.everything, self._trie.nothing
+        if self._ended:
+            return everything
+        if path:
+            above, token = self.mask(path[:-1]), path[-1]
+            if not above[token]:
+                return nothing
+            if above is everything or token in self._trie.eos:
+                return everything
+        # What others and drafts made it try counts against its limits: a fresh one decides.
+        for _ in range(2):
+            if self._walk(path) and (mask := self._trie.allowed(self._matcher)) is not nothing:
+                return mask
+            said = _error(self._matcher)
+            if said == NO_EXTENSION:  # not a limit: so it is with any matcher
+                self._restart()
+                break
+            self._renew(said)
+        if not path:
+            raise UsageError(_stuck(self.syntax.name, said, begun=bool(self._committed)))
+        return nothing
+
+    def _walk(self, path: tuple[int, ...]) -> bool:
+        """Move the matcher; false where it comes to an error."""
+        shared = 0
+        while shared < min(len(path), len(self._below)) and path[shared] == self._below[shared]:
+            shared += 1
+        self._matcher.rollback(len(self._below) - shared)
+        self._below = path
+        return self._matcher.consume_tokens(list(path[shared:]))
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        for n, token in enumerate(tokens):
+            if not self.mask(tokens[:n])[token]:
+                raise ContractError(f"{self.syntax.name}: token {token} was emitted, which it forbids")
+        if not self._ended:
+            end = next((n for n, token in enumerate(tokens) if token in self._trie.eos), None)
+            text = tuple(tokens[:end])
+            self._ended = end is not None
+            self._walk(text)  # an error there shows at the next mask
+            self._committed += text
+            self._below = ()
+        self._masks.clear()
+
+
+def _error(matcher: LLMatcher) -> str:
+    return matcher.get_error().partition("\n")[0]
+
+
+def _stuck(name: str, said: str, *, begun: bool) -> str:
+    if said != NO_EXTENSION:
+        return f"{name} is too complex for llguidance ({said}): simplify it"
+    return f"{name}: nothing can follow the text so far" if begun else f"no text can satisfy {name}"

@@ -1,0 +1,50 @@
+"""Grammars from clients, compiled first in a process of its own.
+
+llguidance may overflow its stack over a schema, never come back, or take all memory. Bytes are the tokens in
+that process: a vocabulary takes no longer to compile for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paceline.speculative.errors import UsageError
+from paceline.text.grammar_source import Syntax, complaint
+from paceline.text.worker_process import WorkerEndedError, WorkerProcess, serve
+
+DEADLINE_SECONDS = 10.0
+CPU_SECONDS = 2  # for one grammar; a schema of a thousand properties takes 0.3
+MEMORY_BYTES = 1 << 30  # of addresses
+
+
+class GrammarChecker(WorkerProcess):
+    def __init__(self) -> None:
+        super().__init__(__name__, "grammars cannot be checked", DEADLINE_SECONDS)
+
+    def check(self, syntax: Syntax, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Raise UsageError for a grammar that llguidance cannot use, does not survive, or compiles too long.
+
+        cancelled: see `WorkerProcess.call`."""
+        try:
+            said = self.call(syntax.lark.encode(), cancelled)
+        except WorkerEndedError as ended:
+            reason = "takes too long" if ended.slow else "is too complex"
+            raise UsageError(f"{syntax.name} {reason} to compile: simplify it") from None
+        if said:
+            raise UsageError(complaint(syntax.name, said.decode(errors="replace")))
+
+
+def main() -> None:
+    from llguidance import LLMatcher, LLTokenizer
+
+    tokenizer = LLTokenizer("byte")
+
+    def answer(lark: bytes) -> bytes:
+        """Return why llguidance cannot use the grammar; empty if it can."""
+        matcher = LLMatcher(tokenizer, lark.decode(), log_level=0)
+        said = str(matcher.get_error())
+        if not said:
+            matcher.compute_bitmask()  # for the time it takes; the mask itself depends on the vocabulary
+        return said.encode()  # the matcher goes here, which may overflow the stack, too
+
+    serve(answer, memory=MEMORY_BYTES, seconds=CPU_SECONDS)

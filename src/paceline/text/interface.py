@@ -1,0 +1,69 @@
+"""The interface of a model's tokenizer and chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from paceline.speculative.vocabulary import Vocab
+from paceline.text.messages import Message, Tool
+
+
+class Text(Protocol):
+    """Text to tokens and back."""
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+        """Token ids, BOS first where the model wants one. special: text may spell control tokens. Raises
+        UsageError for what cannot be encoded."""
+
+    def encode_within(self, text: str) -> list[int]:
+        """Token ids of `text` as it continues another."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; a control token has none."""
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model has a chat template."""
+
+    def template(self, *, tools: bool = False) -> str:
+        """The model's chat template, of several the one for a chat with or without tools; "" where it has
+        none."""
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """`messages` in the model's chat template, ready for the assistant's answer. variables: what else
+        the template is told. Raises ModelError without one."""
+
+
+class Tokenizer(Protocol):
+    """A model's tokenizer without its weights. Close it (contextlib.closing)."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def vocab(self) -> Vocab: ...
+
+    @property
+    def text(self) -> Text: ...
+
+    def close(self) -> None: ...
+
+
+class Encode(Protocol):
+    def __call__(self, text: str, *, add_bos: bool) -> list[int]: ...
+
+
+def encode_within(encode: Encode, text: str) -> list[int]:
+    """Token ids of `text` as it continues another: without BOS, and without the space that some tokenizers
+    put before a beginning."""
+    before = encode("\n", add_bos=False)
+    tokens = encode("\n" + text, add_bos=False)
+    # Where the newline became one with the text, no space was added either.
+    return tokens[len(before) :] if tokens[: len(before)] == before else encode(text, add_bos=False)

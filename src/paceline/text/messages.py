@@ -1,0 +1,225 @@
+"""What is said to a model, checked: messages, tools and what else a chat template takes, in OpenAI's form.
+
+What templates get of it is what transformers' `apply_chat_template` gives them: calls with their arguments as
+mappings, and a thought under all of its names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import UsageError
+
+Message = dict[str, Any]  # role, content, and what else a message may have: all of it JSON values
+Tool = dict[
+    str, Any
+]  # {"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}
+Prompt = str | Iterable[Mapping[str, Any]]
+
+DEEPEST = 40  # levels of lists and mappings in one another
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # a thought's names, the usual one first
+RESERVED = ("messages", "tools", "bos_token", "eos_token")  # of a template's variables
+
+
+@dataclass(frozen=True)
+class Choice:
+    """tools: that the model is told of and may call. forced: the names of those one of which it has to call;
+    empty where it is free not to."""
+
+    tools: list[Tool]
+    forced: tuple[str, ...] = ()
+
+
+def conversation(prompt: Prompt) -> list[Message]:
+    """A user's message, or a conversation. A message's content becomes text; it is None only beside calls.
+    Raises UsageError for what is none."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": typed.text("the prompt", prompt)}]
+    if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Iterable):
+        raise typed.refusal("the chat", prompt, "text, or a list of messages with role and content")
+    messages, names = list[Message](), dict[str, str]()
+    for number, one in enumerate(prompt):
+        where = f"messages[{number}]"
+        if not isinstance(one, Mapping):
+            raise typed.refusal(where, one, "a mapping with role and content")
+        message = _message(where, one)
+        calls = message.get("tool_calls", [])
+        names |= {call["id"]: call["function"]["name"] for call in calls if "id" in call}
+        if message["role"] == "tool" and message.get("tool_call_id") in names:
+            message.setdefault("name", names[message["tool_call_id"]])
+        messages.append(message)
+    return messages
+
+
+def _message(where: str, one: Mapping[str, Any]) -> Message:
+    said = {
+        typed.text(f"{where}: the name", name): value
+        for name, value in one.items()
+        if value is not None  # clients send what they leave open as null
+    }
+    role = typed.text(f"{where}: its role", said.pop("role", None))
+    calls, content = said.pop("tool_calls", None), said.pop("content", None)
+    message: Message = {"role": "system" if role == "developer" else role, "content": None}
+    if calls:
+        message["tool_calls"] = _calls(where, calls)
+    if content is not None or not calls:
+        message["content"] = _text(f"{where}: its content", content)
+    for name in ("name", "tool_call_id"):
+        if name in said:
+            typed.text(f"{where}: its {name}", said[name])
+    message |= {name: plain(f"{where}: its {name}", value) for name, value in said.items()}
+    if (thought := next((message[name] for name in THOUGHTS if name in message), None)) is not None:
+        message = {"thinking": thought, **message, THOUGHTS[0]: thought}
+    return message
+
+
+def _text(name: str, content: Any) -> str:
+    """Text, or a list of parts that are text."""
+    if not isinstance(content, list | tuple):
+        return typed.text(name, content)
+    texts = []
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text":
+            kind = part.get("type") if isinstance(part, Mapping) else part
+            raise typed.refusal(f"{name} has a part of type", kind, "text: nothing else can be read here")
+        texts.append(typed.text(name, part.get("text")))
+    return "".join(texts)
+
+
+def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
+    if not isinstance(calls, list | tuple):
+        raise typed.refusal(f"{where}: its tool_calls", calls, "a list")
+    made = []
+    for number, call in enumerate(calls):
+        name = f"{where}: tool_calls[{number}]"
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            raise typed.refusal(name, call, 'a mapping: {"id": ..., "type": "function", "function": {...}}')
+        own = {key: plain(name, value) for key, value in call.items() if value is not None}
+        if "id" in own:
+            typed.text(f"{name}: its id", own["id"])
+        own["function"] = {
+            "name": function_name(f"{name}: its name", function.get("name")),
+            "arguments": _arguments(f"{name}: its arguments", function.get("arguments")),
+        }
+        made.append({"type": "function", **own})
+    return made
+
+
+def _arguments(name: str, arguments: Any) -> Any:
+    """As a mapping. Text that is no JSON object, as where an answer was cut off, stays what it is."""
+    if not isinstance(arguments, str):
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise typed.refusal(name, arguments, "JSON text or a mapping")
+        return plain(name, arguments or {})
+    try:
+        made = json.loads(typed.text(name, arguments) or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+    return plain(name, made) if isinstance(made, dict) else arguments
+
+
+def function_name(name: str, value: Any) -> str:
+    if not NAME.fullmatch(typed.text(name, value)):
+        raise typed.refusal(name, value, "of 1 to 64 letters, digits, _, - and .")
+    return str(value)
+
+
+def declared(tools: Iterable[Mapping[str, Any]] | None) -> list[Tool]:
+    """Raises UsageError for what describes no functions in OpenAI's form."""
+    if tools is None:
+        return []
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
+        raise typed.refusal("tools", tools, "a list of function descriptions")
+    made, names = list[Tool](), set[str]()
+    for number, tool in enumerate(tools):
+        where = f"tools[{number}]"
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or tool.get("type", "function") != "function":
+            wanted = 'a mapping: {"type": "function", "function": {"name": ..., "parameters": {...}}}'
+            raise typed.refusal(where, tool, wanted)
+        name = function_name(f"{where}: its name", function.get("name"))
+        if name in names:
+            raise UsageError(f"{where}: there is another one named {name}: give it a name of its own")
+        names.add(name)
+        if not isinstance(function.get("parameters") or {}, Mapping):
+            raise typed.refusal(f"{where}: its parameters", function["parameters"], "a JSON schema")
+        kept = {key: plain(f"{where}: its {key}", one) for key, one in function.items() if one is not None}
+        own = {key: plain(f"{where}: its {key}", one) for key, one in tool.items() if key != "function"}
+        made.append({"type": "function", **own, "function": kept})
+    return made
+
+
+def chosen_tools(tools: Iterable[Mapping[str, Any]] | None, tool_choice: Any = None) -> Choice:
+    """OpenAI's `tools` and `tool_choice`: "none", "auto", "required", or a function by name. Raises
+    UsageError."""
+    known = declared(tools)
+    names = tuple(tool["function"]["name"] for tool in known)
+    if tool_choice == "none":
+        return Choice([])
+    if tool_choice is None or tool_choice == "auto":
+        return Choice(known)
+    if not known:
+        raise UsageError("tool_choice asks for a call, and there are no tools: give some, or leave it out")
+    if tool_choice == "required":
+        return Choice(known, names)
+    function = tool_choice.get("function") if isinstance(tool_choice, Mapping) else None
+    wanted = function.get("name") if isinstance(function, Mapping) else None
+    if wanted is None:
+        form = '"none", "auto", "required" or {"type": "function", "function": {"name": ...}}'
+        raise typed.refusal("tool_choice", tool_choice, form)
+    if wanted not in names:
+        raise typed.refusal("tool_choice: the function", wanted, f"one of the tools: {', '.join(names)}")
+    return Choice(known, (str(wanted),))
+
+
+def template_variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a template may be told beside messages and tools (enable_thinking, documents). Raises
+    UsageError."""
+    name = "chat_template_kwargs"
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise typed.refusal(name, given, "a mapping")
+    made: dict[str, Any] = plain(name, given)
+    for reserved in RESERVED:
+        if reserved in made:
+            raise UsageError(f"{name}: {reserved} is not to be set there")
+    return made
+
+
+def plain(name: str, value: Any, depth: int = 0) -> Any:
+    """A copy of a JSON value, of Python's own types. Raises UsageError for what is none."""
+    if depth > DEEPEST:
+        raise UsageError(f"{name}: lists and mappings within one another, over {DEEPEST} levels")
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, str):
+        return typed.text(name, value)
+    if isinstance(value, Mapping):
+        return {typed.text(name, key): plain(name, one, depth + 1) for key, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [plain(name, one, depth + 1) for one in value]
+    raise typed.refusal(name, value, "what JSON has: text, numbers, lists and mappings")
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """All texts in a JSON value, names in mappings too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield key
+            yield from texts_in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from texts_in(one)

@@ -1,0 +1,226 @@
+"""Calls of tools at one place of a text, in each of the formats."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.text.messages import Tool
+from paceline.text.tools.formats import Format, names
+
+MAX_HEAD = 300  # characters in which a function's name, or a parameter's, has to end
+MAX_DEPTH = 100  # levels of lists and objects in one another
+
+NAMES, ARGUMENTS = ("name", "tool_name", "function"), ("arguments", "parameters")
+KEYS = (*NAMES, *ARGUMENTS, "type", "id", "tool_call_id")
+# A call in JSON begins with one of these, but for white space.
+BEGINNINGS = tuple(f'{bracket}"{key}":' for bracket in ("{", "[{") for key in KEYS)
+FIRST_NAME = re.compile(r'\[?\s*\{\s*"(?:tool_)?name"\s*:\s*"([^"\\]*)"')
+TOKEN = re.compile(r'[^"{}\[\]]+|"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
+ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+NEXT = re.compile(r"\s*[,;]?\s*")  # between the calls of one answer
+SPACE = re.compile(r"\s*")
+NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    arguments: dict[str, Any]
+    id: str = ""
+
+
+_Read = tuple[list[Call], int]  # calls, and where they end
+
+
+class IncompleteError(Exception):
+    """The text so far is the beginning of a call."""
+
+
+class CallParser:
+    """Parser of the calls in a text that may still grow, of which the beginning may be dropped.
+
+    text: not dropped. start: position of that text in the whole. ended: it grows no more.
+    """
+
+    def __init__(self, form: Format, tools: Collection[Tool]) -> None:
+        self._format, self._tools = form, names(tools)
+        self.text, self.start, self.ended = "", 0, False
+        # A JSON value's start, the position up to which it was scanned, and the depth there.
+        self._scanned = (-1, 0, 0)
+
+    def drop(self, size: int) -> None:
+        self.text, self.start = self.text[size:], self.start + size
+
+    def read(self, opener: str, at: int) -> _Read:
+        """Read the calls after an opener, and what ends them."""
+        at = self._skip(at)
+        if self.text[at] in "{[":
+            calls, end = self.objects(at, strict=opener.startswith("`"))
+        elif self._format.pairs is not None:
+            calls, end = self._paired(at)
+        else:
+            calls, end = self._headed(at)
+        for mark in self._format.opens[opener] if calls else ():
+            after = self._skip(end, needed=False)
+            if self.text.startswith(mark, after):
+                end = after + len(mark)
+            elif mark.startswith(self.text[after:]):
+                if not self.ended:
+                    raise IncompleteError
+                end = len(self.text)
+        return calls, end
+
+    def _skip(self, at: int, *, needed: bool = True) -> int:
+        """Return the position after white space. needed: there is text after it."""
+        found = SPACE.match(self.text, at)
+        assert found is not None
+        if needed and found.end() == len(self.text):
+            raise IncompleteError
+        return found.end()
+
+    def objects(self, at: int, *, strict: bool) -> _Read:
+        """Read JSON objects that are calls, in a list or one after the other. strict: they have arguments."""
+        calls: list[Call] = []
+        end = at
+        try:
+            while self.text.startswith(("{", "["), at) and (size := self._size(at)):
+                values = _loaded(self.text[at : at + size])
+                made = [
+                    self._call(one, strict=strict)
+                    for one in (values if isinstance(values, list) else [values])
+                ]
+                if None in made:
+                    break
+                calls += [call for call in made if call is not None]
+                end = at + size
+                between = NEXT.match(self.text, end)
+                assert between is not None
+                at = between.end()
+                if at == len(self.text):
+                    raise IncompleteError
+        except IncompleteError:
+            if not (self.ended and calls):
+                raise
+        return calls, end
+
+    def _size(self, at: int) -> int:
+        """Return the length of the JSON object or list of calls that begins here; 0 where it can't be one."""
+        beginning = "".join(self.text[at : at + MAX_HEAD].split())
+        if not any(one.startswith(beginning[: len(one)]) for one in BEGINNINGS):
+            return 0
+        name = FIRST_NAME.match(self.text, at)
+        return 0 if name and name[1] not in self._tools else self._balanced(at)
+
+    def _balanced(self, at: int) -> int:
+        """Return the length of the JSON object or list that begins here; 0 where it is too deep."""
+        start, seen, depth = self._scanned
+        if start != self.start + at:
+            start, seen, depth = self.start + at, self.start + at, 0
+        while token := TOKEN.match(self.text, seen - self.start):
+            seen = self.start + token.end()
+            depth += token[0] in ("{", "[")
+            depth -= token[0] in ("}", "]")
+            if not depth:
+                return seen - start
+            if depth > MAX_DEPTH:
+                return 0
+        self._scanned = start, seen, depth
+        raise IncompleteError
+
+    def _call(self, value: Any, *, strict: bool) -> Call | None:
+        """Read a call from a JSON object; None where it is no call of a declared tool."""
+        if not isinstance(value, dict):
+            return None
+        if isinstance(value.get("function"), dict):  # as OpenAI has it
+            value = value["function"]
+        name = next((value[key] for key in NAMES if isinstance(value.get(key), str)), "")
+        key = next((key for key in ARGUMENTS if key in value), None)
+        if name not in self._tools or (strict and key is None):
+            return None
+        arguments = value.get(key)
+        if isinstance(arguments, str):
+            arguments = _loaded(arguments)
+        elif arguments is None:
+            arguments = {}
+        return Call(name, arguments) if isinstance(arguments, dict) else None
+
+    def _headed(self, at: int) -> _Read:
+        """Read a call whose name stands before the brace of its arguments."""
+        brace = self.text.find("{", at, at + MAX_HEAD)
+        if brace < 0:
+            if self._format.head and len(self.text) - at < MAX_HEAD:
+                raise IncompleteError
+            return [], at
+        found = (
+            re.fullmatch(rf"\s*{self._format.head}\s*", self.text[at:brace]) if self._format.head else None
+        )
+        if not found or found["name"] not in self._tools or not (size := self._balanced(brace)):
+            return [], at
+        arguments = _loaded(self.text[brace : brace + size])
+        call_id = found.groupdict().get("id") or ""
+        return (
+            [Call(found["name"], arguments, call_id)] if isinstance(arguments, dict) else []
+        ), brace + size
+
+    def _paired(self, at: int) -> _Read:
+        """Read a call whose arguments are pairs of names and values."""
+        text, pairs = self.text, self._format.pairs
+        assert pairs is not None
+        at = self._literal(pairs.before, at) or at
+        name = NAME.match(text, at)
+        if name and name.end() == len(text):
+            raise IncompleteError
+        if not name or name[0] not in self._tools or not (after := self._literal(pairs.after, name.end())):
+            return [], at
+        types = self._tools[name[0]].get("properties") or {}
+        pair = pairs.pattern(MAX_HEAD)
+        arguments: dict[str, Any] = {}
+        while True:
+            after = self._skip(after)
+            if end := self._literal(pairs.end, after):
+                return [Call(name[0], arguments)], end
+            if not self._literal(pairs.open, after):
+                return [], at
+            found = pair.match(text, after)
+            if found is None:
+                raise IncompleteError
+            key = found[1].strip()
+            arguments[key] = _typed(found[2], types.get(key))
+            after = found.end()
+
+    def _literal(self, mark: str, at: int) -> int:
+        """Return the position after a mark; 0 where the text goes on otherwise."""
+        if self.text.startswith(mark, at):
+            return at + len(mark)
+        if mark.startswith(self.text[at:]):
+            raise IncompleteError
+        return 0
+
+
+def _loaded(text: str) -> Any:
+    """Return a JSON value; None where it is none.
+
+    Control characters in strings and backslashes that escape nothing stand for themselves.
+    """
+    try:
+        value = json.loads(ESCAPE.sub(lambda found: found[0] if found[1] else "\\\\", text), strict=False)
+        json.dumps(value, allow_nan=False)
+        return value
+    except (ValueError, RecursionError):
+        return None
+
+
+def _typed(value: str, schema: Any) -> Any:
+    """Return a pair's value in the type of its schema; text where it has none or another."""
+    value = value.removeprefix("\n").removesuffix("\n")
+    types = schema.get("type", "string") if isinstance(schema, dict) else "string"
+    if "string" in types and not ("null" in types and value == "null"):  # of a name, or of a list of them
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value

@@ -1,0 +1,263 @@
+"""How models write calls of tools, chosen by what their chat template contains, and what forces a call.
+
+The formats are those of llama.cpp's common/chat.cpp and vLLM's tool parsers, as far as they are made of JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from paceline.speculative.vocabulary import Vocab
+from paceline.text.interface import Text
+from paceline.text.messages import Choice, Tool
+
+_FENCE = "```json"
+_NAME = r"(?P<name>[A-Za-z0-9_.-]+?)"
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Arguments that are no JSON: `open` name `middle` value `close` each.
+
+    before: may stand before the function's name. after: follows the function's name. end: ends the call.
+    """
+
+    before: str
+    after: str
+    open: str
+    middle: tuple[str, ...]
+    close: str
+    end: str
+
+    def pattern(self, longest: int) -> re.Pattern[str]:
+        """Return the pattern of one pair: a name of so many characters at most, and a value."""
+        middle = r"\s*".join(map(re.escape, self.middle))
+        return re.compile(
+            f"{re.escape(self.open)}(.{{0,{longest}}}?){middle}(.*?){re.escape(self.close)}", re.DOTALL
+        )
+
+
+@dataclass(frozen=True)
+class Format:
+    """Format in which models write calls of tools.
+
+    signs: texts that the chat template of such a model contains, all of them.
+    opens: the marks that begin a call or a list of calls, each with the marks that may end it, in order.
+    bare: a JSON object with a name and arguments that begins a line is a call.
+    head: pattern of the text between the opening mark and the arguments, if the name stands there.
+    forced: beginning of a call that the model has to make, with {name} if the name is no JSON.
+    keys: the JSON keys of the name and of the arguments.
+    listed: calls stand in a list.
+    inner: other control tokens.
+    """
+
+    name: str
+    signs: tuple[str, ...]
+    opens: Mapping[str, tuple[str, ...]]
+    bare: bool = False
+    head: str = ""
+    pairs: Pairs | None = None
+    forced: str = ""
+    keys: tuple[str, str] = ("name", "arguments")
+    listed: bool = False
+    inner: tuple[str, ...] = ()
+    markers: tuple[str, ...] = field(init=False)  # what may be control tokens in a model's vocabulary
+
+    def __post_init__(self) -> None:
+        marks = [*self.opens, *(end for ends in self.opens.values() for end in ends), *self.inner]
+        object.__setattr__(self, "markers", tuple(dict.fromkeys(one for one in marks if "`" not in one)))
+
+
+_TAGGED = MappingProxyType({"<tool_call>": ("</tool_call>",)})
+_DEEPSEEK_ENDS = ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
+_DEEPSEEK: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"<｜tool▁calls▁begin｜>": _DEEPSEEK_ENDS, "<｜tool▁call▁begin｜>": _DEEPSEEK_ENDS}
+)
+_DEEPSEEK_HEAD = (
+    r"(?:<｜tool▁call▁begin｜>)?\s*(?:function<｜tool▁sep｜>)?\s*"
+    + _NAME
+    + r"\s*(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?)?"
+)
+_MISTRAL = MappingProxyType({"[TOOL_CALLS]": ()})
+_MISTRAL_HEAD = _NAME + r"\s*(?:\[CALL_ID\]\s*(?P<id>\w+))?\s*(?:\[ARGS\])?"
+
+GENERIC = Format("generic", (), {_FENCE: ("```",)}, bare=True)
+HERMES = Format(
+    "hermes", ("<tool_call>",), {**_TAGGED, _FENCE: ("```",)}, bare=True, forced="<tool_call>\n"
+)  # and Qwen, SmolLM
+TABLE = (
+    Format(
+        "mistral-args",
+        ("[TOOL_CALLS]", "[ARGS]"),
+        _MISTRAL,
+        head=_MISTRAL_HEAD,
+        forced="[TOOL_CALLS]{name}[ARGS]",
+        inner=("[CALL_ID]", "[ARGS]"),
+    ),
+    Format("mistral", ("[TOOL_CALLS]",), _MISTRAL, head=_MISTRAL_HEAD, forced="[TOOL_CALLS]", listed=True),
+    Format(
+        "deepseek-fenced",  # V3, R1
+        ("<｜tool▁call▁begin｜>", "```json"),
+        _DEEPSEEK,
+        head=_DEEPSEEK_HEAD,
+        forced="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n",
+        inner=("<｜tool▁sep｜>",),
+    ),
+    Format(
+        "deepseek",  # V3.1
+        ("<｜tool▁call▁begin｜>",),
+        _DEEPSEEK,
+        head=_DEEPSEEK_HEAD,
+        forced="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}<｜tool▁sep｜>",
+        inner=("<｜tool▁sep｜>",),
+    ),
+    Format(
+        "kimi",
+        ("<|tool_call_begin|>",),
+        {
+            "<|tool_calls_section_begin|>": ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
+            "<|tool_call_begin|>": ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
+        },
+        head=r"(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?"
+        + _NAME
+        + r"(?::\d+)?)\s*<\|tool_call_argument_begin\|>",
+        forced="<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>",
+        inner=("<|tool_call_argument_begin|>",),
+    ),
+    Format(
+        "granite",  # and Phi-4-mini
+        ("<|tool_call|>",),
+        {"<|tool_call|>": ("<|/tool_call|>",)},
+        forced="<|tool_call|>",
+        listed=True,
+    ),
+    Format(
+        "command-r",
+        ("<|START_ACTION|>",),
+        {"<|START_ACTION|>": ("<|END_ACTION|>",)},
+        forced="<|START_ACTION|>",
+        keys=("tool_name", "parameters"),
+        listed=True,
+    ),
+    Format(
+        "qwen-coder",
+        ("<tool_call>", "<function=", "<parameter="),
+        {**_TAGGED, "<function=": ("</tool_call>",)},
+        pairs=Pairs("<function=", ">", "<parameter=", (">",), "</parameter>", "</function>"),
+    ),
+    Format(
+        "glm",
+        ("<tool_call>", "<arg_key>"),
+        {"<tool_call>": ()},
+        pairs=Pairs("", "", "<arg_key>", ("</arg_key>", "<arg_value>"), "</arg_value>", "</tool_call>"),
+    ),
+    Format(
+        "functionary",
+        ("<function=",),
+        {"<function=": ("</function>",)},
+        head=_NAME + ">",
+        forced="<function={name}>",
+    ),
+    HERMES,
+    Format(
+        "llama3",
+        ("<|start_header_id|>ipython",),
+        {"<|python_tag|>": ()},
+        bare=True,
+        keys=("name", "parameters"),
+    ),
+    GENERIC,
+)
+
+
+def format_of(template: str) -> Format:
+    """Return the format of models with this chat template."""
+    return next(one for one in TABLE if all(sign in template for sign in one.signs))
+
+
+def spelled(text: Text, vocab: Vocab, form: Format) -> dict[int, bytes]:
+    """Return the control tokens that are a part of the format, each with its spelling.
+
+    A control token is no text by itself, and has to become text for the parser.
+    """
+    tokens = {mark: text.encode(mark, special=True, add_bos=False) for mark in form.markers}
+    return {
+        ids[0]: mark.encode() for mark, ids in tokens.items() if len(ids) == 1 and not vocab.piece(ids[0])
+    }
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Beginning of an answer and a schema of its rest, which together make a model call a tool.
+
+    begin: text that the answer begins with, control tokens included.
+    json_schema: schema of the text after it.
+    format: format in which both together are parsed.
+    """
+
+    begin: str
+    json_schema: dict[str, Any]
+    format: Format
+
+
+def forced(form: Format, choice: Choice) -> Forced | None:
+    """Return what makes the model call a tool; None where the model is free not to."""
+    tools = [tool["function"] for tool in choice.tools if tool["function"]["name"] in choice.forced]
+    if not tools:
+        return None
+    outside = form.pairs is not None or "{name}" in form.forced
+    if len(tools) == 1 and "{name}" in form.forced:
+        begin = form.forced.replace("{name}", tools[0]["name"])
+        return Forced(begin, _parameters(tools[0], ()), form)
+    listed = form.listed and not outside
+    calls: list[dict[str, Any]] = []
+    for number, tool in enumerate(tools):
+        name, arguments = form.keys
+        path = (*(("items",) if listed else ()), "anyOf", str(number), "properties", arguments)
+        calls.append(
+            {
+                "type": "object",
+                "properties": {name: {"const": tool["name"]}, arguments: _parameters(tool, path)},
+                "required": [name, arguments],
+                "additionalProperties": False,
+            }
+        )
+    schema: dict[str, Any] = {"anyOf": calls}
+    if listed:
+        schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
+    return Forced("", schema, GENERIC) if outside else Forced(form.forced, schema, form)
+
+
+def _parameters(function: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """Return a function's parameters as a schema that stands at `path` of another schema."""
+    schema = _moved(function.get("parameters") or {"properties": {}}, "".join(f"/{part}" for part in path))
+    return {"type": "object", **schema}
+
+
+def _moved(schema: Any, path: str) -> Any:
+    """Return the schema with its references to its own parts moved to `path`."""
+    if isinstance(schema, list):
+        return [_moved(one, path) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: f"#{path}{one[1:]}"
+        if key == "$ref" and isinstance(one, str) and one[:1] == "#"
+        else _moved(one, path)
+        for key, one in schema.items()
+    }
+
+
+def openers(form: Format) -> re.Pattern[str]:
+    """Return the pattern of what may begin a call: marks, and a brace or bracket in a bare format."""
+    marks: Iterable[str] = map(re.escape, sorted(form.opens, key=len, reverse=True))
+    return re.compile("|".join([*marks, r"[{\[]"] if form.bare else marks))
+
+
+def names(tools: Collection[Tool]) -> dict[str, Any]:
+    """Return the parameters of each function by its name."""
+    return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}

@@ -1,0 +1,157 @@
+"""Calls of tools, read from the text that a model writes, whole or as it arrives.
+
+Content is passed on at once. A call is passed on when it is complete, with all its arguments. Text that may
+become a call is held back, and is content where it turns out to be none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import string
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from paceline.text.messages import Tool
+from paceline.text.tools.call_parser import Call, CallParser, IncompleteError
+from paceline.text.tools.formats import Format, openers
+from paceline.text.tools.message import Answer, Delta
+
+LETTERS = string.ascii_letters + string.digits
+ID_LENGTH = 9  # Mistral's templates take no other
+THOUGHT, THOUGHT_END = "<think>", "</think>"  # in a thought nothing is a call
+
+
+def new_id() -> str:
+    return "".join(secrets.choice(LETTERS) for _ in range(ID_LENGTH))
+
+
+def parsed(
+    form: Format,
+    tools: Collection[Tool],
+    text: str,
+    ids: Callable[[], str] = new_id,
+    *,
+    cut: bool = False,
+) -> Answer:
+    """Read a whole answer. cut: see `ToolCallStream.finish`."""
+    stream = ToolCallStream(form, tools, ids)
+    return Answer.of([*stream.feed(text), *stream.finish(cut=cut)])
+
+
+class ToolCallStream:
+    """Reader of one answer, fed with its text piece by piece; where the text was cut makes no difference.
+
+    White space before a call is left out, and so is white space that ends an answer after a call.
+    """
+
+    def __init__(self, form: Format, tools: Collection[Tool], ids: Callable[[], str] = new_id) -> None:
+        self._format, self._ids = form, ids
+        self._parser = CallParser(form, tools)
+        self._openers = re.compile(f"{openers(form).pattern}|{THOUGHT}")
+        self._deltas: list[Delta] = []
+        self._thinking = False
+        self._fresh = True  # no content since the beginning, or since the last call
+        self.calls = 0  # so far
+
+    def feed(self, text: str) -> list[Delta]:
+        self._parser.text += text
+        return self._advance()
+
+    def finish(self, *, cut: bool = False) -> list[Delta]:
+        """Return what was held back: the answer is over.
+
+        cut: the answer was cut by its length, so that the beginning of a call is left out.
+        """
+        self._parser.ended = True
+        return self._advance(cut=cut)
+
+    def _advance(self, *, cut: bool = False) -> list[Delta]:
+        while self._step(cut=cut):
+            pass
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def _step(self, *, cut: bool) -> bool:
+        """Pass on content or calls; false where nothing more can be passed on before more text comes."""
+        if self._thinking:
+            end = self._parser.text.find(THOUGHT_END)
+            self._thinking = end < 0
+            if end >= 0:
+                self._say(end + len(THOUGHT_END))
+            else:
+                self._say(len(self._parser.text) if self._parser.ended else self._certain((THOUGHT_END,)))
+            return end >= 0
+        found = self._openers.search(self._parser.text)
+        if found is None:
+            self._say_until_mark(cut=cut)
+            return False
+        opener, bare = found.group(), found.group() not in self._format.opens
+        if opener == THOUGHT:
+            self._say(found.end())
+            self._thinking = True
+            return True
+        before = len(self._parser.text[: found.start()].rstrip())
+        self._say(before)
+        start, after = found.start() - before, found.end() - before
+        calls: list[Call] = []
+        try:
+            if not bare:
+                calls, end = self._parser.read(opener, after)
+            elif self._fresh or "\n" in self._parser.text[:start]:
+                calls, end = self._parser.objects(start, strict=True)
+        except IncompleteError:
+            if self._parser.ended:
+                self._say(0 if cut else len(self._parser.text))
+                self._parser.text = ""
+            return False
+        if not calls:
+            self._say(after)
+            return True
+        self._parser.drop(end)
+        for call in calls:
+            arguments = _dumped(call.arguments)
+            self._deltas.append(Delta("", 0, self.calls, call.id or self._ids(), call.name, arguments))
+            self.calls += 1
+        self._fresh = True
+        return True
+
+    def _say_until_mark(self, *, cut: bool) -> None:
+        """Pass on all text before what may be the beginning of a call, or white space before one."""
+        if not self._parser.ended:
+            size = self._certain((*self._format.opens, THOUGHT))
+            self._say(len(self._parser.text[:size].rstrip()))
+            return
+        if cut:
+            size = self._certain(tuple(self._format.opens))
+            if len(self._parser.text) - size > 1:
+                self._parser.text = self._parser.text[:size].rstrip()
+        if not (self.calls and self._fresh and self._parser.text.isspace()):
+            self._say(len(self._parser.text))
+
+    def _certain(self, literals: tuple[str, ...]) -> int:
+        """Return the position where one of these may begin at the end of the text."""
+        text = self._parser.text
+        for size in range(min(max(map(len, literals)) - 1, len(text)), 0, -1):
+            if any(one.startswith(text[-size:]) for one in literals):
+                return len(text) - size
+        return len(text)
+
+    def _say(self, size: int) -> None:
+        """Pass on so much text as content."""
+        if not size:
+            return
+        last = self._deltas[-1] if self._deltas else None
+        if last and last.index is None and last.start + len(last.content) == self._parser.start:
+            self._deltas[-1] = replace(last, content=last.content + self._parser.text[:size])
+        else:
+            self._deltas.append(Delta(content=self._parser.text[:size], start=self._parser.start))
+        self._fresh = False
+        self._parser.drop(size)
+
+
+def _dumped(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return json.dumps(value) if any("\ud800" <= letter <= "\udfff" for letter in text) else text

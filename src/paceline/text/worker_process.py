@@ -1,0 +1,169 @@
+"""A child process for hostile input: it may never end, take all memory or overflow a stack, and ends alone.
+
+The parent half is `WorkerProcess`, the child half `serve`. Requests and answers are bytes after their length.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from paceline.speculative.errors import PacelineError
+from paceline.system.forks import Process
+
+STARTED = b"+"  # the first byte on the child's stdout
+START_SECONDS = 60.0  # for the child to start
+STACK_BYTES = 6 << 20  # of the child's thread
+
+
+class WorkerEndedError(Exception):
+    """The process ended over a request. slow: the request took too long, or was cancelled."""
+
+    def __init__(self, *, slow: bool) -> None:
+        super().__init__()
+        self.slow = slow
+
+
+class WorkerProcess:
+    """One child process, started for the first request (0.2 s), kept for the next and replaced after its end.
+
+    module: has a function `main` that calls `serve`. purpose: begins the error message if no process starts.
+    deadline: seconds of waiting for one answer, on a machine that has other things to do.
+    Any thread may call the methods; requests take turns.
+    """
+
+    def __init__(self, module: str, purpose: str, deadline: float) -> None:
+        self._module, self._purpose, self.deadline = module, purpose, deadline
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._killed = False
+        self._owner = Process()
+
+    def call(self, request: bytes, cancelled: Callable[[], bool] = lambda: False) -> bytes:
+        """Return the answer to `request`.
+
+        cancelled: whether a `kill` came before there was a process. Raises WorkerEndedError if the process
+        ends over the request, and PacelineError if no process can be started.
+        """
+        with self._lock:
+            process = self._running()
+            if cancelled():
+                raise WorkerEndedError(slow=True)
+            answer: bytes | None = None
+            try:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                with self._timer(self.deadline), suppress(OSError):  # it may end while it is written to
+                    process.stdin.write(len(request).to_bytes(8) + request)
+                    process.stdin.flush()
+                    if len(length := process.stdout.read(8)) == 8:
+                        answer = process.stdout.read(int.from_bytes(length))
+            except BaseException:  # Ctrl-C: an answer that nobody has read must not answer the next request
+                self.close()
+                raise
+            if answer is None:
+                process.wait()
+                slow = self._killed or process.returncode == -getattr(signal, "SIGXCPU", 0)
+                self.close()
+                raise WorkerEndedError(slow=slow)
+            return answer
+
+    def kill(self) -> None:
+        """End the request that is under way: its `call` raises WorkerEndedError."""
+        self._killed = True
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        process, self._process, self._killed = self._process, None, False
+        atexit.unregister(self.close)
+        if process is not None and self._owner.is_this:
+            process.kill()
+            with process, suppress(OSError):  # what was not written yet cannot be
+                assert process.stdin is not None
+                process.stdin.close()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        alive = self._process is not None and self._owner.is_this and self._process.poll() is None
+        if self._process is not None and alive and not self._killed:
+            return self._process
+        self.close()
+        self._owner = Process()
+        try:
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-c", f"from {self._module} import main; main()"],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the parent
+            )
+        except OSError as error:
+            raise PacelineError(f"{self._purpose}: no process starts ({error})") from error
+        atexit.register(self.close)
+        assert process.stdout is not None
+        with self._timer(START_SECONDS):
+            started = process.stdout.read(1)
+        if started != STARTED and not self._killed:
+            self.close()
+            raise PacelineError(f"{self._purpose}: the process for it does not start")
+        return process
+
+    @contextmanager
+    def _timer(self, seconds: float) -> Iterator[None]:
+        timer = threading.Timer(seconds, self.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()  # it ends no later process
+
+
+def serve(answer: Callable[[bytes], bytes], *, memory: int, seconds: int) -> None:
+    """Answer requests from stdin until it ends, in the child.
+
+    memory: bytes of addresses. seconds: CPU time of one request, after which SIGXCPU ends the process.
+    """
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+
+    def loop() -> None:
+        _limit_memory(memory)
+        sink.write(STARTED)
+        sink.flush()
+        while len(length := source.read(8)) == 8:
+            request = source.read(int.from_bytes(length))
+            _limit_time(seconds)
+            said = answer(request)
+            sink.write(len(said).to_bytes(8) + said)
+            sink.flush()
+
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=loop)
+    thread.start()
+    thread.join()
+
+
+def _limit_memory(size: int) -> None:
+    with suppress(ImportError, ValueError, OSError):  # a system without such limits
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+def _limit_time(seconds: int) -> None:
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        soft = math.ceil(usage.ru_utime + usage.ru_stime) + seconds
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))

@@ -1,7 +1,0 @@
-"""Paceline's drafters inside of vLLM (docs/engines.md):
-
-vllm serve MODEL --speculative-config '{"method": "custom_class", "model": "paceline.vllm.Portfolio",
-                                        "num_speculative_tokens": 8}'
-"""
-
-from paceline.vllm.portfolio import Portfolio as Portfolio

@@ -1,0 +1,224 @@
+"""Exact rows: passes of one shape, so that a row is the same to the last bit whatever else is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paceline
+from gguf_files import write_llama
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.llama_cpp.kernels import enter
+from paceline.backends.logit_drift import teacher_forced
+from paceline.models import zoo
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.zoo.inflate import write_plain
+from paceline.models.zoo.layout import layout_of
+from paceline.models.zoo.quantize import quantize
+from paceline.speculative.errors import ModelError
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import EMPTY, DraftTree, chain
+
+ROWS = 8
+KINDS = ("F16", "Q8_0", "Q4_0")
+PROMPTS = [
+    "def add(a, b):\n    return",
+    '[{"id": 1, "name": "bolt"}, {"id": 2, "name": "nut"}, {"id": 3, "name":',
+    "one two three four five six one two three four five six one",
+]
+
+
+@pytest.fixture(scope="module")
+def weights(unrounded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the embedded target in each of KINDS."""
+    folder = tmp_path_factory.mktemp("weights")
+    file = GGUFFile(zoo.target_path())
+    layout = layout_of(file)
+    write_plain(file, layout, layout, folder / "F16.gguf", "F16", 0, lambda phase, done: None)
+    for kind in ("Q8_0", "Q4_0"):
+        quantize(unrounded, folder / f"{kind}.gguf", kind)
+    return folder
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("F16", True), ("Q8_0", False), ("Q4_0", True)],
+    ids=lambda p: f"{p[0]}, flash attention {'on' if p[1] else 'off'}",
+)
+def exact(request: pytest.FixtureRequest, weights: Path) -> Iterator[LlamaTarget]:
+    kind, flash = request.param
+    path = weights / f"{kind}.gguf"
+    target = LlamaTarget(path, n_ctx=256, threads=1, exact_rows=ROWS, flash_attention=flash, kernels=False)
+    yield target
+    target.close()
+
+
+@pytest.fixture
+def tiny(models: Path) -> Iterator[LlamaTarget]:
+    target = LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
+    yield target
+    target.close()
+
+
+def rows(target: LlamaTarget, session: Any, tree: DraftTree = EMPTY) -> list[np.ndarray]:
+    out = target.forward([(session, tree)], Want())[0]
+    return [np.array(out.logits(row)) for row in range(len(tree) + 1)]
+
+
+def row_after(target: LlamaTarget, *prompts: Sequence[int]) -> np.ndarray:
+    """The row after the last of `prompts`, each a session of its own."""
+    for prompt in prompts:
+        session = target.open()
+        session.extend(prompt)
+        (row,) = rows(target, session)
+        session.close()
+    return row
+
+
+def cells(target: LlamaTarget) -> list[int]:
+    """How many positions each sequence that holds any has in the cache."""
+    cpp, memory = target._cpp, target.cache._memory
+    ends = [cpp.llama_memory_seq_pos_max(memory, sequence) + 1 for sequence in range(65)]
+    return [end for end in ends if end]
+
+
+def test_rows_are_equal_to_the_last_bit_however_many_a_pass_has(exact: LlamaTarget) -> None:
+    tokens = exact.text.encode(PROMPTS[1])
+    assert len(tokens) > 20
+    one_by_one = teacher_forced(exact, tokens, 8, 1)
+    for n in (2, 5, ROWS):
+        np.testing.assert_array_equal(teacher_forced(exact, tokens, 8, n), one_by_one)
+
+
+def test_rows_are_equal_wherever_in_a_pass_they_stand_and_whatever_was_rejected(exact: LlamaTarget) -> None:
+    tokens = exact.text.encode(PROMPTS[2])
+    one_by_one = teacher_forced(exact, tokens, 4, 1)
+    session = exact.open()
+    session.extend(tokens[:4])
+    at = 4
+    for right, wrong in ((0, 7), (1, 0), (2, 5), (0, 1), (3, 4)):
+        found = rows(exact, session, chain([*tokens[at : at + right], *range(40, 40 + wrong)], "test"))
+        for row in range(right + 1):
+            np.testing.assert_array_equal(found[row], one_by_one[at - 4 + row])
+        session.keep(range(right), tokens[at + right])
+        at += right + 1
+    session.close()
+
+
+def test_what_was_asked_before_changes_no_bit(exact: LlamaTarget) -> None:
+    """A prompt pass has a shape of its own: only a prompt's own cells, and all of them, are taken over."""
+    tokens = [int(t) for t in np.random.default_rng(1).integers(exact.vocab.size, size=50)]
+    fresh = row_after(exact, [1, 2], tokens)
+    other = (tokens[0] + 1) % exact.vocab.size
+    for before in (tokens, tokens[:30], [*tokens[:47], other], [*tokens, other]):
+        np.testing.assert_array_equal(row_after(exact, before, tokens), fresh)
+
+
+def test_cells_that_an_answer_left_are_not_taken_for_a_prompts(tiny: LlamaTarget) -> None:
+    """However long the prompt is that they would be right for, and whether or not their bits would differ."""
+    tokens, session = list(range(1, 21)), tiny.open()
+    session.extend(tokens[:10])
+    for token in tokens[10:]:
+        rows(tiny, session)
+        session.keep((), token)
+    assert (session.slot.prompt, session.slot.cached) == (9, tokens[:-1])
+    session.close()
+    again = tiny.open()
+    again.extend(tokens)
+    rows(tiny, again)
+    assert (again.slot.prompt, again.slot.cached) == (19, tokens[:-1])
+
+
+@pytest.mark.parametrize(("kind", "drafters"), [("Q8_0", "lookup,model"), ("Q4_0", "lookup")])
+def test_drafted_greedy_output_is_plain_output(weights: Path, kind: str, drafters: str) -> None:
+    draft = zoo.draft_path() if "model" in drafters else None
+    way: dict[str, Any] = {"exact_greedy": True, "p_min": 0.1, "n_draft": 5, "kernels": "off"}
+    with paceline.load(weights / f"{kind}.gguf", draft, drafters, n_ctx=256, threads=1, **way) as llm:
+        assert (llm.target.exact_rows, llm.target.caps.branch) == (6, 1)  # type: ignore[attr-defined]
+        accepted = 0
+        request: dict[str, Any] = {"max_tokens": 16, "ignore_eos": True, "logprobs": 0}
+        plain = [llm.generate(prompt, plain=True, **request) for prompt in PROMPTS]
+        for prompt, expected in zip(PROMPTS, plain, strict=True):
+            drafted = llm.generate(prompt, **request)
+            assert drafted.tokens == expected.tokens
+            assert drafted.logprobs == expected.logprobs
+            accepted += drafted.stats.accepted
+        assert accepted > 0
+
+
+@pytest.mark.slow
+def test_with_kernels_of_our_own_no_pass_is_filled_and_drafts_are_as_ever(models: Path) -> None:
+    if not enter().path:
+        pytest.skip(enter().reason)
+    for drafters, named in ((None, ("auto",)), ("lookup", ("lookup",))):
+        way: dict[str, Any] = {"drafters": drafters, "width": 3, "threads": 1, "n_ctx": 128}
+        with paceline.load(models / "target.gguf", exact_greedy=True, **way) as llm:
+            assert (llm.target.settings["exact_rows"], llm.target.caps.exact) == (0, True)
+            assert (llm.drafting.drafters, llm.drafting.budget.width) == (named, 3)
+
+
+def test_a_mixture_of_experts_is_refused_and_its_memory_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_llama(tmp_path / "moe.gguf", experts=2)
+    with paceline.load(path, threads=1, n_ctx=64) as llm:
+        assert llm.generate("hello", max_tokens=3, ignore_eos=True).n_tokens == 3
+    closed: list[LlamaTarget] = []
+    close = LlamaTarget.close
+
+    def noting(target: LlamaTarget) -> None:
+        closed.append(target)
+        close(target)
+
+    monkeypatch.setattr(LlamaTarget, "close", noting)
+    with pytest.raises(ModelError, match=r"moe\.gguf: .* leave out exact_greedy"):
+        paceline.load(path, threads=1, n_ctx=64, exact_greedy=True, kernels="off")
+    assert closed
+    assert closed[0]._model is None
+
+
+def test_rows_that_differ_are_noticed_when_the_model_is_loaded(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def filled_no_more(target: LlamaTarget) -> None:
+        target._decode()
+
+    monkeypatch.setattr(LlamaTarget, "_decode_filled", filled_no_more)
+    with pytest.raises(ModelError, match="depends on the rows beside it"):
+        LlamaTarget(models / "target.gguf", n_ctx=64, threads=1, exact_rows=ROWS, kernels=False)
+
+
+def test_a_pass_that_fails_leaves_no_filler_and_the_session_goes_on(
+    tiny: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = row_after(tiny, [5, 6, 7])
+    session = tiny.open()
+    session.extend([5, 6, 7])
+    for error in (KeyboardInterrupt, ModelError):
+
+        def fail(target: LlamaTarget, error: type[BaseException] = error) -> None:
+            raise error("stop")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LlamaTarget, "_decode", fail)
+            with pytest.raises(error):
+                rows(tiny, session, chain([1, 2], "test"))
+        assert cells(tiny) == [2]
+        assert tiny.cache.branches.count(None) == 64
+        np.testing.assert_array_equal(rows(tiny, session, chain([1, 2], "test"))[0], expected)
+        session.rollback()
+    session.close()
+
+
+@pytest.mark.parametrize("n_ctx", [1, 2, 63, 256])
+def test_a_context_can_be_filled_to_its_end_and_the_filler_still_fits(models: Path, n_ctx: int) -> None:
+    target = LlamaTarget(models / "target.gguf", n_ctx=n_ctx, threads=1, exact_rows=ROWS, kernels=False)
+    session = target.open()
+    session.extend([token % 256 for token in range(n_ctx)])
+    assert np.isfinite(rows(target, session)[0]).all()
+    session.close()
+    target.close()

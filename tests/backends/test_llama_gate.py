@@ -1,0 +1,130 @@
+"""No file ends the process: what a header does not settle is tried in another one, once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gguf_files import write_llama, write_parts
+from mutations import Model, Weights
+from paceline.backends.llama_cpp import LlamaTarget, gate
+from paceline.backends.registry import open_tokenizer
+from paceline.models import zoo
+from paceline.models.headers.gguf_header import STRING
+from paceline.speculative.errors import ModelError, UsageError
+from raw_gguf import text
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(gate, "_admitted", set())
+    monkeypatch.setattr(gate, "trying", False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The processes that were started."""
+    started: list[list[str]] = []
+    run = subprocess.run
+
+    def noting(command: list[str], **settings: Any) -> subprocess.CompletedProcess[bytes]:
+        started.append(command)
+        done: subprocess.CompletedProcess[bytes] = run(command, **settings)
+        return done
+
+    monkeypatch.setattr(subprocess, "run", noting)
+    return started
+
+
+def load(path: Path) -> None:
+    LlamaTarget(path, n_ctx=64, threads=1).close()
+
+
+def retyped(models: Path, out: Path, kind: int) -> Path:
+    """A good model but for one norm's type, which no operation of ggml's takes."""
+    good = Model.read(models / "target.gguf")
+    i = next(i for i, one in enumerate(good.tensors) if one.name == "blk.0.attn_norm.weight")
+    out.write_bytes(good.swapped(i, Weights(good.tensors[i].name, good.tensors[i].dims, kind)).write())
+    return out
+
+
+def test_what_comes_with_the_package_is_not_tried(home: Path, trials: list[list[str]]) -> None:
+    load(zoo.target_path())
+    assert trials == []
+    assert not home.exists()
+
+
+def test_a_model_is_tried_once(
+    tmp_path: Path, trials: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_llama(tmp_path / "model.gguf", arch="xverse")
+    load(path)
+    load(path)
+    assert len(trials) == 1
+    monkeypatch.setattr(gate, "_admitted", set())  # as another process has it
+    load(path)
+    assert len(trials) == 1
+    os.utime(path, ns=(1, 1))
+    load(path)
+    assert len(trials) == 2
+
+
+@pytest.mark.parametrize("kind", [1, 27], ids=["F16", "I64"])
+def test_a_model_that_ends_llama_cpp_is_refused_and_this_process_goes_on(
+    models: Path, tmp_path: Path, trials: list[list[str]], kind: int
+) -> None:
+    path = retyped(models, tmp_path / "model.gguf", kind)
+    for tried in (1, 2):  # it is never taken for one that passed
+        with pytest.raises(ModelError) as refused:
+            load(path)
+        said = str(refused.value)
+        assert said.startswith(f"{path}: llama.cpp does not survive it (")
+        assert said.endswith("): is the file damaged? fetch it again")
+        assert said.isprintable()
+        assert len(trials) == tried
+
+
+def test_a_vocabulary_that_ends_llama_cpp_is_refused(tmp_path: Path, models: Path) -> None:
+    path = tmp_path / "model.gguf"
+    # Text that none of its tokens spells has no bytes to be spelled by.
+    path.write_bytes(
+        Model.read(models / "target.gguf").having("tokenizer.ggml.model", STRING, text("llama")).write()
+    )
+    with pytest.raises(ModelError, match="does not survive it"):
+        open_tokenizer(path)
+
+
+def test_a_model_that_holds_llama_cpp_up_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_llama(tmp_path / "model.gguf", arch="xverse")
+    monkeypatch.setattr(gate, "PATIENCE", 0.01)
+    with pytest.raises(ModelError, match="was stuck on it for 0 s when it was tried"):
+        load(path)
+
+
+@pytest.mark.parametrize("broken", ["no interpreter", "one that starts nothing", "one without the package"])
+def test_where_nothing_can_be_tried_a_good_model_loads_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    names: dict[str, Callable[[], str]] = {
+        "no interpreter": lambda: "",
+        "one that starts nothing": lambda: str(tmp_path / "nothing"),
+        "one without the package": lambda: "/bin/false",
+    }
+    monkeypatch.setattr(sys, "executable", names[broken]())
+    load(write_llama(tmp_path / "model.gguf", arch="xverse"))
+
+
+def test_another_part_than_the_first_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
+    first, second, third = write_parts(tmp_path)
+    for path in (second, third):
+        for opens in (load, open_tokenizer):
+            with pytest.raises(UsageError, match=f"{path.name}: is one of 3 parts .*give the first, {first}"):
+                opens(path)

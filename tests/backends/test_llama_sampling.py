@@ -1,0 +1,160 @@
+"""Our sampling chain against llama.cpp's own samplers, on the same logits and history."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from paceline.backends.llama_cpp.binding import llama_cpp
+from paceline.speculative.sampling import Sampling, probabilities, softmax
+
+V = 40
+
+
+def llama_chain(sampling: Sampling) -> Any:
+    """llama.cpp's samplers in its default order."""
+    cpp = llama_cpp()
+    chain = cpp.llama_sampler_chain_init(cpp.llama_sampler_chain_default_params())
+    bias = (cpp.llama_logit_bias * len(sampling.logit_bias))(*sampling.logit_bias.items())
+    for sampler in (
+        cpp.llama_sampler_init_logit_bias(V, len(bias), bias),
+        cpp.llama_sampler_init_penalties(
+            V,
+            sampling.repeat_last_n,
+            sampling.repeat_penalty,
+            sampling.frequency_penalty,
+            sampling.presence_penalty,
+        ),
+        cpp.llama_sampler_init_top_k(sampling.top_k),
+        cpp.llama_sampler_init_typical(sampling.typical_p, 1),
+        cpp.llama_sampler_init_top_p(sampling.top_p, 1),
+        cpp.llama_sampler_init_min_p(sampling.min_p, 1),
+        cpp.llama_sampler_init_xtc(sampling.xtc_probability, sampling.xtc_threshold, 1, 7),
+        cpp.llama_sampler_init_temp(sampling.temperature),
+    ):
+        cpp.llama_sampler_chain_add(chain, sampler)
+    return chain
+
+
+def applied(chain: Any, logits: np.ndarray) -> np.ndarray:
+    """p [n_vocab] of what one use of the chain leaves."""
+    cpp = llama_cpp()
+    data = (cpp.llama_token_data * V)(*((i, float(x), 0.0) for i, x in enumerate(logits)))
+    array = cpp.llama_token_data_array(data=data, size=V, selected=-1, sorted=False)
+    cpp.llama_sampler_apply(chain, ctypes.byref(array))
+    p = np.zeros(V)
+    kept = [(array.data[i].id, array.data[i].logit) for i in range(array.size)]
+    p[[token for token, _ in kept]] = softmax(np.array([logit for _, logit in kept]))
+    return p
+
+
+def llama_distribution(logits: np.ndarray, sampling: Sampling, history: Sequence[int]) -> np.ndarray:
+    """p [n_vocab] that llama.cpp draws from. XTC is a coin there: the mixture of its two outcomes."""
+    if 0.0 < sampling.xtc_probability < 1.0:
+        without = llama_distribution(logits, replace(sampling, xtc_probability=0.0), history)
+        always = llama_distribution(logits, replace(sampling, xtc_probability=1.0), history)
+        mixture: np.ndarray = without + sampling.xtc_probability * (always - without)
+        return mixture
+    cpp = llama_cpp()
+    chain = llama_chain(sampling)
+    for token in history:
+        cpp.llama_sampler_accept(chain, token)
+    p = applied(chain, logits)
+    cpp.llama_sampler_free(chain)
+    return p
+
+
+def row(seed: int) -> np.ndarray:
+    logits: np.ndarray = np.random.default_rng(seed).normal(scale=2.0, size=V).astype(np.float32)
+    return logits
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "temperature": {"temperature": 0.4},
+    "logit bias": {"logit_bias": {0: 1.5, 5: -2.0, 9: -np.inf}},
+    "repeat penalty": {"repeat_penalty": 1.4},
+    "presence penalty": {"presence_penalty": 0.8},
+    "frequency penalty": {"frequency_penalty": 0.5},
+    "repeat-last-n": {"repeat_penalty": 1.4, "frequency_penalty": 0.5, "repeat_last_n": 2},
+    "top-k": {"top_k": 6},
+    "typical-p": {"typical_p": 0.6},
+    "typical-p 0": {"typical_p": 0.0},
+    "top-p": {"top_p": 0.7},
+    "min-p": {"min_p": 0.1},
+    "XTC always": {"xtc_probability": 1.0},
+    "XTC sometimes": {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+    "XTC threshold 0": {"xtc_probability": 1.0, "xtc_threshold": 0.0},
+    "XTC threshold 0.5": {"xtc_probability": 1.0, "xtc_threshold": 0.5},
+    "XTC off by its threshold": {"xtc_probability": 1.0, "xtc_threshold": 0.6},
+    "all": {
+        "temperature": 0.8,
+        "logit_bias": {1: 1.0},
+        "repeat_penalty": 1.2,
+        "frequency_penalty": 0.1,
+        "top_k": 20,
+        "typical_p": 0.9,
+        "top_p": 0.95,
+        "min_p": 0.02,
+        "xtc_probability": 0.3,
+        "xtc_threshold": 0.08,
+    },
+}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_sampler_gives_llama_cpps_distribution(name: str, seed: int) -> None:
+    sampling = Sampling(**{"temperature": 1.0, **SETTINGS[name]})
+    history = [3, 5, 5, 8, 0, 3]
+    ours = probabilities(row(seed), sampling, history)
+    assert np.abs(ours - llama_distribution(row(seed), sampling, history)).max() < 1e-5
+
+
+def test_xtcs_coin_is_tossed_anew_for_every_token() -> None:
+    """2,000 uses of one chain: one of two outcomes each, as often as the probability says."""
+    sampling = Sampling(temperature=1.0, xtc_probability=0.3, xtc_threshold=0.05)
+    chain = llama_chain(sampling)
+    n = 2000
+    likeliest = int(row(0).argmax())
+    drawn = [applied(chain, row(0))[likeliest] > 0.0 for _ in range(n)]
+    llama_cpp().llama_sampler_free(chain)
+    assert abs(sum(drawn) / n - 0.7) < 4 * np.sqrt(0.3 * 0.7 / n)
+    without = probabilities(row(0), replace(sampling, xtc_probability=0.0), ())
+    assert probabilities(row(0), sampling, ())[likeliest] == pytest.approx(0.7 * without[likeliest])
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    sampling=st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.3, 0.8, 1.0, 1.7]),
+        top_k=st.sampled_from([0, 1, 5, 20, 100]),
+        typical_p=st.sampled_from([1.0, 0.9, 0.3]),
+        top_p=st.sampled_from([1.0, 0.95, 0.5, 0.05]),
+        min_p=st.sampled_from([0.0, 0.05, 0.4]),
+        xtc_probability=st.sampled_from([0.0, 0.5, 1.0]),
+        xtc_threshold=st.sampled_from([0.02, 0.1, 0.3]),
+        repeat_penalty=st.sampled_from([1.0, 1.3, 0.8]),
+        presence_penalty=st.sampled_from([0.0, 0.7]),
+        frequency_penalty=st.sampled_from([0.0, 0.4, -0.2]),
+        repeat_last_n=st.sampled_from([0, 3, 64]),
+        logit_bias=st.sampled_from([{}, {3: 2.0, 7: -1.0}, {0: -np.inf}]),
+    ),
+    history=st.lists(st.integers(0, V - 1), max_size=12),
+)
+@settings(max_examples=300, deadline=None)
+def test_every_setting_gives_llama_cpps_distribution(
+    seed: int, sampling: Sampling, history: list[int]
+) -> None:
+    # llama.cpp's entropy is NaN where a token is impossible.
+    assume(sampling.typical_p == 1.0 or 0 < sampling.top_k < V or -np.inf not in sampling.logit_bias.values())
+    ours = probabilities(row(seed), sampling, history)
+    theirs = llama_distribution(row(seed), sampling, history)
+    assert np.abs(ours - theirs).max() < 1e-5

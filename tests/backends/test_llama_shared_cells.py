@@ -1,0 +1,152 @@
+"""Sessions of llama.cpp share one pool of cells: texts are those of each alone; prefixes are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import paceline
+from architectures import write_gemma2
+from paceline.api import LLM
+from paceline.backends.llama_cpp.session import LlamaSession
+from paceline.backends.llama_cpp.target import LlamaTarget
+from paceline.models import zoo
+from paceline.models.zoo.quantize import quantize
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import EMPTY, chain
+
+PROMPTS = [
+    "def add(a, b):\n",
+    "class Stack:\n    def push(self",
+    "import os\n",
+    '{"name": "',
+    "for i in range(10",
+]
+HEADER, LONG = list(range(50, 60)), list(range(100, 180))
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In F32, where what is decoded together rounds as it does alone, with llama.cpp's kernels too."""
+    out = tmp_path_factory.mktemp("shared") / "target-F32.gguf"
+    quantize(zoo.target_path(), out, "F32")
+    return out
+
+
+@pytest.fixture(scope="module")
+def llm(exact: Path) -> Iterator[LLM]:
+    with paceline.load(
+        exact, zoo.draft_path(), sessions=3, n_ctx=256, threads=1, policy="fixed", width=3, p_split=0.05
+    ) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def target(exact: Path) -> Iterator[LlamaTarget]:
+    opened = LlamaTarget(exact, n_ctx=256, sessions=3)
+    yield opened
+    opened.close()
+
+
+def read(target: LlamaTarget, tokens: list[int]) -> tuple[LlamaSession, int]:
+    """A session that has prefilled them, and how many of them were in the cache already."""
+    session = target.open()
+    session.extend(tokens)
+    cached = len(tokens) - 1 - session.unread
+    target.forward([(session, session.unread)], Want())
+    return session, cached
+
+
+@pytest.mark.slow
+def test_many_at_once_with_trees_say_what_each_says_alone(llm: LLM, exact: Path) -> None:
+    with paceline.load(exact, drafters="none", n_ctx=256, threads=1) as plain:
+        alone = [plain.generate(prompt, max_tokens=40).text for prompt in PROMPTS]
+    together = llm.generate(PROMPTS, max_tokens=40)
+    assert [one.text for one in together] == alone
+    assert sum(one.stats.accepted for one in together) > 0
+
+
+def test_what_shares_a_header_takes_it_along_and_leaves_the_long_text_where_it_is(
+    target: LlamaTarget,
+) -> None:
+    long_text, cached = read(target, [*HEADER, *LONG, 1])
+    long_text.close()
+    assert cached == 0
+    short, cached = read(target, [*HEADER, 7, 8, 9, 1])
+    short.close()
+    assert cached == len(HEADER)
+    again, cached = read(target, [*HEADER, *LONG, 2, 3])
+    again.close()
+    assert cached == len(HEADER) + len(LONG)
+
+
+def test_a_prefix_is_shared_with_a_session_in_use_whatever_becomes_of_that(target: LlamaTarget) -> None:
+    first, _ = read(target, [*HEADER, *LONG, 1])
+    (out,) = target.forward([(first, EMPTY)], Want())
+    said = out.logits(0).copy()
+    target.forward([(first, chain([4, 5, 6], "test"))], Want())  # drafted cells are not part of it
+    second, cached = read(target, [*HEADER, *LONG, 1])
+    assert cached == len(HEADER) + len(LONG)
+    first.keep((0,), 9)
+    first.close()
+    target.forget()
+    third, cached = read(target, [*HEADER, 3, 4])
+    assert cached == len(HEADER)
+    (out,) = target.forward([(second, EMPTY)], Want())
+    assert (out.logits(0) == said).all()
+    third.close()
+    second.close()
+
+
+def fresh_row(path: Path, tokens: list[int]) -> list[float]:
+    target = LlamaTarget(path, n_ctx=256, threads=1)
+    try:
+        session, _ = read(target, tokens)
+        (out,) = target.forward([(session, EMPTY)], Want())
+        return list(out.logits(0))
+    finally:
+        target.close()
+
+
+def test_a_prefix_is_taken_whole_so_that_its_cells_are_in_the_order_of_the_text(exact: Path) -> None:
+    """Two that begin alike are computed together; a third one begins as both do, and goes on as the first."""
+    target = LlamaTarget(exact, n_ctx=256, sessions=3)
+    try:
+        first, second = target.open(), target.open()
+        first.extend([*HEADER, *LONG, 1])
+        second.extend([*HEADER, 7, 8, 1])
+        target.forward([(first, first.unread), (second, second.unread)], Want())
+        second.close()
+        third, cached = read(target, [*HEADER, *LONG, 5, 6])
+        assert cached == len(HEADER) + len(LONG)
+        (out,) = target.forward([(third, EMPTY)], Want())
+        row = list(out.logits(0))
+        first.close()
+        third.close()
+    finally:
+        target.close()
+    if target.caps.equal_rows:
+        assert row == fresh_row(exact, [*HEADER, *LONG, 5, 6])
+
+
+def test_cells_that_a_window_left_behind_and_others_took_are_computed_again(tmp_path: Path) -> None:
+    path = write_gemma2(tmp_path / "windowed.gguf")
+    target = LlamaTarget(path, n_ctx=64, sessions=2)
+    try:
+        begin = [3 + at % 90 for at in range(60)]
+        short, _ = read(target, [9 + at % 50 for at in range(40)])
+        long_text, _ = read(target, begin)
+        short.close()
+        other, _ = read(target, [70 - at % 60 for at in range(60)])  # of which some must go elsewhere
+        other.close()
+        long_text.close()
+        again, cached = read(target, [*begin[:30], 8])
+        assert cached == 0
+        (out,) = target.forward([(again, EMPTY)], Want())
+        row = list(out.logits(0))
+        again.close()
+    finally:
+        target.close()
+    assert row == pytest.approx(fresh_row(path, [*begin[:30], 8]), abs=1e-3)

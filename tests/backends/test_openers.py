@@ -1,0 +1,60 @@
+"""One table from a reference to its engine."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.registry import Way, build_of, open_engine, open_tokenizer
+from paceline.backends.toy_backend import ToyEngine
+from paceline.models.names import is_toy
+from paceline.speculative.errors import MissingExtraError
+
+
+def test_a_gguf_file_is_opened_by_llama_cpp(models: Path) -> None:
+    with closing(open_engine(models / "target.gguf", n_ctx=64, threads=1)) as engine:
+        assert isinstance(engine, LlamaTarget)
+        assert engine.caps.n_ctx == 64
+        assert engine.alters == ""
+    with closing(open_tokenizer(models / "target.gguf")) as tokenizer:
+        assert tokenizer.vocab.size == engine.vocab.size
+        assert b"".join(map(tokenizer.text.piece, tokenizer.text.encode("ab cd"))).endswith(b"ab cd")
+    assert build_of(models / "target.gguf").features
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_a_transformers_model_without_its_libraries_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    for name in [name for name in sys.modules if name.startswith("paceline.backends.transformers.")]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "config.json").write_text("{}")
+    for way in (open_engine, open_tokenizer, build_of):
+        with pytest.raises(MissingExtraError, match=r"pip install 'paceline\[hf\]'"):
+            way(tmp_path)
+
+
+def test_a_file_that_is_called_like_the_toy_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_toy("toy:")
+    assert is_toy("toy:seed=3")
+    assert not is_toy("toys.gguf")
+    Path("toy:").write_text("no model")
+    assert not is_toy("toy:")
+    assert isinstance(open_engine(Path("toy:seed=3")), ToyEngine)
+
+
+def test_a_model_that_is_not_loaded_tells_the_same_of_itself(models: Path) -> None:
+    settings = {"threads": 2, "gpu_layers": 0, "flash_attention": False, "cache_type": "f32"}
+    path = models / "target.gguf"
+    with closing(open_engine(path, n_ctx=64, **settings)) as engine:
+        assert Way(path, settings).identity() == engine.identity()
+        assert Way(path, settings).but(threads=1).identity() != engine.identity()
+    assert Way(Path("toy:seed=2"), {}).identity() == ToyEngine(Path("toy:seed=2"), seed=2).identity()

@@ -1,0 +1,228 @@
+"""A record in the target's place: it says what was recorded, and nothing that was drafted beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.backends.recorded import UNKNOWN, RecordedTarget, Recording, numbered
+from paceline.backends.toy import ToyTarget
+from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import Budget, Drafter, Want
+from paceline.speculative.loop import ActiveRequest, decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.rng import SeededRng
+from paceline.speculative.sampling import Sampling, odds
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from paceline.speculative.verify import verify
+
+GREEDY = Sampling()
+V = 6
+PROMPT, SAID = (3, 1, 4), (1, 5, 2, 0, 5, 3, 5)
+
+
+def target(*recordings: Recording, size: int = V) -> RecordedTarget:
+    return RecordedTarget(numbered(size), recordings or (Recording(PROMPT, SAID),))
+
+
+def opened(one: RecordedTarget, prompt: Sequence[int] = PROMPT) -> Any:
+    session = one.open()
+    session.extend(prompt)
+    return session
+
+
+def model(temperature: float = 0.0) -> ModelDrafter:
+    return ModelDrafter(ToyTarget(V, seed=1, noise=0.3), V, temperature=temperature)
+
+
+MAKERS: dict[str, Callable[[], Drafter]] = {
+    "none": NoDrafter,
+    "lookup": lambda: LookupDrafter(1, 2),
+    "model": model,
+    "model, sampled": lambda: model(0.9),
+    "lookup,model": lambda: ComposedDrafter([LookupDrafter(2, 3), model()]),
+}
+
+
+class Ends:
+    """Stops a request where its recording ends."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def __call__(self, token: int) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+def replayed(
+    drafter: Drafter, recording: Recording, budget: Budget, sampling: Sampling = GREEDY
+) -> tuple[ActiveRequest, list[Step]]:
+    stop = Ends(len(recording.tokens))
+    request = start(
+        target(recording),
+        drafter,
+        GenerationRequest(prompt=recording.prompt, max_tokens=1000, sampling=sampling),
+        stop=stop,
+    )
+    steps = [step for _, step in decode(target(), drafter, Fixed(budget), [request])]
+    return request, steps
+
+
+tokens = st.integers(0, V - 1)
+recordings = st.builds(
+    Recording,
+    st.lists(tokens, min_size=1, max_size=12).map(tuple),
+    st.lists(tokens, min_size=1, max_size=30).map(tuple),
+)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> DraftTree:
+    """Any tree whose siblings differ and leave one token out, as a drafter within `branch` makes them."""
+    nodes, parents = list[int](), list[int]()
+    for node in range(draw(st.integers(0, 12))):
+        parent = draw(st.integers(ROOT, node - 1))
+        beside = {token for token, above in zip(nodes, parents, strict=True) if above == parent}
+        free = sorted(set(range(V)) - beside)
+        if len(free) > 1:
+            nodes.append(draw(st.sampled_from(free)))
+            parents.append(parent)
+        else:
+            break
+    return DraftTree(tuple(nodes), tuple(parents), (0.5,) * len(nodes), ("test",) * len(nodes))
+
+
+@given(recording=recordings, width=st.integers(1, 3), temperature=st.sampled_from([0.0, 0.8]))
+@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("name", MAKERS)
+def test_whatever_drafts_and_samples_the_record_is_decoded(
+    name: str, recording: Recording, width: int, temperature: float
+) -> None:
+    budget = Budget(5, 5 * width, width=width, p_split=0.05)
+    request, steps = replayed(MAKERS[name](), recording, budget, Sampling(temperature=temperature))
+    decoded = [token for step in steps for token in step.tokens]
+    assert tuple(decoded) == recording.tokens == tuple(request.session.tokens[request.n_prompt :])
+    assert request.stop_reason == "stop"
+
+
+@given(recording=recordings, tree=trees())
+@settings(max_examples=200, deadline=None)
+def test_what_is_accepted_is_the_longest_path_of_the_record(recording: Recording, tree: DraftTree) -> None:
+    one = target(recording)
+    session = opened(one, recording.prompt)
+    (out,) = one.forward([(session, tree)], Want())
+    verdict = verify(tree, out, Sampling(), session.tokens, SeededRng(0))
+    agreeing = [
+        path
+        for node in range(len(tree))
+        if recording.tokens[: len(path := tree.path_tokens(node))] == tuple(path)
+    ]
+    longest = max(agreeing, key=len, default=[])
+    assert [tree.tokens[node] for node in verdict.path] == longest
+    if len(longest) < len(recording.tokens):
+        assert verdict.token == recording.tokens[len(longest)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["none", "lookup", "model", "lookup,model"])
+def test_a_replay_takes_the_steps_that_the_run_itself_took(name: str, seed: int) -> None:
+    """All but the last, which the record's end cuts short."""
+    real, prompt, budget = ToyTarget(V, seed=seed), [1, 2, 3, 1, 2], Budget(4, 8, width=2, p_split=0.05)
+    drafter = MAKERS[name]()
+    run = start(real, drafter, GenerationRequest(prompt=prompt, max_tokens=60))
+    lived = [step for _, step in decode(real, drafter, Fixed(budget), [run])]
+    record = Recording(tuple(prompt), tuple(run.session.tokens[5:45]))
+    _, steps = replayed(MAKERS[name](), record, budget)
+    assert len(steps) > 5
+    for step, was in zip(steps[:-1], lived, strict=False):
+        assert (step.tokens, step.path, step.tree) == (was.tokens, was.path, was.tree)
+
+
+@given(tree=trees())
+@settings(max_examples=50, deadline=None)
+def test_after_the_last_recorded_token_no_guess_is_accepted(tree: DraftTree) -> None:
+    one = target(Recording(PROMPT, SAID[:2]))
+    session = opened(one)
+    one.forward([(session, chain(SAID[:1], "test"))], Want())
+    session.keep([0], SAID[1])
+    (out,) = one.forward([(session, tree)], Want())
+    assert verify(tree, out, Sampling(), session.tokens, SeededRng(0)).path == ()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=5.0),
+        Sampling(temperature=1.0, top_k=3, top_p=0.9, min_p=0.1, typical_p=0.9),
+        Sampling(temperature=1.0, repeat_penalty=1.5, presence_penalty=2.0),
+    ],
+)
+def test_a_row_leaves_every_sampler_one_token(sampling: Sampling) -> None:
+    one = target()
+    (out,) = one.forward([(opened(one), EMPTY)], Want())
+    row = out.logits(0)
+    assert (row.shape, row.flags.writeable) == ((V,), False)
+    assert odds(row, sampling, PROMPT).of(SAID[0]) == 1.0
+
+
+def test_requests_with_the_same_prompt_take_turns_and_play_together() -> None:
+    two = target(Recording(PROMPT, (0, 1, 0)), Recording(PROMPT, (5, 4, 5)), Recording((1,), (2, 2, 2)))
+    drafter = LookupDrafter(1, 2)
+    requests = [
+        start(two, drafter, GenerationRequest(prompt=prompt, max_tokens=9), stop=Ends(3))
+        for prompt in (PROMPT, (1,), PROMPT, PROMPT)
+    ]
+    for _ in decode(two, drafter, Fixed(Budget(3, 3)), requests):
+        pass
+    said = [tuple(request.session.tokens[request.n_prompt :]) for request in requests]
+    assert said == [(0, 1, 0), (2, 2, 2), (5, 4, 5), (0, 1, 0)]
+
+
+def test_top_k_is_what_was_recorded_along_the_record_and_unknown_elsewhere() -> None:
+    tree = DraftTree((1, 2, 5), (ROOT, ROOT, 0), (0.5,) * 3, ("test",) * 3)
+    told = Recording(PROMPT, SAID[:2], ((1, 0, 2), (5, 3, 1)))
+    rows = {
+        told: [[1, 0], [5, 3], [UNKNOWN] * 2, [UNKNOWN] * 2],
+        Recording(PROMPT, SAID): [[1, UNKNOWN], [5, UNKNOWN], [UNKNOWN] * 2, [2, UNKNOWN]],
+    }
+    for recording, expected in rows.items():
+        one = target(recording)
+        (out,) = one.forward([(opened(one), tree)], Want(top_k=2))
+        assert out.features.top_k is not None
+        assert out.features.top_k.tolist() == expected
+    (out,) = one.forward([(opened(one), tree)], Want())
+    assert out.features.top_k is None
+
+
+def test_what_was_not_recorded_cannot_be_played() -> None:
+    one = target()
+    session = one.open()
+    with pytest.raises(UsageError, match="no recording has this prompt of 2 tokens"):
+        session.extend(PROMPT[:2])
+    with pytest.raises(UsageError, match="empty"):
+        session.extend([])
+    with pytest.raises(UsageError, match="outside the vocabulary of 6"):
+        start(one, NoDrafter(), GenerationRequest(prompt=[V], max_tokens=1))
+    with pytest.raises(UsageError, match="token ids only"):
+        _ = one.text
+    assert RecordedTarget(numbered(V), [], text="its tokenizer").text == "its tokenizer"
+
+
+def test_a_recording_is_whole() -> None:
+    for prompt, said in (((), SAID), (PROMPT, ())):
+        with pytest.raises(UsageError, match="without a prompt or without an answer"):
+            Recording(prompt, said)
+    with pytest.raises(UsageError, match="has 7 tokens, but top-k of 1"):
+        Recording(PROMPT, SAID, ((1,),))

@@ -1,0 +1,235 @@
+"""Models through transformers, against transformers itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+
+from hf_models import ARCHITECTURES, DEVICE, RECURRENT, V, folder_of, model_of, tokenizer_of
+from paceline.backends.transformers.identity import identity
+from paceline.backends.transformers.opener import open_engine, open_tokenizer
+from paceline.backends.transformers.target import HfTarget
+from paceline.backends.transformers.text import HfText
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.speculative.errors import ModelError, UsageError
+from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+
+PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
+N = 60
+FORK = DraftTree((7, 8, 9, 7), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hf")
+
+
+@pytest.fixture(scope="module")
+def llama(folder: Path) -> Iterator[HfTarget]:
+    target = open_engine(folder_of("llama", folder), n_ctx=128, device=DEVICE)
+    yield target
+    target.close()
+
+
+def said(target: Any, drafter: Any, depth: int = 0) -> tuple[list[int], int]:
+    """Tokens, and in how many passes."""
+    request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=N, ignore_eos=True))
+    width = 2 if target.caps.branch > 1 else 1
+    steps = [step for _, step in decode(target, drafter, Fixed(Budget(depth, 2 * depth, width)), [request])]
+    request.close()
+    return [token for step in steps for token in step.tokens], len(steps)
+
+
+def generated(path: Path) -> list[int]:
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(path)
+    out = model.generate(
+        torch.tensor([PROMPT]),
+        attention_mask=torch.ones(1, len(PROMPT), dtype=torch.long),
+        max_new_tokens=N,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=1,
+    )
+    tokens: list[int] = out[0, len(PROMPT) :].tolist()
+    return tokens
+
+
+@pytest.mark.parametrize("kind", [*ARCHITECTURES, *RECURRENT])
+def test_greedy_text_is_that_of_generate(kind: str, folder: Path) -> None:
+    path = folder_of(kind, folder)
+    expected = generated(path)
+    assert len(set(expected)) > 3  # it says something
+    target = open_engine(path, n_ctx=128, device=DEVICE)
+    assert said(target, NoDrafter()) == (expected, N)
+    if kind in RECURRENT:
+        assert target.caps.rollback == "none"
+        return
+    drafted, passes = said(target, LookupDrafter(), 6)
+    assert drafted == expected
+    assert passes < N  # drafts were accepted
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])  # a mask of truth values, and one that is added
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "mistral"])
+def test_rows_of_a_tree_are_those_of_transformers_own_passes(kind: str, attention: str, folder: Path) -> None:
+    target = open_engine(folder_of(kind, folder), n_ctx=128, device=DEVICE, attention=attention)
+    session = target.open()
+    session.extend(PROMPT)
+    out = target.forward([(session, FORK)], Want())[0]
+    for node, path in ((ROOT, []), (0, [7]), (1, [7, 8]), (2, [7, 9]), (3, [7])):
+        with torch.inference_mode():
+            alone = target._model(torch.tensor([[*PROMPT, *path]], device=DEVICE)).logits[0, -1].cpu()
+        assert np.abs(out.logits(node + 1) - alone.numpy()).max() < 1e-4, node
+
+
+def test_only_the_rows_that_are_asked_for_are_put_through_the_head(llama: HfTarget) -> None:
+    session = llama.open()
+    session.extend(PROMPT)
+    out = llama.forward([(session, chain([3, 4], "test"))], Want())[0]
+    assert (out.computed, tuple(out._rows.shape)) == (len(PROMPT) + 2, (3, V))
+    session.close()
+
+
+def test_hidden_states_are_the_inputs_of_layers(folder: Path) -> None:
+    target = open_engine(folder_of("llama", folder), n_ctx=128, device=DEVICE)
+    session = target.open()
+    session.extend(PROMPT)
+    target.forward([(session, 3)], Want())
+    features = target.forward([(session, chain([3], "test"))], Want(layers=(0, 2)))[0].features
+    with torch.inference_mode():
+        ids = torch.tensor([[*PROMPT, 3]], device=DEVICE)
+        whole = [states.cpu() for states in target._model(ids, output_hidden_states=True).hidden_states]
+    assert (features.start, features.lead) == (3, len(PROMPT) - 1 - 3)
+    assert features.hidden.shape == (len(PROMPT) + 1 - 3, 2, 32)
+    for at, layer in enumerate((0, 2)):
+        assert torch.allclose(features.hidden[:, at].cpu(), whole[layer][0, 3:], atol=1e-5)
+
+
+def test_a_prompt_longer_than_a_pass_is_read_in_several(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.backends.transformers.target.CHUNK", 5)
+    target = open_engine(folder_of("gpt2", folder), n_ctx=128, device=DEVICE)
+    assert said(target, NoDrafter())[0] == generated(folder_of("gpt2", folder))
+
+
+def test_a_recurrent_model_goes_on_from_a_text_but_not_back(folder: Path) -> None:
+    target = open_engine(folder_of("mamba", folder), n_ctx=128, device=DEVICE)
+    rows = []
+    for text in (PROMPT[:6], PROMPT, PROMPT[:5], PROMPT):
+        session = target.open()
+        session.extend(text)
+        out = target.forward([(session, EMPTY)], Want())[0]
+        rows.append((out.computed, out.logits(0)))
+        session.close()
+    assert [computed for computed, _ in rows] == [6, 12, 5, 12]
+    assert np.abs(rows[1][1] - rows[3][1]).max() < 1e-5
+
+
+def test_a_pass_that_is_interrupted_leaves_the_text(llama: HfTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, _ = said(llama, NoDrafter())
+    session = llama.open()
+    session.extend(PROMPT)
+    model = llama._model
+
+    class Interrupted:
+        config = model.config
+
+        def __call__(self, **given: Any) -> Any:
+            model(**given)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(llama, "_model", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        llama.forward([(session, chain([3, 4], "test"))], Want())
+    monkeypatch.undo()
+    session.close()
+    assert said(llama, NoDrafter())[0] == before
+
+
+def test_out_of_memory_in_a_pass_is_one_clear_line(llama: HfTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: Any) -> Any:
+        raise torch.OutOfMemoryError("Tried to allocate 20.00 MiB.\nGPU 0 has ...")
+
+    llama.forget()
+    session = llama.open()
+    session.extend(PROMPT)
+    monkeypatch.setattr(llama, "_model", full)
+    with pytest.raises(ModelError, match=r"out of memory in a pass \(Tried to allocate 20.00 MiB.\)"):
+        llama.forward([(session, EMPTY)], Want())
+    monkeypatch.undo()
+    assert llama.forward([(session, EMPTY)], Want())[0].computed == len(PROMPT)  # and it goes on
+    session.close()
+
+
+def test_what_it_tells_of_itself(folder: Path) -> None:
+    path = folder_of("llama", folder)
+    target = open_engine(path, n_ctx=64, device=DEVICE, threads=1)
+    assert target.description.startswith("llama 0.0M float32")
+    assert (target.name, target.origin, target.alters) == ("llama", str(path), "")
+    assert target.identity() == identity(path, target.settings)
+    assert target.identity()["model"] != identity(folder_of("qwen3", folder), {})["model"]
+    assert (target.vocab.bos, target.vocab.eos, target.vocab.kind) == (0, frozenset({1}), "BPE")
+    assert target.memory >= 4 * 29_408
+    with closing(open_tokenizer(path)) as tokenizer:
+        assert (tokenizer.vocab.size, tokenizer.vocab.eos) == (V, frozenset({1}))
+    target.close()
+    with pytest.raises(UsageError, match="is closed"):
+        target.open()
+
+
+def test_text_goes_to_tokens_and_back() -> None:
+    text = HfText(tokenizer_of(), V)
+    tokens = text.encode("ab c</s>")
+    assert b"".join(map(text.piece, tokens)) == b"ab c</s>"
+    assert text.encode("ab</s>", special=True)[-1] == 1
+    assert text.encode("ab</s>")[-1] != 1
+    assert text.piece(1) == b""
+    assert text.piece(V + 7) == b""
+    assert text.encode_within("ab") == text.encode("ab")
+    with pytest.raises(ModelError, match="no chat template"):
+        text.render([{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model_type": "mine", "auto_map": {"AutoModel": "mine.Model"}}, "Python code that comes with it"),
+        ({"model_type": "mine"}, "cannot be loaded"),
+        ({"model_type": "vit"}, "is no causal language model"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(folder: Path, tmp_path: Path, changes: Any, reason: str) -> None:
+    tokenizer_of().save_pretrained(tmp_path)
+    known = json.loads((folder_of("llama", folder) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(known | changes))
+    with pytest.raises(ModelError, match=reason):
+        open_engine(tmp_path)
+
+
+def test_weights_that_are_missing_are_one_clear_line(tmp_path: Path) -> None:
+    model_of("llama").save_pretrained(tmp_path, max_shard_size="40KB")
+    tokenizer_of().save_pretrained(tmp_path)
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    shards[0].unlink()
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        open_engine(tmp_path)

@@ -1,0 +1,135 @@
+"""Models of transformers that hold a state and cannot go back, row for row as passes over the whole text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+
+from hf_models import DEVICE, folder_of
+from paceline.backends.transformers.opener import open_engine
+from paceline.backends.transformers.session import HfSession
+from paceline.backends.transformers.target import HfTarget
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import EMPTY
+
+TEXT = [(7 * at + 3) % 90 + 2 for at in range(30)]
+
+
+@pytest.fixture(scope="module", params=["mamba", "mamba2"])  # one token in a pass, and as many as there are
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HfTarget]:
+    path = folder_of(request.param, tmp_path_factory.mktemp("recurrent"))
+    target = open_engine(path, n_ctx=128, device=DEVICE, sessions=2)
+    assert (target.caps.rollback, target.caps.sessions) == ("none", 2)
+    yield target
+    target.close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_taken_over(target: HfTarget) -> None:
+    target.forget()
+
+
+def whole(target: HfTarget, tokens: Sequence[int]) -> np.ndarray:
+    with torch.inference_mode():
+        ids = torch.tensor([list(tokens)], device=DEVICE)
+        return np.array(target._model(input_ids=ids, use_cache=False).logits[0, -1].cpu().numpy())
+
+
+def begun(target: HfTarget, tokens: Sequence[int]) -> HfSession:
+    session = target.open()
+    session.extend(tokens)
+    return session
+
+
+def says(target: HfTarget, session: HfSession) -> int:
+    """How many tokens were computed for a row that is the right one."""
+    out = target.forward([(session, EMPTY)], Want())[0]
+    assert np.abs(out.logits(0) - whole(target, session.tokens)).max() < 1e-4
+    return int(out.computed)
+
+
+def test_what_is_dropped_is_computed_again_from_the_start(target: HfTarget) -> None:
+    session = begun(target, TEXT[:8])
+    assert says(target, session) == 8
+    session.extend(())  # the root goes back, and with it all
+    assert session.unread == 7
+    assert says(target, session) == 8
+    session.keep([], TEXT[8])
+    assert says(target, session) == 1
+    session.close()
+
+
+def test_a_text_that_goes_on_takes_the_state_over_and_no_other_text_does(target: HfTarget) -> None:
+    def left_behind() -> None:
+        session = begun(target, TEXT[:8])
+        says(target, session)
+        session.keep([], TEXT[8])
+        session.close()
+
+    for text, computed in (
+        (TEXT[:12], 12 - 8),  # it goes on
+        (TEXT[:8], 8),  # the state is one token too far
+        (TEXT[:5], 5),
+        ([*TEXT[:7], 1, 1, 1], 10),  # it goes elsewhere
+        (TEXT[:9], 1),
+    ):
+        target.forget()
+        left_behind()
+        session = begun(target, text)
+        assert len(text) - session.unread == 1 + len(text) - computed
+        assert says(target, session) == computed, text
+        session.close()
+
+
+def test_text_that_is_given_is_read_behind_the_state(target: HfTarget) -> None:
+    session = begun(target, TEXT[:8])
+    says(target, session)
+    session.extend(TEXT[8:13])  # the root is computed, the last of these is the new one
+    assert session.unread == 4
+    assert says(target, session) == 5
+    session.keep([], TEXT[13])
+    session.extend(TEXT[14:16])
+    assert says(target, session) == 3
+    session.close()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("at", [0, 1])  # before and behind a layer that has taken the tokens into its state
+def test_a_pass_that_fails_leaves_nothing_of_itself(target: HfTarget, error: Any, at: int) -> None:
+    session, other = begun(target, TEXT[:6]), begun(target, TEXT[10:15])
+    says(target, session)
+    session.keep([], TEXT[6])
+
+    def stop(*_: Any) -> None:
+        raise error("in a layer")
+
+    layer = target._model.get_decoder().layers[at]
+    hook = layer.register_forward_pre_hook(stop)
+    with pytest.raises(error):
+        target.forward([(session, EMPTY), (other, EMPTY)], Want())
+    hook.remove()
+    assert (session.tokens, other.tokens) == (TEXT[:7], TEXT[10:15])
+    assert says(target, session) == 7  # the state is lost, the text is not
+    assert says(target, other) == 5
+    for one in (session, other):
+        one.close()
+
+
+def test_sessions_in_turns_have_a_state_each(target: HfTarget) -> None:
+    sessions = [begun(target, TEXT[:6]), begun(target, TEXT[10:15])]
+    for at in range(3):
+        outs = target.forward([(session, EMPTY) for session in sessions], Want())
+        for session, out in zip(sessions, outs, strict=True):
+            assert np.abs(out.logits(0) - whole(target, session.tokens)).max() < 1e-4
+        for session in sessions:
+            session.keep([], TEXT[20 + at])
+    for session in sessions:
+        session.close()

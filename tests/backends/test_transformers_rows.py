@@ -1,0 +1,51 @@
+"""What comes off a device of a row: as much as sampling needs, and the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.backends.transformers.forward import few, largest, likeliest
+from paceline.speculative import sampling
+from paceline.speculative.sampling import Sampling
+
+V = 40
+# Few values, so that many are equal.
+rows = st.lists(st.integers(-6, 6), min_size=V, max_size=V).map(lambda some: np.array(some, np.float32) / 2)
+settings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    top_k=st.sampled_from([0, 1, 5, V, 99]),
+    top_p=st.sampled_from([1.0, 0.7]),
+    min_p=st.sampled_from([0.0, 0.1, 1.0]),
+)
+
+
+@given(rows, settings)
+def test_the_odds_of_the_few_are_those_of_the_row(row: np.ndarray, how: Sampling) -> None:
+    found = few(torch.from_numpy(row), how)
+    whole = sampling.odds(row, how, ())
+    if found is None:
+        assert how.top_k in (0, V, 99)
+        assert how.min_p == 0.0 or how.top_p < 1.0
+        return
+    ids, values = found
+    assert len(ids) <= V
+    left = sampling.odds(values, how, ())
+    assert sorted(ids[left.ids].tolist()) == sorted(whole.ids.tolist())
+    assert all(
+        whole.of(int(token)) == pytest.approx(p) for token, p in zip(ids[left.ids], left.p, strict=True)
+    )
+
+
+@given(rows, st.integers(1, V))
+def test_the_likeliest_are_cores(row: np.ndarray, k: int) -> None:
+    both = torch.from_numpy(np.stack([row, row[::-1].copy()]))
+    expected = [sampling.top_k(one.numpy(), k).tolist() for one in both]
+    assert likeliest(both, k).tolist() == largest(both, k).tolist() == expected

@@ -1,0 +1,191 @@
+"""Views of a transformers model: parts of it that draft for the whole, on its own cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from hf_models import DEVICE, folder_of
+from paceline.backends.transformers.opener import open_engine
+from paceline.backends.transformers.target import HfTarget
+from paceline.backends.transformers.view import layers_of
+from paceline.backends.views import View, parse
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.prepare.view_search import Judge, search
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree
+
+PROMPT = [5, 9, 14, 5, 9, 14, 20, 33, 5, 9, 14, 20]
+FORK = DraftTree((7, 8, 9, 7), (ROOT, 0, 0, ROOT), (0.5,) * 4, ("test",) * 4)
+KINDS = ("llama", "gemma3_text", "gpt2", "qwen3_moe", "falcon")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HfTarget]:
+    target = open_engine(
+        folder_of(request.param, tmp_path_factory.mktemp("views")), n_ctx=128, device=DEVICE, sessions=2
+    )
+    yield target
+    target.close()
+
+
+def viewed(target: HfTarget, words: str) -> View:
+    view = parse(f"view:{words}", target.layers)
+    assert view is not None
+    return view
+
+
+def said(target: Any, drafter: Any, depth: int) -> tuple[list[int], list[Any]]:
+    request = start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, ignore_eos=True))
+    steps = [step for _, step in decode(target, drafter, Fixed(Budget(depth, 2 * depth, 2)), [request])]
+    request.close()
+    return [token for step in steps for token in step.tokens], steps
+
+
+def row(target: HfTarget, text: list[int], beside: Any = None, tree: DraftTree = EMPTY) -> np.ndarray:
+    session = target.open(beside)
+    session.extend(text)
+    out = target.forward([(session, tree)], Want())[0]
+    rows = np.stack([out.logits(node) for node in range(len(tree) + 1)])
+    session.close()
+    return rows
+
+
+@pytest.mark.parametrize("words", ["exit=2", "attention=1,feed_forward=1", "feed_forward=0"])
+def test_whatever_a_view_skips_the_text_is_plain_text(target: HfTarget, words: str) -> None:
+    view = target.view(viewed(target, words))
+    plain, _ = said(target, NoDrafter(), 0)
+    target.forget()
+    drafted, steps = said(target, ModelDrafter(view, target.vocab.size), 4)
+    assert drafted == plain
+    assert any(step.drafted for step in steps)
+
+
+def test_beside_its_target_a_view_computes_nothing_of_the_text(target: HfTarget) -> None:
+    view = target.view(View(2))
+    whole = target.open()
+    whole.extend(PROMPT)
+    target.forward([(whole, FORK)], Want())
+    whole.keep([0, 2], 11)
+    session = view.open(whole)
+    session.extend([*PROMPT, 7, 9, 11])
+    assert session.unread == 0
+    out = view.forward([(session, FORK)], Want())[0]
+    assert out.computed == 1 + len(FORK)
+    # What the view left behind the text is not seen by the whole model, and what it said is its own.
+    after = target.forward([(whole, FORK)], Want())[0]
+    rows = np.stack([after.logits(node) for node in range(len(FORK) + 1)])
+    whole.close()
+    target.forget()
+    assert np.abs(rows - row(target, [*PROMPT, 7, 9, 11], tree=FORK)).max() < 1e-4
+
+
+def test_an_early_exit_says_beside_what_it_says_alone(target: HfTarget) -> None:
+    """The first layers know nothing of the others."""
+    view = target.view(View(2))
+    alone = row(view, PROMPT, tree=FORK)
+    whole = target.open()
+    whole.extend(PROMPT)
+    unread = row(view, PROMPT, whole, FORK)  # before the whole model has read anything
+    target.forward([(whole, EMPTY)], Want())
+    read = row(view, PROMPT, whole, FORK)
+    whole.close()
+    assert np.abs(alone - unread).max() < 1e-4
+    assert np.abs(alone - read).max() < 1e-4
+
+
+def test_what_cannot_be_rolled_back_has_no_views(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be rolled back"):
+        open_engine(folder_of("mamba", tmp_path), n_ctx=64, device=DEVICE).view(View(1))
+
+
+# The last linear layers of an attention and of a feed-forward block, by what transformers calls them.
+LAST = {
+    "llama": ("self_attn.o_proj", "mlp.down_proj"),
+    "gpt2": ("attn.c_proj", "mlp.c_proj"),
+    "bloom": ("self_attention.dense", "mlp.dense_4h_to_h"),
+    "falcon": ("self_attention.dense", "mlp.dense_4h_to_h"),
+    "mpt": ("attn.out_proj", "ffn.down_proj"),
+    "opt": ("self_attn.out_proj", "fc2"),
+    "gpt_neo": ("attn.attention.out_proj", "mlp.c_proj"),
+    "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h"),
+}
+
+
+@pytest.mark.parametrize("kind", LAST)
+@pytest.mark.parametrize("words", ["exit=2", "attention=1", "feed_forward=1"])
+def test_a_view_says_what_the_model_says_whose_blocks_add_nothing(
+    kind: str, words: str, tmp_path: Path
+) -> None:
+    import torch
+
+    target = open_engine(folder_of(kind, tmp_path), n_ctx=64, device=DEVICE)
+    view = viewed(target, words)
+    if (kind, words) == ("opt", "feed_forward=1"):
+        with pytest.raises(UsageError, match="cannot be skipped one by one; skip whole layers"):
+            target.view(view)
+        return
+    reduced = row(target.view(view), PROMPT)
+    decoder = target._model.get_decoder()
+    kept = view.kept(target.layers)
+    with torch.inference_mode():
+        for at, layer in enumerate(layers_of(decoder)[1]):
+            for part, left in zip(LAST[kind], kept, strict=True):
+                if at not in left:
+                    for weight in layer.get_submodule(part).parameters():
+                        weight.zero_()
+    target.forget()
+    whole = row(target, PROMPT)
+    assert np.abs(reduced - whole).max() < 1e-4
+    assert np.abs(whole).max() > 1e-2
+
+
+def idle(target: HfTarget, layer: int) -> None:
+    """Make a layer add nothing to what goes through it."""
+    import torch
+
+    with torch.inference_mode():
+        for name, weight in target._model.get_decoder().layers[layer].named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight.zero_()
+
+
+def test_hidden_states_tell_which_layer_does_nothing(tmp_path: Path) -> None:
+    target = open_engine(folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device=DEVICE)
+    idle(target, 3)
+    found = target.closest(PROMPT, 4, 9)
+    assert found[0] == {3}
+    assert [len(layers) for layers in found] == [1, 2, 3]  # never the first and the last
+    assert all(layers <= {1, 2, 3} and 3 in layers for layers in found)
+
+
+def test_a_search_finds_the_layer_that_does_nothing(tmp_path: Path) -> None:
+    target = open_engine(
+        folder_of("llama", tmp_path, num_hidden_layers=5), n_ctx=64, device=DEVICE, sessions=2
+    )
+    idle(target, 2)
+    texts = []
+    for prompt in (PROMPT, PROMPT[::-1]):
+        request = start(target, NoDrafter(), GenerationRequest(prompt=prompt, max_tokens=12, ignore_eos=True))
+        steps = list(decode(target, NoDrafter(), Fixed(Budget(0, 0)), [request]))
+        request.close()
+        texts.append((prompt, [token for _, step in steps for token in step.tokens]))
+    judge = Judge(target, texts)
+    found = list(search(judge, tries=15, blocks=2, guides=texts, closest=target.closest))
+    best = max(found, key=lambda one: one.agreement)
+    assert (best.agreement, best.view) == (1.0, View(0, frozenset([2]), frozenset([2])))
+    assert best.share < 1.0 < best.speed
+    assert len({one.view for one in found}) == len(found) <= 15
+    judge.close()

@@ -1,0 +1,233 @@
+"""Token-level intersection: the view's rows, how little it computes, and the proof that it is lossless."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from enumeration import distance, drafted_distribution, plain_distribution
+from paceline.backends.toy import Array, ToyTarget
+from paceline.backends.translated import TranslatedTarget
+from paceline.drafters.model import ModelDrafter
+from paceline.speculative.errors import ContractError
+from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.loop import advance, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+from tongues import speaking, translation
+
+EXACT = 1e-12
+PROMPT = [0, 1, 2, 0, 1]
+WORDS = ["a", "b", "c"]
+DRAFTS = {
+    "the same tokens under other ids": "cab",
+    "two tokens in common": "xbya",
+    "one token in common": "xyzc",
+    "fewer tokens than the target": "ca",
+    "more tokens than the target": ["x", "c", "ab", "a", "y", "b", "bc"],
+}
+SAMPLINGS = {
+    "temperature": Sampling(temperature=0.7),
+    "top-k": Sampling(temperature=1.0, top_k=2),
+    "top-p": Sampling(temperature=1.3, top_p=0.8),
+    "penalties": Sampling(temperature=1.0, repeat_penalty=1.4, frequency_penalty=0.2),
+    "logit bias": Sampling(temperature=1.0, logit_bias={0: 1.5, 2: -0.5}),
+    "greedy": Sampling(),
+}
+
+
+def target(seed: int = 5, words: Sequence[str] = WORDS) -> ToyTarget:
+    return speaking(ToyTarget(len(words), seed=seed), words)
+
+
+def view(draft: ToyTarget, of: ToyTarget | None = None) -> TranslatedTarget:
+    of = of or target()
+    return TranslatedTarget(draft, translation(of.vocab, draft.vocab))
+
+
+def foreign(words: Sequence[str], seed: int = 1, **more: Any) -> ToyTarget:
+    return speaking(ToyTarget(len(words), seed=seed, **more), words)
+
+
+def model(words: Sequence[str], temperature: float = 0.0, seed: int = 1) -> ModelDrafter:
+    return ModelDrafter(view(foreign(words, seed)), len(WORDS), temperature=temperature)
+
+
+WAYS: dict[str, tuple[float, Budget]] = {
+    "greedy chain": (0.0, Budget(2, 2)),
+    "sampled chain": (1.0, Budget(2, 2)),
+    "sampled chain, p_min": (0.8, Budget(2, 2, p_min=0.5)),
+    "tree": (0.0, Budget(2, 6, width=3, p_split=0.05)),
+    "sampled tree": (1.0, Budget(2, 3, width=2, p_split=0.05)),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize(("temperature", "budget"), WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("words", DRAFTS.values(), ids=DRAFTS)
+def test_the_loop_emits_exactly_the_plain_distribution(
+    words: Sequence[str], temperature: float, budget: Budget, sampling: Sampling
+) -> None:
+    drafted = drafted_distribution(target(), model(words, temperature), PROMPT, budget, sampling, n=3)
+    plain = plain_distribution(target(), PROMPT, sampling, n=3)
+    assert sum(drafted.values()) == pytest.approx(1.0, abs=EXACT)
+    assert distance(drafted, plain) < EXACT
+
+
+@given(
+    words=st.lists(st.sampled_from(["a", "b", "c", "x", "ab", "bc"]), min_size=1, max_size=5),
+    seed=st.integers(0, 50),
+    temperature=st.sampled_from([0.0, 1.0]),
+    width=st.integers(1, 2),
+    sampling=st.sampled_from(list(SAMPLINGS.values())),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_partial_mapping_is_lossless(
+    words: list[str], seed: int, temperature: float, width: int, sampling: Sampling
+) -> None:
+    assume(set(words) & set(WORDS))
+    budget = Budget(2, 2 * width, width=width, p_split=0.05)
+    drafter = model(words, temperature, seed)
+    drafted = drafted_distribution(target(seed), drafter, PROMPT, budget, sampling, n=2)
+    assert distance(drafted, plain_distribution(target(seed), PROMPT, sampling, n=2)) < EXACT
+
+
+def rows(of: Any, text: Sequence[int], tree: DraftTree = EMPTY) -> list[Array]:
+    session = of.open()
+    session.extend(text)
+    out = of.forward([(session, tree)], Want())[0]
+    return [np.array(out.logits(row)) for row in range(len(tree) + 1)]
+
+
+def test_tokens_without_a_counterpart_are_impossible_and_the_others_keep_their_logits() -> None:
+    draft = foreign("xbya", seed=4)
+    (row,) = rows(view(draft), [0, 1])
+    (theirs,) = rows(draft, [3, 1])
+    assert row.tolist() == [theirs[3], theirs[1], -np.inf]
+
+
+WORDS_TOO = ["a", "b", "ab", "bb"]
+
+
+def test_a_token_that_is_several_of_the_drafts_is_read_as_those_in_text_and_tree() -> None:
+    draft = foreign("ba", seed=4)
+    a, b = 1, 0
+    ours = view(draft, target(words=WORDS_TOO))
+    tree = DraftTree((2, 0, 3, 1), (ROOT, 0, 0, 2), (0.5,) * 4, ("test",) * 4)
+    text = [a, a, b]  # "a" and the root "ab"
+    expected = [text, [*text, a, b], [*text, a, b, a], [*text, a, b, b, b], [*text, a, b, b, b, b]]
+    for row, read in zip(rows(ours, [0, 2], tree), expected, strict=True):
+        (theirs,) = rows(draft, read)
+        assert row.tolist() == [theirs[a], theirs[b], -np.inf, -np.inf]
+
+
+def test_a_grown_tree_computes_only_what_is_new_and_keeps_any_path() -> None:
+    draft = foreign("ba", seed=4)
+    ours = view(draft, target(words=WORDS_TOO))
+    session = ours.open()
+    session.extend([0, 2])
+    tree = DraftTree((2, 0, 3, 1), (ROOT, 0, 0, 2), (0.5,) * 4, ("test",) * 4)
+    whole = rows(ours, [0, 2], tree)
+    for n, first in ((2, 0), (4, 3)):
+        part = DraftTree(tree.tokens[:n], tree.parents[:n], tree.score[:n], tree.source[:n])
+        out = ours.forward([(session, part)], Want())[0]
+        for row in range(first, n + 1):
+            assert out.logits(row).tolist() == whole[row].tolist()
+        if first:
+            with pytest.raises(ContractError, match="row 2 is not among those"):
+                out.logits(first - 1)
+    session.keep([0, 2], 3)
+    assert session.tokens == [0, 2, 2, 3, 3]
+    out = ours.forward([(session, EMPTY)], Want())[0]
+    assert out.logits(0).tolist() == rows(ours, [0, 2, 2, 3, 3])[0].tolist()
+
+
+def test_another_tree_that_reads_like_the_last_one_has_all_its_rows() -> None:
+    """Two tokens of the target say the same: the draft sees one tree grow into the other, we do not."""
+    ours = view(foreign("ab"), target(words=["a", "b", "b"]))
+    session = ours.open()
+    session.extend([0])
+    ours.forward([(session, chain([1], "test"))], Want())
+    out = ours.forward([(session, chain([2, 0], "test"))], Want())[0]
+    said = [out.logits(row).tolist() for row in range(3)]
+    assert said == [row.tolist() for row in rows(ours, [0], chain([2, 0], "test"))]
+
+
+class Counting(ToyTarget):
+    """Counts the tokens that are really computed."""
+
+    computed = 0
+
+    def after(self, state: Array | None, token: int) -> Array:
+        self.computed += 1
+        return super().after(state, token)
+
+
+def calls(monkeypatch: pytest.MonkeyPatch, of: object, name: str) -> list[Any]:
+    """What the method is asked, as it is asked."""
+    seen: list[Any] = []
+    method = getattr(of, name)
+
+    def recorded(argument: Any) -> Any:
+        seen.append(argument)
+        return method(argument)
+
+    monkeypatch.setattr(of, name, recorded)
+    return seen
+
+
+@pytest.mark.parametrize(("seed", "fully"), [(3, True), (4, False)])
+def test_a_step_computes_and_translates_only_what_is_new(
+    seed: int, fully: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a draft of the same vocabulary does (test_model.py): with n_draft 4 the new root and three drafted
+    tokens, and the fourth where all were accepted."""
+    of, draft = target(3), Counting(3, seed=seed)
+    ours = view(speaking(draft, WORDS), of)
+    asked = calls(monkeypatch, ours.translation, "token")
+    drafter = ModelDrafter(ours, 3)
+    request = start(of, drafter, GenerationRequest(prompt=PROMPT, max_tokens=200))
+    policy = Fixed(Budget(4, 4))
+    ((_, step),) = advance(of, drafter, policy, [request])
+    for _ in range(6):
+        before, emitted = draft.computed, len(step.tokens)
+        asked.clear()
+        ((_, step),) = advance(of, drafter, policy, [request])
+        assert draft.computed - before == 4 + (emitted == 5)
+        assert len(asked) == emitted + 3
+        assert fully == (step.accepted == {"model": 4})
+
+
+def test_the_first_text_is_tokenised_once_and_never_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = foreign("xbya")
+    reading = translation(target().vocab, draft.vocab)
+    prompts = calls(monkeypatch, reading, "prompt")
+    session = TranslatedTarget(draft, reading).open()
+    for more in ([0, 1], [2], [2, 1], [0], []):
+        session.extend(more)
+    assert session.tokens == [0, 1, 2, 2, 1, 0]
+    assert prompts == [[0, 1]]
+
+
+def test_a_text_longer_than_the_drafts_context_is_read_from_its_last_part() -> None:
+    draft = foreign("cab", n_ctx=16)
+    ours = view(draft)
+    theirs = {0: 1, 1: 2, 2: 0}
+    drafter = ModelDrafter(ours, 3)
+    text = [int(token) for token in np.random.default_rng(0).integers(0, 3, 60)]
+    session = ours.open()
+    for n in range(1, len(text)):
+        session.extend(text[n - 1 : n])
+        said = ours.forward([(session, EMPTY)], Want())[0].logits(0).tolist()
+        kept = n if n <= 8 else 5 + (n - 9) % 4
+        (expected,) = rows(draft, [theirs[token] for token in text[n - kept : n]])
+        assert said == [expected[theirs[token]] for token in range(3)]
+        (tree,) = drafter.propose([(drafter.open(text[:n], 0), Budget(20, 20))])
+        assert len(tree) == 7

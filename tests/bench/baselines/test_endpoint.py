@@ -1,0 +1,220 @@
+"""Streams over HTTP: when each message was there, and what becomes of servers that misbehave."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from threading import Thread
+
+import pytest
+
+from hostile_server import OK, STREAM, UNTIL_CLOSED, endless, hostile, trickling, whole
+from paceline.bench.baselines import endpoint as module
+from paceline.bench.baselines.endpoint import Endpoint, Event
+from paceline.bench.baselines.process import free_port
+from paceline.speculative.errors import PeerError, UsageError
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+ENDPOINT = Endpoint("peer", "http://127.0.0.1:9", 1.0, {})
+
+
+held: list[socket.socket] = []  # lines that a server keeps open, saying nothing
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+    while held:
+        held.pop().close()
+
+
+def served(listener: socket.socket, *answers: bytes, hang: bool = False) -> Endpoint:
+    """A server that answers whatever comes with these bytes; with `hang` it then keeps the line."""
+
+    def serve() -> None:
+        for answer in answers:
+            connection, _ = listener.accept()
+            asked = b""
+            while not asked.endswith(b"\r\n\r\n" if asked.startswith(b"GET") else b"{}"):
+                asked += connection.recv(65536)
+            connection.sendall(answer)
+            if hang:
+                held.append(connection)
+            else:
+                connection.close()
+
+    Thread(target=serve, daemon=True).start()
+    return Endpoint("peer", f"http://127.0.0.1:{listener.getsockname()[1]}", 0.3, {})
+
+
+def streamed(endpoint: Endpoint) -> list[Event]:
+    return endpoint.stream("/completion", {})
+
+
+def test_a_message_was_there_when_its_last_piece_was() -> None:
+    pieces = [
+        (0.1, b'data: {"a":1}\n\ndata: {"b"'),
+        (0.2, b":2}"),
+        (0.3, b'\r\n\r\n: ping\n\nevent: x\ndata:{"c":3}\n\n'),
+        (0.4, b"data: [DONE]\n\n"),
+    ]
+    assert ENDPOINT.events(pieces) == [Event(0.1, {"a": 1}), Event(0.3, {"b": 2}), Event(0.3, {"c": 3})]
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        (b"Segmentation fault\n", r"peer said b'Segmentation fault', which is no message of an event stream"),
+        (b"data: {oops\n", r"peer said b' \{oops', which is not the JSON that was expected"),
+        (b"data: [1]\n", r"peer said b' \[1\]', which is not the JSON"),
+        (b'data: {"error":{"code":500,"message":"out of slots"}}\n', "peer broke off: out of slots"),
+    ],
+)
+def test_garbage_in_a_stream_is_quoted(said: bytes, complaint: str) -> None:
+    with pytest.raises(PeerError, match=complaint):
+        ENDPOINT.events([(0.1, said)])
+
+
+def test_a_stream_is_read_to_its_end(listener: socket.socket) -> None:
+    events = streamed(served(listener, HEAD + b'data: {"a":1}\n\ndata: {"b":2}\n\n'))
+    assert [event.data for event in events] == [{"a": 1}, {"b": 2}]
+
+
+def test_a_refusal_is_told_in_the_servers_words(listener: socket.socket) -> None:
+    body = b'{"error":{"code":400,"message":"too long"}}'
+    answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with pytest.raises(PeerError, match=r"^peer refused: too long \(HTTP 400\)$"):
+        streamed(served(listener, answer))
+
+
+def test_silence_ends_in_an_error(listener: socket.socket) -> None:
+    with pytest.raises(PeerError, match=r"^peer said nothing for 0.3 s$"):
+        streamed(served(listener, HEAD + b'data: {"a":1}\n\n', hang=True))
+
+
+def test_what_is_not_http_is_quoted(listener: socket.socket) -> None:
+    with pytest.raises(PeerError, match=r"^peer said 'hello', which is not HTTP$"):
+        streamed(served(listener, b"hello\r\n"))
+
+
+def test_a_server_that_hangs_up_has_broken_off(listener: socket.socket) -> None:
+    with pytest.raises(PeerError, match=r"^peer broke off: Remote end closed connection without response$"):
+        streamed(served(listener, b""))
+
+
+def test_where_nobody_listens_the_address_is_named() -> None:
+    port = free_port()
+    with pytest.raises(PeerError, match=rf"peer: nobody answers at http://127.0.0.1:{port}: is the server"):
+        Endpoint("peer", f"http://127.0.0.1:{port}", 1.0, {}).get("/health")
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host", "http://", ""])
+def test_an_address_needs_a_scheme_and_a_host(url: str) -> None:
+    with pytest.raises(UsageError, match="is no address: write http://HOST:PORT"):
+        Endpoint("peer", url, 1.0, {})
+
+
+Pieces = Callable[[], Iterable[bytes]]
+EVENT = b'data: {"choices": []}\n\n'
+NO_JSON, TOO_MUCH = "not the JSON that was expected", "peer streams more than 2 MiB for one answer"
+
+
+def refusal(pieces: Pieces, ask: Callable[[Endpoint], object]) -> str:
+    with hostile(lambda *_: pieces()) as url, pytest.raises(PeerError) as caught:
+        ask(Endpoint("peer", url, 5.0, {}))
+    said = str(caught.value)
+    assert said.isprintable()
+    assert len(said) < 500
+    return said
+
+
+def got(endpoint: Endpoint) -> object:
+    return endpoint.get("/metrics")
+
+
+def posted(endpoint: Endpoint) -> object:
+    return endpoint.post("/v1/completions", {})
+
+
+@pytest.mark.parametrize("ask", [streamed, got, posted])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        lambda: trickling(OK, b"X-Header: more\r\n"),
+        lambda: endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        lambda: trickling(OK + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x"),
+        lambda: endless(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X-Trailer: more\r\n"),
+        lambda: trickling(STREAM, EVENT),
+        lambda: trickling(STREAM, b"\n"),
+        lambda: trickling(STREAM, b" : "),
+    ],
+    ids=["headers", "greetings", "chunk", "trailers", "events", "lines", "no line"],
+)
+def test_an_answer_that_never_ends_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, pieces: Pieces, ask: Callable[[Endpoint], object]
+) -> None:
+    monkeypatch.setattr(module, "ANSWER", 0.02)
+    monkeypatch.setattr(Endpoint, "get", lambda self, path: Endpoint.post(self, path, {}))
+    assert refusal(pieces, ask) == "peer did not finish within 0.1 s, though it was sending"
+
+
+def test_a_question_that_takes_no_decoding_has_to_be_answered_soon() -> None:
+    said = r"^peer did not finish within 0.4 s, though it was sending$"
+    slow = hostile(lambda *_: trickling(UNTIL_CLOSED, b" "))
+    with slow as url, pytest.raises(PeerError, match=said):
+        Endpoint("peer", url, 0.4, {}).get("/health")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        (lambda: endless(STREAM, EVENT), TOO_MUCH),
+        (lambda: endless(STREAM, b"x"), TOO_MUCH),
+        (lambda: endless(STREAM, b"data: " + b"[" * 1000), TOO_MUCH),
+        (lambda: [STREAM + EVENT * 2000], "peer streams more than 1,000 messages for one answer"),
+        (
+            lambda: [STREAM, b"data: ", b'{"a": "' + b"x" * 1_500_000 + b'"}\n'],
+            "not the JSON that was expected",
+        ),
+        (lambda: [STREAM, b"data: " + b"[" * 200_000 + b"\n"], NO_JSON),
+        (lambda: [STREAM, b'data: {"a":' * 100_000 + b"\n"], NO_JSON),
+        (lambda: [STREAM, b'data: {"a": Infinity}\n'], NO_JSON),
+        (lambda: [STREAM, b'data: {"a": 1e999}\n'], NO_JSON),
+        (lambda: [STREAM, b'data: {"a": ' + b"9" * 5000 + b"}\n"], NO_JSON),
+        (
+            lambda: [STREAM, b'data: {"error": "\\ud800 \\u001b[2J' + b"x" * 1000 + b'"}\n'],
+            "peer broke off: ",
+        ),
+        (lambda: [STREAM, b'data: {"error": ' + b"[" * 90 + b"]" * 90 + b"}\n"], "peer broke off: [[["),
+        (lambda: endless(b"HTTP/1.1 500 No\r\n\r\n", b"x"), "peer sends more than 1 MiB at once"),
+        (lambda: endless(OK, b"X-Header: more\r\n"), "peer broke off: got more than 100 headers"),
+        (lambda: whole(b"", "Location: /again", status="302 Found"), NO_JSON),
+        (lambda: [b"\x1b[2J\xff\r\n\r\n"], "which is not HTTP"),
+    ],
+)
+def test_a_stream_of_another_kind_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, pieces: Pieces, words: str
+) -> None:
+    monkeypatch.setattr(module, "LARGEST_STREAM", 2 << 20)
+    monkeypatch.setattr(module, "LARGEST_BODY", 1 << 20)
+    monkeypatch.setattr(module, "MOST_EVENTS", 1000)
+    assert words in refusal(pieces, streamed)
+
+
+@pytest.mark.parametrize("ask", [got, posted])
+def test_an_answer_without_end_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Endpoint], object]
+) -> None:
+    monkeypatch.setattr(module, "LARGEST_BODY", 1 << 20)
+    assert refusal(lambda: endless(UNTIL_CLOSED, b"x"), ask) == "peer sends more than 1 MiB at once"
+
+
+def test_text_of_a_stream_can_be_encoded_whatever_was_sent() -> None:
+    (event,) = ENDPOINT.events([(0.1, b'data: {"text": "a\\ud800"}\n')])
+    assert event.data["text"].encode() == b"a\xef\xbf\xbd"
+
+
+def test_a_line_of_many_pieces_is_put_together_in_their_order() -> None:
+    pieces = [(0.1 * i, bytes([byte])) for i, byte in enumerate(b'data: {"text": "abc"}\n')]
+    assert ENDPOINT.events(pieces) == [Event(pieces[-1][0], {"text": "abc"})]

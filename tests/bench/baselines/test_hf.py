@@ -1,0 +1,178 @@
+"""transformers on the embedded pair; what needs torch is skipped where it is not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import paceline
+from gguf_files import write_llama
+from paceline.bench.baselines import hf
+from paceline.bench.baselines.hf import Transformers
+from paceline.bench.system import Answer, Ask
+from paceline.models import zoo
+from paceline.speculative.errors import MissingExtraError, PeerError, UsageError
+from paceline.speculative.sampling import Sampling
+
+PROMPT = Ask("import os\n\ndef main(", (975, 936, 199, 199, 505, 2474, 8), max_tokens=12)
+
+
+def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hf, "find_spec", lambda name: None if name in ("torch", "accelerate") else object())
+    with pytest.raises(MissingExtraError, match=r"needs torch, accelerate: pip install torch transformers"):
+        Transformers(zoo.target_path())
+
+
+def test_drafting_and_a_draft_model_go_together() -> None:
+    with pytest.raises(UsageError, match="only with it"):
+        Transformers(zoo.target_path(), zoo.draft_path(), drafting="lookup")
+    with pytest.raises(UsageError, match="only with it"):
+        Transformers(zoo.target_path(), drafting="model")
+    with pytest.raises(UsageError, match="'suffix': choose from none, model, lookup"):
+        Transformers(zoo.target_path(), drafting="suffix")
+
+
+def test_sampling_settings_that_it_does_not_have_are_refused() -> None:
+    for sampling in (
+        Sampling(repeat_penalty=1.1),
+        Sampling(logit_bias={3: 1.0}),
+        Sampling(temperature=1.0, xtc_probability=0.5),
+    ):
+        with pytest.raises(UsageError, match="leave them out"):
+            hf.sampling_arguments(sampling)
+    assert hf.sampling_arguments(Sampling()) == {"do_sample": False}
+
+
+@pytest.fixture(scope="module")
+def systems() -> Iterator[dict[str, Transformers]]:
+    for package in hf.PACKAGES:
+        pytest.importorskip(package)
+    made = {
+        drafting: Transformers(
+            zoo.target_path(),
+            zoo.draft_path() if drafting == "model" else None,
+            drafting=drafting,
+            n_draft=4,
+            threads=1,
+        )
+        for drafting in hf.DRAFTING
+    }
+    yield made
+    for system in made.values():
+        system.close()
+
+
+def ask(system: Transformers, what: Ask = PROMPT) -> Answer:
+    return system.answer(what)
+
+
+def test_every_drafting_says_what_plain_decoding_says(systems: dict[str, Transformers]) -> None:
+    plain = ask(systems["none"])
+    with paceline.load(f"hf:{zoo.target_path()}", drafters="none", threads=1) as llm:
+        ours = llm.generate(PROMPT.tokens, max_tokens=PROMPT.max_tokens, ignore_eos=True)
+    assert (plain.tokens, plain.text) == (tuple(ours.tokens), ours.text)
+    assert (plain.n_tokens, plain.n_prompt, plain.decoded) == (12, 7, 11)
+    for drafting in ("model", "lookup"):
+        drafted = ask(systems[drafting])
+        assert (drafted.tokens, drafted.text) == (plain.tokens, plain.text)
+
+
+def test_passes_and_drafted_tokens_are_counted(systems: dict[str, Transformers]) -> None:
+    plain, model = ask(systems["none"]), ask(systems["model"])
+    assert (plain.steps, plain.drafted, plain.accepted, plain.rejected) == (12, 0, 0, 0)
+    assert model.steps is not None
+    assert model.drafted is not None
+    assert model.accepted is not None
+    assert model.n_tokens == model.steps + model.accepted
+    assert 0 < model.accepted < model.drafted <= 4 * model.steps
+    assert model.rejected is not None
+    assert model.rejected > 0
+    assert model.first > 0.0
+    assert 0.0 < model.decoding < model.seconds
+
+
+def test_a_draft_that_is_always_certain_is_cut_by_p_min_of_one(systems: dict[str, Transformers]) -> None:
+    cautious = Transformers(
+        zoo.target_path(), zoo.draft_path(), drafting="model", n_draft=4, p_min=1.0, threads=1
+    )
+    drafted, free = ask(cautious).drafted, ask(systems["model"]).drafted
+    assert drafted is not None
+    assert free is not None
+    assert drafted < free
+
+
+def test_a_seed_decides_what_is_sampled(systems: dict[str, Transformers]) -> None:
+    def sampled(seed: int) -> tuple[int, ...] | None:
+        how = Sampling(temperature=1.0, top_k=50, top_p=0.95, min_p=0.01)
+        return ask(systems["model"], Ask(PROMPT.prompt, PROMPT.tokens, 12, seed=seed, sampling=how)).tokens
+
+    assert sampled(1) == sampled(1)
+    assert sampled(1) != sampled(2)
+
+
+def test_the_end_token_ends_it_only_where_it_is_not_ignored(tmp_path: Path) -> None:
+    for package in hf.PACKAGES:
+        pytest.importorskip(package)
+    system = Transformers(write_llama(tmp_path / "tiny.gguf"), threads=1)
+    said = ask(system, Ask("a", (97,), 200))
+    assert said.n_tokens == 200
+    assert said.tokens is not None
+    assert 256 in said.tokens  # or the rest shows nothing
+    stopped = ask(system, Ask("a", (97,), 200, ignore_eos=False))
+    assert stopped.tokens == said.tokens[: said.tokens.index(256) + 1]
+
+
+def test_no_request_goes_beyond_the_context(systems: dict[str, Transformers]) -> None:
+    with pytest.raises(PeerError, match="7 tokens and 5,000 more do not fit the model's context of 2,048"):
+        systems["none"].answer(Ask(PROMPT.prompt, PROMPT.tokens, 5000))
+
+
+def test_memory_is_that_of_the_weights_of_both(systems: dict[str, Transformers]) -> None:
+    alone, both = systems["none"].memory(), systems["model"].memory()
+    assert alone is not None
+    assert both is not None
+    assert alone > 3 * zoo.target_path().stat().st_size  # 4 bytes a weight where the file has about one
+    assert both - alone > 1.8 * zoo.draft_path().stat().st_size
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    for package in hf.PACKAGES:
+        pytest.importorskip(package)
+    with pytest.raises(PeerError, match=r"no model file .*none\.gguf"):
+        Transformers(tmp_path / "none.gguf")
+    (tmp_path / "garbage.gguf").write_bytes(b"this is no model" * 100)
+    with pytest.raises(PeerError, match=r"cannot load garbage\.gguf"):
+        Transformers(tmp_path / "garbage.gguf")
+    with pytest.raises(PeerError, match=r"the draft model has 258 tokens, the target 8,192"):
+        Transformers(zoo.target_path(), write_llama(tmp_path / "other.gguf"), drafting="model")
+
+
+def test_importing_it_does_not_import_torch() -> None:
+    code = "import sys; from paceline.bench.baselines import hf; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_its_early_exit_is_measured_as_a_view(systems: dict[str, Transformers]) -> None:
+    plain = ask(systems["none"])
+    system = Transformers(
+        zoo.target_path(), Path("view:exit=2"), drafting="model", n_draft=3, name="exit", threads=1
+    )
+    answer = ask(system)
+    assert answer.tokens == plain.tokens
+    assert answer.drafted is not None
+    assert answer.steps is not None
+    assert answer.accepted is not None
+    assert answer.drafted > 0
+    assert answer.n_tokens == answer.steps + answer.accepted
+    assert system.memory() == systems["none"].memory()  # there is no second model
+    system.close()
+    for view in ("view:skip=2", "view:attention=1", "view:"):
+        with pytest.raises(UsageError, match="early exits alone"):
+            Transformers(zoo.target_path(), Path(view), drafting="model")

@@ -1,0 +1,250 @@
+"""llama-server as a System: what it is asked, what it answers, and how it fails."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import paceline
+from fake_llama_server import write_fake_server
+from paceline.api import LLM
+from paceline.bench.baselines.llama_server import LlamaServer, find_server, request, sampler_settings
+from paceline.bench.system import Ask
+from paceline.bench.text_comparison import explain
+from paceline.models import zoo
+from paceline.speculative.errors import PeerError, UsageError
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.sampling import Sampling
+
+has_server = pytest.mark.skipif(
+    importlib.util.find_spec("xllamacpp") is None, reason="needs the package xllamacpp, which has the server"
+)
+PROMPT = "def fibonacci(n):\n"
+ASK = Ask("ab", (1, 2), 3)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with paceline.load(drafters="none", threads=1, n_ctx=512) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def ask(llm: LLM) -> Ask:
+    return Ask(PROMPT, tuple(llm.target.text.encode(PROMPT)), 24)
+
+
+def started(**settings: Any) -> LlamaServer:
+    command = find_server("xllamacpp")
+    defaults: dict[str, Any] = {"name": "llama-server", "n_ctx": 512, "threads": 1}
+    return LlamaServer(command, zoo.target_path(), **{**defaults, **settings})
+
+
+def fake(folder: Path, mode: str, **settings: Any) -> LlamaServer:
+    command = find_server(str(write_fake_server(folder / "llama-server", mode)))
+    return LlamaServer(command, zoo.target_path(), name="fake", n_ctx=512, threads=1, **settings)
+
+
+def require_same(llm: LLM, ask: Ask, tokens: tuple[int, ...] | None, n_draft: int = 4) -> None:
+    """The tokens of plain greedy decoding, up to a near-tie that batching explains."""
+    assert tokens is not None
+    assert len(tokens) == ask.max_tokens
+    plain = llm.generate(list(ask.tokens), max_tokens=ask.max_tokens, ignore_eos=True).tokens
+    difference = explain(llm.target, ask.tokens, plain, tokens, Budget(n_draft, n_draft))
+    assert difference is None or difference.near_tie
+
+
+@has_server
+def test_plain_decoding_says_what_ours_does_and_leaves_no_process(llm: LLM, ask: Ask) -> None:
+    server = started()
+    try:
+        answer = server.answer(ask)
+        assert (server.memory() or 0) > zoo.target_path().stat().st_size
+        assert server.version().startswith("xllamacpp 2")
+        half = next(t for t in range(llm.target.vocab.size) if llm.target.text.piece(t) == b"\xe2")
+        stuck = replace(ask, max_tokens=4, sampling=Sampling(logit_bias={half: 1000.0}))
+        unsaid = server.answer(stuck)
+    finally:
+        server.close()
+    assert (unsaid.text, unsaid.tokens, unsaid.n_tokens) == ("", None, 4)
+    require_same(llm, ask, answer.tokens)
+    assert answer.text == b"".join(map(llm.target.text.piece, answer.tokens or ())).decode()
+    assert (answer.n_tokens, answer.n_prompt, answer.decoded) == (24, len(ask.tokens), 23)
+    assert (answer.steps, answer.drafted, answer.accepted, answer.rejected) == (23, 0, 0, 0)
+    timings = answer.extra["timings"]
+    assert answer.own_speed == pytest.approx(23 / timings["predicted_ms"] * 1e3)
+    assert answer.first > 0
+    assert answer.decoding >= timings["predicted_ms"] / 1e3
+    assert not psutil.pid_exists(server.pid)
+
+
+@has_server
+def test_drafts_are_counted_and_refusals_explained(llm: LLM, ask: Ask) -> None:
+    server = started(draft=zoo.draft_path(), method="model", n_draft=4, p_min=0.0, n_ctx=128)
+    try:
+        answer = server.answer(ask)
+        with pytest.raises(PeerError, match=r"^llama-server refused: .*context size"):
+            server.answer(Ask("", (5,) * 300, 1))
+        with pytest.raises(PeerError, match=r"llama-server stopped after \d+ of 300 tokens \(limit\)"):
+            server.answer(Ask("", ask.tokens, 300))
+    finally:
+        server.close()
+    assert answer.n_tokens == 24
+    assert answer.drafted is not None
+    assert answer.accepted is not None
+    assert 0 < answer.accepted <= answer.drafted
+    assert answer.steps == 23 - answer.accepted
+    require_same(llm, ask, answer.tokens)
+
+
+@has_server
+def test_a_draft_of_another_vocabulary_is_refused_though_the_server_would_go_on(foreign_draft: Path) -> None:
+    with pytest.raises(PeerError, match=r"^llama-server: the draft model has another vocabulary"):
+        started(draft=foreign_draft, method="model")
+
+
+@has_server
+def test_what_keeps_a_server_from_starting_is_explained(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_text("not a model")
+    with pytest.raises(PeerError, match=r"^llama-server: a model file is no GGUF file$"):
+        started(draft=broken, method="model")
+    with pytest.raises(PeerError, match=r"^llama-server: it does not know the flag --frobnicate:"):
+        started(extra=["--frobnicate"])
+
+
+def test_a_missing_file_is_named_before_anything_starts() -> None:
+    with pytest.raises(PeerError, match=r"llama-server: there is no file /no/model.gguf"):
+        LlamaServer(["llama-server"], Path("/no/model.gguf"), name="llama-server", n_ctx=512, threads=1)
+    settings: dict[str, Any] = {"name": "llama-server", "n_ctx": 512, "threads": 1}
+    with pytest.raises(UsageError, match="the method draft-eagle3 needs a draft model"):
+        LlamaServer(["llama-server"], zoo.target_path(), method="draft-eagle3", **settings)
+
+
+def test_a_port_that_is_taken_is_an_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PeerError, match=f"port {port} cannot be used"):
+            fake(tmp_path, "works", port=port)
+
+
+@pytest.mark.parametrize(
+    ("mode", "complaint"),
+    [
+        ("hangs", r"^fake said nothing for 0.5 s$"),
+        ("dies", r"^fake was ended by SIGSEGV; its last words: (.|\n)*ggml_abort: out of luck$"),
+        ("garbage", r"^fake said b'Segmentation fault \(core dumped\)', which is no message of an event"),
+        ("stops", r"^fake ended its answer without saying how it went$"),
+    ],
+)
+def test_a_server_that_fails_in_mid_answer_is_told(tmp_path: Path, mode: str, complaint: str) -> None:
+    server = fake(tmp_path, mode, timeout=0.5)
+    try:
+        assert server.version() == "9596 (18ef86ece)"
+        with pytest.raises(PeerError, match=complaint):
+            server.answer(ASK)
+    finally:
+        server.close()
+    assert not psutil.pid_exists(server.pid)
+
+
+def test_a_server_that_does_not_start_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PeerError, match=r"^fake: it does not know the flag --port: this build"):
+        fake(tmp_path, "refuses")
+    with pytest.raises(PeerError, match=r"^fake was not ready within 0.3 s"):
+        fake(tmp_path, "loads", start_timeout=0.3)
+
+
+def test_settings_in_the_environment_do_not_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "17")
+    server = fake(tmp_path, "works")
+    environment = psutil.Process(server.pid).environ()
+    server.close()
+    assert "LLAMA_ARG_CTX_SIZE" not in environment
+    assert "PATH" in environment
+
+
+def test_the_package_with_a_server_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.bench.baselines.llama_server.find_spec", lambda name: None)
+    with pytest.raises(PeerError, match="needs the package: pip install xllamacpp"):
+        find_server("xllamacpp")
+
+
+def test_a_server_is_found_or_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PeerError, match="no llama-server on PATH: name one"):
+        find_server()
+    path = write_fake_server(tmp_path / "llama-server", "works")
+    assert find_server() == find_server(str(path)) == (str(path),)
+    with pytest.raises(PeerError, match="/no/server is no program"):
+        find_server("/no/server")
+
+
+END = {"stop": True, "tokens_predicted": 3, "tokens_evaluated": 2, "timings": {"predicted_ms": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        ({"tokens_predicted": "3x"}, "tokens_predicted is '3x'"),
+        ({"tokens_evaluated": None}, "tokens_evaluated is None"),
+        ({"timings": {"predicted_ms": [1.0]}}, "predicted_ms is [1.0]"),
+        ({"timings": {"predicted_n": 1e300}}, "timings.predicted_n is 1e+300"),
+        ({"timings": {"draft_n": 3, "draft_n_accepted": 4}}, "4 accepted of 3 drafted tokens"),
+        ({"stop": False, "tokens": "12"}, "tokens is '12'"),
+        ({"timings": 7}, "ended its answer without saying how it went"),
+        ({"error": {"message": "\x1b[2J" * 1000}}, "broke off: \\x1b[2J"),
+    ],
+)
+def test_an_end_that_cannot_be_is_one_line(tmp_path: Path, lie: dict[str, Any], words: str) -> None:
+    said = tmp_path / "said"
+    said.write_text(f"data: {json.dumps(END | lie)}\n\n")
+    server = fake(tmp_path, f"says:{said}")
+    try:
+        with pytest.raises(PeerError) as caught:
+            server.answer(ASK)
+    finally:
+        server.close()
+    assert words in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
+def test_nothing_is_left_to_the_servers_own_defaults() -> None:
+    body = request(Ask("ab", (1, 2), 3, seed=5, ignore_eos=False))
+    assert body["prompt"] == [1, 2]
+    assert (body["n_predict"], body["seed"], body["ignore_eos"]) == (3, 5, False)
+    assert (body["cache_prompt"], body["return_tokens"], body["stream"]) == (False, True, True)
+    # The defaults are top-k 40, top-p 0.95, min-p 0.05, temperature 0.8.
+    assert (body["top_k"], body["top_p"], body["min_p"], body["temperature"]) == (1, 1.0, 0.0, 0.0)
+    assert body["samplers"] == ["top_k"]
+
+
+def test_a_chain_of_samplers_is_ours_in_our_order() -> None:
+    assert sampler_settings(Sampling(temperature=0.7))["samplers"] == ["temperature"]
+    every = Sampling(
+        temperature=0.7,
+        top_k=20,
+        typical_p=0.9,
+        top_p=0.8,
+        min_p=0.1,
+        xtc_probability=0.5,
+        repeat_penalty=1.1,
+        logit_bias={3: -math.inf, 4: 1.5},
+    )
+    settings = sampler_settings(every)
+    assert settings["samplers"] == ["penalties", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+    assert settings["logit_bias"] == [[3, False], [4, 1.5]]
+    assert (settings["top_k"], settings["typical_p"], settings["repeat_penalty"]) == (20, 0.9, 1.1)
+    greedy = sampler_settings(Sampling(top_k=20, top_p=0.8, presence_penalty=0.5))
+    assert greedy["samplers"] == ["penalties", "top_k"]
+    assert greedy["top_k"] == 1

@@ -1,0 +1,26 @@
+"""What the four checks are given: texts that are long enough, and samplers that leave something to chance."""
+
+from __future__ import annotations
+
+from paceline.bench.certify.certificate import SHORTEST, Plan, lengthened
+from paceline.speculative.sampling import Sampling
+
+
+def test_a_short_text_goes_on_with_the_others_round_and_round() -> None:
+    texts = [[1, 2], [3], list(range(200))]
+    made = lengthened(texts, 512)
+    assert [len(text) for text in made] == [SHORTEST, SHORTEST, 200]
+    assert made[0] == [1, 2, 3, *range(SHORTEST - 3)]
+    assert made[1] == [3, *range(SHORTEST - 1)]
+    assert made[2] == texts[2]
+    assert lengthened([[5]], 512) == [[5] * SHORTEST]
+
+
+def test_no_text_is_longer_than_the_context() -> None:
+    assert lengthened([[1, 2], list(range(200))], 50) == [[1, 2, *range(48)], list(range(50))]
+
+
+def test_a_plan_that_leaves_nothing_to_chance_is_given_a_temperature() -> None:
+    assert Plan(sampling=Sampling(top_k=5)).sampling == Sampling(temperature=1.0, top_k=5)
+    assert Plan(sampling=Sampling(temperature=0.3)).sampling.temperature == 0.3
+    assert Plan().as_dict()["prompts"] == list(Plan().prompts)

@@ -1,0 +1,99 @@
+"""Contexts are chosen where mistakes would show, before anything is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from paceline.backends.toy import ToyTarget
+from paceline.bench.certify.held import (
+    KINDS,
+    LENGTH,
+    HeldTarget,
+    Loop,
+    Place,
+    chosen,
+    distance,
+    first_q,
+    moved,
+    recorded_places,
+)
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.sampling import Sampling
+
+V = 4
+# Rows of the target and of the draft: alike; unlike; a likely draft that the target never says; flat.
+P = np.array([[0.7, 0.1, 0.1, 0.1], [0.6, 0.2, 0.1, 0.1], [0.0, 0.5, 0.3, 0.2], [0.25, 0.25, 0.25, 0.25]])
+Q = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.1, 0.6], [0.5, 0.3, 0.1, 0.1], [0.25, 0.25, 0.25, 0.25]])
+
+
+def loop(sampling: Sampling | None = None, p_min: float = 0.0, temperature: float = 1.0) -> Loop:
+    place = Place()
+    with np.errstate(divide="ignore"):
+        target, draft = (HeldTarget(ToyTarget(V), np.log(rows).astype(np.float32), place) for rows in (P, Q))
+    drafter = ModelDrafter(draft, V, temperature=temperature)
+    return Loop(
+        target, drafter, place, Budget(3, 3, p_min=p_min), sampling or Sampling(temperature=1.0), "auto"
+    )
+
+
+def test_every_recorded_row_is_a_place_behind_the_text_before_it() -> None:
+    texts = [[1, 2, 3, 0], [3] * 300]
+    found = recorded_places(texts, [np.zeros((3, V), np.float32), np.zeros((2, V), np.float32)])
+    assert [context.row for context in found] == [0, 1, 2, 3, 4]
+    assert [context.text for context in found] == [0, 0, 0, 1, 1]
+    assert [list(context.tokens) for context in found[:3]] == [[1], [1, 2], [1, 2, 3]]
+    assert found[3].tokens == found[4].tokens == [3] * LENGTH
+
+
+def test_what_a_mistake_would_move_is_known_from_both_models_rows() -> None:
+    places = recorded_places([[0, 1, 2, 3, 0]], [np.zeros((4, V), np.float32)])
+    alike, unlike, impossible, flat = (dict(zip(KINDS, moved(loop(), one), strict=False)) for one in places)
+    assert alike["rejected"] == flat["rejected"] == pytest.approx(0.0, abs=1e-6)
+    # Half is rejected, and then 0 follows, of which p has 0.6.
+    assert unlike["rejected"] == pytest.approx(0.5 * 0.4, abs=1e-6)
+    assert unlike["sure"] == 0.0
+    assert impossible["sure"] == pytest.approx(0.5 * distance(P[2], np.array([0, 0.4, 0.4, 0.2])), abs=1e-6)
+    assert flat["open"] == pytest.approx(np.log(4))
+
+
+def test_a_penalty_that_overlooks_the_accepted_token_moves_something_only_where_there_is_one() -> None:
+    place = recorded_places([[0, 1]], [np.zeros((1, V), np.float32)])[0]
+    index = KINDS.index("prefix")
+    assert moved(loop(), place)[index] == 0.0
+    assert moved(loop(Sampling(temperature=1.0, presence_penalty=1.0)), place)[index] > 0.02
+
+
+def test_nothing_moves_where_nothing_is_drafted() -> None:
+    place = recorded_places([[0, 1]], [np.zeros((1, V), np.float32)])[0]
+    for silent in (loop(p_min=0.9), replace(loop(), drafter=NoDrafter())):
+        assert first_q(silent, place) is None
+        assert moved(silent, place)[:-1] == (0.0,) * len(KINDS)
+
+
+def test_a_deterministic_draft_is_one_drawn_from_a_one_hot_q() -> None:
+    place = recorded_places([[0, 1]], [np.zeros((1, V), np.float32)])[0]
+    q = first_q(loop(temperature=0.0), place)
+    assert q is not None
+    assert q.tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_the_best_for_each_kind_are_taken_in_turn_each_once() -> None:
+    places = recorded_places([[0, 1, 2, 3, 0]], [np.zeros((4, V), np.float32)])
+    rows = [context.row for context in chosen(loop(), places, 4)]
+    assert rows[:2] == [1, 2]  # rejected, sure
+    assert sorted(rows) == [0, 1, 2, 3]
+    assert len(chosen(loop(), places, 40)) == 4
+
+
+def test_one_kind_is_looked_for_in_another_text_each_time() -> None:
+    """The second text's rows are all alike, and still its turn comes."""
+    texts = [[0, 1, 2, 3, 0], [0, 1]]
+    places = recorded_places(texts, [np.zeros((3, V), np.float32), np.zeros((1, V), np.float32)])
+    found = chosen(loop(), places, 4)
+    assert found[0].text == 0
+    assert len({context.row for context in found}) == 4

@@ -1,0 +1,137 @@
+"""What is counted obeys its stated law: by enumeration of everything that target and draft can draw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from enumeration import Tape, memories, outcomes
+from paceline.backends.toy import ToyTarget
+from paceline.bench.certify import laws
+from paceline.bench.certify.frequencies import IMPOSSIBLE
+from paceline.bench.certify.held import Context, HeldTarget, Loop, Place, recorded
+from paceline.bench.certify.laws import TESTS, Counted
+from paceline.config import Drafting
+from paceline.drafters import model
+from paceline.drafters.model import ModelDrafter
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.loop import advance, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import DraftTree
+from planted import CHAIN, GREEDY, TREE, edited, replaced, sure_rejection_without_residual
+
+V = 4
+TEXT = np.random.default_rng(3).integers(V, size=40).tolist()
+SAMPLING = Sampling(temperature=0.9, top_k=3, repeat_penalty=1.2, presence_penalty=-0.5, logit_bias={2: 0.4})
+CONTEXTS = [Context(TEXT[:10], 5), Context(TEXT[:25], 20)]
+
+
+def loop(drafting: Drafting, depth: int) -> Loop:
+    place = Place()
+    target, draft = (
+        HeldTarget(toy, recorded(toy, TEXT, 30), place)
+        for toy in (ToyTarget(V, sharpness=1.0), ToyTarget(V, sharpness=1.0, noise=0.4))
+    )
+    drafter = ModelDrafter(draft, V, temperature=drafting.temperature)
+    budget = Budget(depth, 2 * depth, drafting.width, p_min=0.0, p_split=0.1)
+    return Loop(target, drafter, place, budget, SAMPLING, drafting.verify)
+
+
+class Expected:
+    """In a Table's place: the probability of each outcome, by enumeration and as stated. weight: of the run
+    that is being counted."""
+
+    weight = 0.0
+
+    def __init__(self, law: np.ndarray, planned: float) -> None:
+        self.law, self.found = law, np.zeros(len(law))
+
+    def add(self, outcome: int) -> None:
+        self.found[outcome] += Expected.weight
+
+    @property
+    def distance(self) -> float:
+        """Given that it is drawn from at all."""
+        if np.any(self.found[self.law <= IMPOSSIBLE]):
+            return 1.0
+        return float(np.abs(self.found / self.found.sum() - self.law / self.law.sum()).sum())
+
+
+def farthest(made: Loop, context: Context, shallow: bool) -> dict[str, float]:
+    """By test, the farthest that any table's outcomes are from its law."""
+
+    def run(tape: Tape) -> tuple[Step, int]:
+        made.place.at = context.row
+        request = start(
+            made.target,
+            made.drafter,
+            GenerationRequest(prompt=context.tokens, max_tokens=3, sampling=made.sampling, ignore_eos=True),
+            rule=made.rule,
+        )
+        request.rng = tape
+        for memory in memories(request.memory):
+            memory.rng = tape
+        step = advance(made.target, made.drafter, Fixed(made.budget), [request])[0][1]
+        tokens = list(step.tokens)
+        if len(tokens) == 1:
+            tokens += advance(made.target, made.drafter, Fixed(made.budget), [request])[0][1].tokens
+        return step, tokens[1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(laws, "Table", Expected)
+        counted = Counted(made, context, planned=1e9)
+        for Expected.weight, (step, second) in outcomes(run):
+            counted.add(step, second, shallow)
+    return {test: max((t.distance for t in counted.tables(test)), default=0.0) for test in TESTS}  # type: ignore[attr-defined]
+
+
+EVERY = [
+    CHAIN,
+    TREE,
+    replace(CHAIN, verify="token"),
+    replace(TREE, verify="recursive"),
+]
+
+
+@pytest.mark.parametrize("drafting", EVERY, ids=lambda d: f"{d.verify}, width {d.width}")
+@pytest.mark.parametrize("context", CONTEXTS, ids=["first", "second"])
+def test_steps_of_drafts_cut_to_depth_one_obey_the_law(drafting: Drafting, context: Context) -> None:
+    found = farthest(loop(drafting, 1), context, shallow=True)
+    assert max(found.values()) < 1e-9
+
+
+@pytest.mark.parametrize("drafting", [CHAIN, GREEDY], ids=["sampled", "deterministic"])
+def test_deeper_and_deterministic_drafts_leave_the_target_its_distribution(drafting: Drafting) -> None:
+    found = farthest(loop(drafting, 2), CONTEXTS[0], shallow=False)
+    assert max(found.values()) < 1e-9
+
+
+def test_a_correction_that_was_just_rejected_is_impossible() -> None:
+    with sure_rejection_without_residual():
+        found = [farthest(loop(CHAIN, 1), context, shallow=True)["first_token"] for context in CONTEXTS]
+    assert max(found) == 1.0
+
+
+def test_a_draft_that_is_another_q_than_it_was_drawn_from_is_seen_before_it_is_verified() -> None:
+    made = loop(CHAIN, 1)
+    propose = made.drafter.propose
+
+    def flattened(batch: object) -> list[DraftTree]:
+        trees = propose(batch)  # type: ignore[arg-type]
+        return [replace(tree, q=tuple(np.full(V, 1 / V) for _ in tree.tokens)) for tree in trees]
+
+    with replaced(made.drafter, "propose", flattened):
+        assert farthest(made, CONTEXTS[0], shallow=True)["draft"] > 0.05
+
+
+def test_a_sibling_recorded_with_another_q_is_seen() -> None:
+    line = "growth.add(node, token, likely, growth.reaches(node, likely), q)"
+    wrong = edited(model, ModelDrafter._draw, (line, line.replace(", q)", ", whole)")))
+    with replaced(ModelDrafter, "_draw", wrong):
+        found = [farthest(loop(TREE, 1), context, shallow=True)["draft"] for context in CONTEXTS]
+    assert max(found) > 0.05

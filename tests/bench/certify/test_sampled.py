@@ -1,0 +1,97 @@
+"""The sampled check: exact loops pass, what is wrong ends it soon, and what is suspected makes it go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from paceline.bench.certify import frequencies, sampled
+from paceline.bench.certify.laws import TESTS
+from paceline.bench.certify.sampled import FALSE_ALARM, Sampled, check_sampled
+from paceline.drafters.none import NoDrafter
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.policy.interface import Fixed
+from planted import CHAIN, V, mistakes, toy_loop
+
+MISTAKES = mistakes(V)
+
+
+@pytest.fixture(autouse=True)
+def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frequencies, "TRIALS", 5)
+    monkeypatch.setattr(sampled, "ENDINGS", 10)
+
+
+def check(seed: int = 0, runs: int = 250, contexts: int = 2) -> tuple[Sampled, int]:
+    """The check, and how often it ticked."""
+    ticks: list[None] = []
+    found = check_sampled(*toy_loop(CHAIN), contexts, runs, seed, lambda: ticks.append(None))
+    return found, len(ticks)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_an_exact_loop_passes(seed: int) -> None:
+    found, ticks = check(seed)
+    assert found.passed
+    assert 0 < found.accepted < found.drafted
+    assert (found.contexts, found.runs, ticks) == (2, 500, 6)
+    assert found.level == FALSE_ALARM / 9
+    assert {test: len(values) for test, values in found.p_values.items()} == dict.fromkeys(TESTS, 3)
+    assert 0.0 < found.smallest_bias < 1.0
+    assert found.overruns == found.ties == 0
+
+
+def test_the_same_seed_makes_the_same_check_and_another_seed_another() -> None:
+    first, again, other = (check(seed, 100)[0] for seed in (3, 3, 4))
+    assert first == again
+    assert first.p_values != other.p_values
+
+
+def test_a_bias_that_is_seen_ends_the_check() -> None:
+    with MISTAKES["residual p without the rejected token"].plant():
+        found, ticks = check(runs=10_000)
+    assert not found.passed
+    assert (found.runs, ticks) == (200, 2)
+
+
+def test_a_mistake_that_is_certain_is_not_looked_into_any_further() -> None:
+    with MISTAKES["ties broken towards the highest id"].plant():
+        found, _ = check(runs=10_000)
+    assert not found.passed
+    assert found.ties > 0
+    assert found.runs == 200
+
+
+def test_a_suspicion_makes_it_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled, "SUSPICIOUS", 2.0)  # which every p-value is below
+    assert check(runs=100)[0].runs == 2 * sampled.LONGER * 100
+
+
+def test_a_context_where_nothing_is_drafted_is_left_after_the_first_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, places = toy_loop(CHAIN)
+    silent = Budget(0, 0)
+    go_on, n = sampled.Runs.go_on, dict[int, int]()
+
+    def without_drafts(runs: sampled.Runs, times: int) -> None:
+        row = runs.context.row
+        if row == places[0].row:
+            runs.policies = [(False, Fixed(silent))]
+        go_on(runs, times)
+        n[row] = runs.n
+
+    monkeypatch.setattr(sampled, "chosen", lambda *_: places[:2])
+    monkeypatch.setattr(sampled.Runs, "go_on", without_drafts)
+    check_sampled(loop, places, 2, 300, 0, lambda: None)
+    assert n == {places[0].row: 100, places[1].row: 300}
+
+
+def test_where_nothing_is_drafted_nothing_is_proved() -> None:
+    loop, places = toy_loop(CHAIN)
+    found = check_sampled(replace(loop, drafter=NoDrafter()), places, 2, 100, 0, lambda: None)
+    assert found.drafted == 0
+    assert not found.passed
+    assert np.min([min(values) for values in found.p_values.values()]) > found.level

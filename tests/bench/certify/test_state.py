@@ -1,0 +1,177 @@
+"""The state check: exact engines pass, and every way to leave the cache wrong is caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.llama_cpp.session import LlamaSession
+from paceline.backends.logit_drift import batch_noise
+from paceline.backends.toy import ToySession, ToyTarget
+from paceline.bench.certify.state import State, among_decoys, check_state
+from paceline.speculative.interfaces import Budget, Target, Want
+from paceline.speculative.tree import EMPTY, ROOT
+
+TEXTS = [[1, 2, 3, 4, 5, 6, 7, 0] * 5, [7, 7, 1, 0, 2, 6, 3] * 6]
+
+
+def check(target: Target, budget: Budget) -> State:
+    ticks: list[None] = []
+    state = check_state(target, TEXTS, budget, 0.0, sequences=12, seed=1, tick=lambda: ticks.append(None))
+    assert len(ticks) == state.sequences == 12
+    return state
+
+
+@pytest.mark.parametrize("budget", [Budget(7, 7), Budget(4, 12, width=3), Budget(1, 1), Budget(0, 0)])
+def test_an_exact_engine_has_the_state_of_its_text(budget: Budget) -> None:
+    state = check(ToyTarget(), budget)
+    assert state.passed
+    assert state.worst == 0.0
+    assert state.tokens > 12 * 20
+
+
+def broken(keep: str) -> type[ToySession]:
+    class Broken(ToySession):
+        def keep(self, path: Sequence[int], root: int) -> None:
+            if keep == "rejected cells stay" and self._grown:
+                extra = [state for node, state in enumerate(self._grown[1:]) if node not in path][:1]
+                super().keep(path, root)
+                self._states += extra
+                return
+            if keep == "first branch for the accepted one" and path:
+                self._grown[path[-1] + 1] = self._grown[1]
+            super().keep(path, root)
+            if keep == "root forgotten" and not path and len(self._states) > 1:
+                self._states[-1] = self._states[-2]
+
+    return Broken
+
+
+@pytest.mark.parametrize(
+    "mistake", ["rejected cells stay", "first branch for the accepted one", "root forgotten"]
+)
+def test_cells_that_are_left_over_or_misplaced_are_caught(mistake: str) -> None:
+    target, session = ToyTarget(), broken(mistake)
+    target.open = lambda beside=None: session(target)  # type: ignore[method-assign]
+    assert not check(target, Budget(4, 12, width=3)).passed
+
+
+@pytest.fixture
+def beside(models: Path) -> Iterator[LlamaTarget]:
+    """With room for two sessions."""
+    with closing(LlamaTarget(models / "target.gguf", n_ctx=128, sessions=2)) as target:
+        yield target
+
+
+def noisy(target: LlamaTarget) -> State:
+    texts = [[token % target.vocab.size for token in text] for text in TEXTS]
+    noise = max(batch_noise(target, text, 8) for text in texts)
+    budget = Budget(4, 12, width=3)
+    return check_state(target, texts, budget, noise, sequences=8, seed=1, tick=lambda: None)
+
+
+def test_two_sessions_walk_side_by_side_where_there_is_room(beside: LlamaTarget, models: Path) -> None:
+    state = noisy(beside)
+    assert (state.passed, state.beside) == (True, True)
+    with closing(LlamaTarget(models / "target.gguf", n_ctx=128)) as alone:
+        assert not noisy(alone).beside
+
+
+def test_where_rows_are_equal_all_are_compared_to_the_last_bit(beside: LlamaTarget) -> None:
+    state = noisy(beside)
+    assert state.rows > (100 if beside.caps.equal_rows else 15)
+    assert not beside.caps.equal_rows or (state.worst, state.limit) == (0.0, 0.0)
+
+
+def test_rows_swapped_between_sessions_are_caught(
+    beside: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = LlamaTarget.forward
+
+    def swapped(target: LlamaTarget, batch: Any, want: Want) -> Any:
+        alike = [tree for _, tree in batch] == [EMPTY, EMPTY]  # others have rows of other numbers
+        return [*forward(target, batch, want)][:: -1 if alike else 1]
+
+    monkeypatch.setattr(LlamaTarget, "forward", swapped)
+    assert not noisy(beside).passed
+
+
+def test_a_draft_that_a_closed_session_claims_as_its_text_is_caught(
+    beside: LlamaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last branch, while the trunk has the cells of the first."""
+    close = LlamaSession.close
+
+    def claims(session: LlamaSession) -> None:
+        tree, slot, root = session._tree, session._slot, session.tokens[-1:]
+        leaf = len(tree) - 1
+        if slot is None or not session._rooted or leaf < 0 or session._sequence[leaf] == slot.sequence:
+            return close(session)
+        said = []
+        while leaf != ROOT:
+            said.append(tree.tokens[leaf])
+            leaf = tree.parents[leaf]
+        session._cache.free_branches(slot)
+        slot.cached += [*root, *said[::-1]]
+        session._forget()
+        return close(session)
+
+    monkeypatch.setattr(LlamaSession, "close", claims)
+    assert not noisy(beside).passed
+
+
+def test_what_passes_may_move_a_row_by_twice_the_noise_and_never_by_much_of_its_spread() -> None:
+    assert State(1, 1, worst=0.2, noise=0.1, spread=2.0).passed
+    assert not State(1, 1, worst=0.21, noise=0.1, spread=2.0).passed
+    assert State(1, 1, worst=2.0, noise=1.5, spread=2.0).passed
+    assert not State(1, 1, worst=2.01, noise=1.5, spread=2.0).passed
+
+
+def test_each_walk_is_held_to_its_own_rows_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = chain([1.7, 1.2], repeat(0.0))  # of rows with spreads of 3 and 1
+    rows = chain([np.array([[-3.0, 3.0]])], repeat(np.array([[-1.0, 1.0]])))
+    monkeypatch.setattr("paceline.bench.certify.state.apart", lambda a, b: next(moved))
+    monkeypatch.setattr("paceline.bench.certify.state.afresh", lambda target, tokens, right: next(rows))
+    state = check_state(
+        ToyTarget(), [[1, 2, 3, 4]], Budget(2, 2), 1.0, sequences=12, seed=0, tick=lambda: None
+    )
+    assert (state.worst, state.spread, state.passed) == (1.2, 1.0, False)
+
+
+def test_without_any_noise_the_last_bits_may_still_differ_and_no_more() -> None:
+    assert State(1, 1, worst=1e-5, noise=0.0, spread=2.0).passed
+    assert not State(1, 1, worst=1e-3, noise=0.0, spread=2.0).passed
+
+
+def test_a_row_that_is_not_a_number_never_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = chain([0.0, float("nan")], repeat(0.0))
+    monkeypatch.setattr("paceline.bench.certify.state.apart", lambda a, b: next(values))
+    assert not check(ToyTarget(), Budget(2, 2)).passed
+
+
+@given(
+    depth=st.integers(0, 5),
+    width=st.integers(1, 4),
+    nodes=st.integers(0, 12),
+    right=st.lists(st.integers(0, 7), max_size=5),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_decoys_stay_within_the_budget_and_the_right_path_is_one(
+    depth: int, width: int, nodes: int, right: list[int], seed: int
+) -> None:
+    tree, path = among_decoys(right[:depth], depth, width, nodes, 8, np.random.default_rng(seed))
+    assert len(tree) <= min(nodes, depth * width)
+    assert max(tree.depths(), default=0) <= depth
+    assert [tree.tokens[node] for node in path] == right[: len(path)]
+    tree.check_path(path)
+    assert tree.parents.count(ROOT) <= width

@@ -1,0 +1,256 @@
+"""Recording requests: what is written is read again, whole lines or nothing, and nothing else is harmed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.backends.recorded import numbered
+from paceline.bench.replay import traces
+from paceline.bench.replay.recording import Recorder, changed
+from paceline.config import Drafting
+from paceline.models.fingerprint import fingerprint
+from paceline.request_handle import Generation
+from paceline.speculative.errors import UsageError
+from paceline.speculative.rng import SeededRng
+from paceline.speculative.sampling import LARGEST, Odds, Sampling
+from paceline.speculative.stats import Logprob, Stats
+from paceline.speculative.vocabulary import Vocab
+
+VOCAB = numbered(300)
+BIASES = st.floats(-LARGEST, 9, allow_nan=False) | st.just(float("-inf"))
+START = """
+import os, resource, sys
+from pathlib import Path
+from paceline.speculative.stats import Stats
+from paceline.speculative.sampling import Sampling
+from paceline.backends.recorded import numbered
+from paceline.bench.replay.recording import Recorder
+from paceline.request_handle import Generation
+recorder = Recorder(Path(sys.argv[1]), lambda said: print(said, flush=True))
+recorder.begin(numbered(300), "m")
+def add(n, who="w"):
+    said = Generation("", tuple(range(n)), "length", 1, n, 0.0, 0.0, Stats())
+    recorder.add([1], said, id_=who, sampling=Sampling(), seed=0)
+"""
+ENDLESS = """
+for i in range(10**6):
+    add(250)
+    print(i, flush=True)
+"""
+FULL = """
+add(100)
+size = os.path.getsize(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, size + size // 2))
+add(100)
+add(3)
+"""
+
+
+def silent(said: str) -> None:
+    pytest.fail(said)
+
+
+def recorder(path: Path, vocab: Vocab = VOCAB, top_k: int = 0) -> Recorder:
+    made = Recorder(path, silent, top_k=top_k)
+    made.begin(vocab, "a model")
+    return made
+
+
+def generation(tokens: tuple[int, ...], **more: Any) -> Generation:
+    told: dict[str, Any] = {"text": "", "stop_reason": "length", "n_prompt": 1, "n_tokens": len(tokens)}
+    return Generation(
+        tokens=tokens, **told | {"prompt_seconds": 0.5, "seconds": 0.25, "stats": Stats()} | more
+    )
+
+
+def add(to: Recorder, tokens: tuple[int, ...] = (1, 2), **more: Any) -> None:
+    asked: dict[str, Any] = {"id_": "x", "sampling": Sampling(), "seed": 0}
+    to.add([7], generation(tokens), **asked | more)
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+def started(script: str, *args: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", START + script, *map(str, args)]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE)
+
+
+IDS = st.lists(st.integers(0, 299), min_size=1, max_size=6).map(tuple)
+ASKED = st.fixed_dictionaries(
+    {
+        "prompt": IDS,
+        "tokens": IDS,
+        "id_": st.text(st.characters(codec="utf-8"), min_size=1, max_size=6),
+        "category": st.text(st.characters(codec="utf-8"), max_size=6),
+        "session": st.text(st.characters(codec="utf-8"), max_size=6),
+        "seed": st.integers(0, 2**63),
+        "temperature": st.floats(0, 9),
+        "bias": st.dictionaries(st.integers(0, 299), BIASES, max_size=2),
+        "seconds": st.floats(0, 1e9),
+        "stats": st.builds(Stats, steps=st.just(1), drafted=st.integers(5, 9), accepted=st.integers(0, 5)),
+    }
+)
+
+
+@given(st.lists(ASKED, min_size=1, max_size=4), st.integers(0, 3))
+def test_what_is_recorded_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, asked: list[dict[str, Any]], top_k: int
+) -> None:
+    path = tmp_path_factory.mktemp("record") / "trace.jsonl"
+    to = recorder(path, top_k=top_k)
+    for one in asked:
+        likeliest = tuple(
+            Logprob(-1.0, tuple((t, -1.0) for t in (token, 5, 6, 7, 8))) for token in one["tokens"]
+        )
+        said = generation(one["tokens"], seconds=one["seconds"], stats=one["stats"], logprobs=likeliest)
+        sampling = Sampling(temperature=one["temperature"], logit_bias=one["bias"])
+        names = ("id_", "category", "session", "seed")
+        to.add(one["prompt"], said, sampling=sampling, **{name: one[name] for name in names})
+    trace = traces.read(path, traces.lines(path), None, vocab=fingerprint(VOCAB), n_vocab=300)
+    assert (trace.unusable, trace.vocab) == ((), fingerprint(VOCAB))
+    for one, found, line in zip(asked, trace.requests, objects(path), strict=True):
+        assert (found.recording.prompt, found.recording.tokens) == (one["prompt"], one["tokens"])
+        assert found.recording.top_k == tuple((t, 5, 6)[:top_k] for t in one["tokens"] if top_k)
+        assert (found.id, found.category, found.session) == (one["id_"], one["category"], one["session"])
+        assert found.sampled == (one["temperature"] > 0)
+        stats = one["stats"]
+        assert found.times == {
+            "prompt": 0.5, "seconds": one["seconds"], "steps": 1, "drafted": stats.drafted,
+            "accepted": stats.accepted,
+        }  # fmt: skip
+        said = line["sampling"]
+        bias = {int(token): float(value) for token, value in said.pop("logit_bias", {}).items()}
+        assert Sampling(**said, logit_bias=bias) == Sampling(
+            temperature=one["temperature"], logit_bias=one["bias"]
+        )
+        assert (line["seed"], line["drafting"]) == (one["seed"], {"drafters": ["none"]})
+
+
+def test_a_line_holds_what_differs_and_who_drafted(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    drafting = Drafting(drafters=("lookup",), n_draft=3)
+    add(recorder(path), drafting=drafting, sampling=Sampling(temperature=1.0, top_k=5))
+    (line,) = objects(path)
+    assert list(line) == [
+        "format", "n_vocab", "vocab", "model", "id", "seed", "draws", "sampling", "drafting", "stop_reason",
+        "times", "prompt_tokens", "tokens",
+    ]  # fmt: skip
+    assert (line["format"], line["n_vocab"], line["model"]) == (1, 300, "a model")
+    assert line["sampling"] == {"temperature": 1.0, "top_k": 5}
+    assert line["drafting"] == {"drafters": ["lookup"], "n_draft": 3}
+    assert path.stat().st_mode & 0o077 == 0  # what people ask is nobody else's
+    assert changed(Sampling(logit_bias={3: float("-inf")}), Sampling()) == {"logit_bias": {3: "-inf"}}
+
+
+def test_it_is_known_what_a_text_was_drawn_with_unless_drafts_were_drawn_too(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    drawn = Sampling(temperature=0.7, min_p=0.1, repeat_penalty=1.1)
+    add(recorder(path), sampling=drawn, seed=9)
+    add(recorder(path), sampling=drawn, seed=9, drafting=Drafting(drafters=("model",), temperature=1.0))
+    add(recorder(path))
+    known, *others = [one.recording.noise for one in traces.read(path, traces.lines(path), None).requests]
+    assert known is not None
+    assert known.sampling == Sampling(temperature=0.7, min_p=0.1)
+    row = Odds(np.arange(50), np.full(50, 0.02))
+    assert [known.rng.draw_at(n, row) for n in range(9)] == [SeededRng(9).draw_at(n, row) for n in range(9)]
+    assert others == [None, None]
+
+
+def test_an_answer_without_a_token_is_left_out_and_one_cut_short_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    to = recorder(path)
+    add(to, ())
+    assert not path.exists()
+    to.add([1], generation((4,), stop_reason=None), id_="x", sampling=Sampling(), seed=0)
+    assert [one["stop_reason"] for one in objects(path)] == ["interrupted"]
+
+
+def test_a_killed_writer_leaves_whole_lines_and_the_next_one_goes_on_after_them(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with started(ENDLESS, path) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    lines = path.read_bytes().split(b"\n")
+    assert len(lines) > 3
+    assert all(len(json.loads(line)["tokens"]) == 250 for line in lines[:-1])
+    with path.open("ab") as file:  # the worst that can come of it
+        file.write(lines[0][:400])
+    n = len(traces.lines(path))
+    add(recorder(path))
+    trace = traces.read(path, traces.lines(path), None)
+    assert [number for number, _ in trace.unusable] == [n]
+    assert [one.line for one in trace.requests] == [*range(1, n), n + 1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")
+def test_a_full_disk_is_told_once_and_takes_no_half_lines(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with started(FULL, path) as process:
+        out, _ = process.communicate()
+    assert process.returncode == 0
+    assert out == (
+        f"--record {path}: cannot be written (it took a part of the line only, as a full disk does); neither "
+        "this answer nor later ones are recorded\n"
+    )
+    assert [len(one["tokens"]) for one in objects(path)] == [100]
+
+
+def test_a_file_that_cannot_be_made_or_written_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, why in (
+        (tmp_path / "none" / "trace.jsonl", "cannot be made there; name a file in a folder"),
+        (tmp_path / "file" / "trace.jsonl", "cannot be made there"),
+        (tmp_path, "is no file"),
+        (Path("/dev/null"), "is no file"),
+        (tmp_path / ("x" * 300), r"cannot be written \(File name too long\)"),
+    ):
+        with pytest.raises(UsageError, match=f"--record {path}: {why}"):
+            Recorder(path, silent)
+    with pytest.raises(UsageError, match="--record-top-k -1"):
+        Recorder(tmp_path / "new.jsonl", silent, top_k=-1)
+
+
+@pytest.mark.parametrize(
+    "said", [b"Once upon a time", b"GGUF\x03", b'{\n "type": 1}', b'{"type": "object"}', b"[1]"]
+)
+def test_nothing_is_added_to_a_file_of_something_else(tmp_path: Path, said: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"\n" + said)
+    with pytest.raises(UsageError, match=r"holds no recorded requests \(line 2\); name another file"):
+        Recorder(path, silent)
+    assert path.read_bytes() == b"\n" + said
+
+
+def test_a_file_of_another_vocabulary_is_refused_with_its_line_and_left_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    add(recorder(path))
+    add(recorder(path))
+    with path.open("ab") as file:
+        file.write(b"garbage\n\n" + json.dumps({"prompt_tokens": [1], "tokens": [2]}).encode() + b"\n")
+    before = path.read_bytes()
+    recorder(path)  # it can be gone on with
+    other = Vocab(300, "", None, frozenset(), False, False, text=b"t%d".__mod__, piece=b"t%d".__mod__)
+    theirs, ours = fingerprint(VOCAB)[:12], fingerprint(other)[:12]
+    with pytest.raises(UsageError, match=rf"line 1 is of another vocabulary \(vocab {theirs}, .* {ours}\)"):
+        recorder(path, other)
+    path.write_bytes(before + b'{"prompt_tokens": [1], "tokens": [2], "n_vocab": 8192}\n')
+    with pytest.raises(
+        UsageError, match=r"line 6 is of another vocabulary \(n_vocab 8,192, this model's 300\)"
+    ):
+        recorder(path)
+    assert path.read_bytes().startswith(before)

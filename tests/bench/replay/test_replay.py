@@ -1,0 +1,382 @@
+"""Replaying: what is counted, who remembers what, and a replay that is cut short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.backends.recorded import RecordedTarget, Recording, numbered
+from paceline.backends.toy import ToyTarget
+from paceline.bench.replay import lane, tables, traces
+from paceline.bench.replay.lane import play
+from paceline.bench.replay.replay import REQUEST, Means, Replay, methods_of
+from paceline.bench.replay.traces import Recorded, Trace
+from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.engine import InferenceEngine
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.interfaces import Budget, Drafter, Features, Session, Want
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.stats import Stats, Step
+from paceline.speculative.tree import DraftTree, chain
+
+DATA = Path(__file__).parents[2] / "data" / "traces"
+V = 6
+SETTINGS = {"n_draft": 4, "ngram_min": 1, "ngram_max": 2}
+
+
+class Parrot:
+    """Guesses that the answer is the last request's."""
+
+    name = "parrot"
+
+    def __init__(self, top_k: int = 0) -> None:
+        self.wants = Want(top_k=top_k)
+        self.last: list[int] = []
+        self.forgot = 0
+        self.closed = 0
+
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ParrotMemory:
+        return ParrotMemory(self)
+
+    def propose(self, batch: Sequence[tuple[Any, Budget]]) -> list[DraftTree]:
+        return [chain(self.last[len(memory.said) :][: budget.depth], self.name) for memory, budget in batch]
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        self.last = list(tokens)
+
+    def forget(self) -> None:
+        self.last = []
+        self.forgot += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class ParrotMemory:
+    def __init__(self, parrot: Parrot) -> None:
+        self.parrot, self.said = parrot, list[int]()
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.said += step.tokens
+
+    def close(self) -> None:
+        self.parrot.learn(self.said)
+
+
+@pytest.fixture
+def parrots(monkeypatch: pytest.MonkeyPatch) -> list[Parrot]:
+    """Every method drafts like one of these."""
+    made: list[Parrot] = []
+
+    def make() -> Parrot:
+        made.append(Parrot())
+        return made[-1]
+
+    making(monkeypatch, make)
+    return made
+
+
+def trace(tmp_path: Path, *answers: Sequence[int], name: str = "trace.jsonl") -> Trace:
+    """Requests with those answers."""
+    file = tmp_path / name
+    file.write_text(
+        "".join(json.dumps({"prompt_tokens": [1, 2], "tokens": list(said)}) + "\n" for said in answers)
+    )
+    return traces.read(file, traces.lines(file), None)
+
+
+def replaying(some: Sequence[Trace], methods: str = "lookup", fresh: bool = False, **means: Any) -> Replay:
+    chosen = methods_of(methods, SETTINGS, costs="costs" in means)
+    return Replay(some, chosen, Means(numbered(V), **means), fresh=fresh)
+
+
+SAME = (3, 4, 5, 3, 3, 4)
+
+
+def test_what_is_counted_is_what_the_loop_counts(tmp_path: Path) -> None:
+    """Toy answers, by request, against a run of the toy itself."""
+    toy, budget = ToyTarget(V, seed=4), Budget(4, 4)
+    answers, expected = [], []
+    for prompt in ([1, 2], [2, 1], [5, 5]):
+        request = start(toy, LookupDrafter(1, 2), GenerationRequest(prompt=prompt, max_tokens=40))
+        total = Stats()
+        for _, step in decode(toy, LookupDrafter(1, 2), Fixed(budget), [request]):
+            if total.tokens < 30:
+                total.add(step)
+        # As many tokens as whole steps emitted: the record's end cuts none of them short.
+        answers.append({"prompt_tokens": prompt, "tokens": request.session.tokens[2 : 2 + total.tokens]})
+        expected.append((total.tokens, total.steps, total.drafted, total.accepted))
+    file = tmp_path / "toy.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in answers))
+    done = replaying([traces.read(file, traces.lines(file), None)], "plain,lookup")
+    done.run()
+    plain, lookup = done.results()
+    for one, (tokens, steps, drafted, accepted) in zip(lookup.each, expected, strict=True):
+        assert (one.tokens, one.steps, one.drafted, one.accepted) == (tokens, steps, drafted, accepted)
+    assert lookup.accepted > 0
+    assert [one.steps for one in plain.each] == [tokens for tokens, *_ in expected]
+    assert plain.tokens_per_step.value == 1.0
+    assert lookup.by_source["lookup"].accepted == lookup.accepted
+    assert lookup.by_source["lookup"].tried == lookup.steps
+
+
+def engine_of(recording: Recording, drafter: Drafter, budget: Budget) -> InferenceEngine:
+    return InferenceEngine(RecordedTarget(numbered(V), [recording]), drafter, Fixed(budget), detokenize=False)
+
+
+def test_a_request_does_not_know_where_its_record_ends() -> None:
+    """A draft near the end is as long as anywhere, and what it guesses beyond the end is not accepted."""
+    recording = Recording((3, 4, 3), (4, 3, 4))
+    stats = play(engine_of(recording, LookupDrafter(1, 2), Budget(5, 5)), recording)
+    assert (stats.steps, stats.drafted, stats.accepted, stats.tokens) == (1, 5, 3, 3)
+
+
+@pytest.mark.usefixtures("parrots")
+def test_drafters_that_remember_learn_from_the_requests_before(tmp_path: Path) -> None:
+    done = replaying([trace(tmp_path, SAME, SAME, SAME)])
+    done.run()
+    assert [one.accepted for one in done.results()[0].each] == [0, 5, 5]
+
+
+def test_a_file_starts_with_nothing_remembered(tmp_path: Path, parrots: list[Parrot]) -> None:
+    files = [trace(tmp_path, SAME, SAME, name=name) for name in ("a", "b")]
+    done = replaying(files)
+    done.run()
+    assert [one.accepted for one in done.results()[0].each] == [0, 5, 0, 5]
+    record = done.as_dict()
+    assert [request["file"] for request in record["requests"]] == [0, 0, 1, 1]
+    assert [file["file"] for file in record["files"]] == ["a", "b"]
+    assert [parrot.forgot for parrot in parrots] == [2]
+    done.close()
+    assert [parrot.closed for parrot in parrots] == [1]
+
+
+def test_a_replay_that_is_cut_short_tells_of_what_every_method_did_and_goes_on(tmp_path: Path) -> None:
+    some, ticks = [trace(tmp_path, SAME, SAME[::-1], SAME)], list[str]()
+
+    def tick(what: str) -> None:
+        ticks.append(what)
+        if len(ticks) == 2:
+            raise KeyboardInterrupt
+
+    cut, whole = (replaying(some, "plain,lookup") for _ in range(2))
+    assert cut.work() == {REQUEST: 3}
+    with pytest.raises(UsageError, match="nothing was replayed"):
+        cut.results()
+    with pytest.raises(KeyboardInterrupt):
+        cut.run(tick)
+    whole.run()
+    assert (cut.done, cut.complete, cut.as_dict()["status"]) == (2, False, "interrupted")
+    for part, every in zip(cut.results(), whole.results(), strict=True):
+        assert part.each == every.each[:2]
+        assert part.steps == sum(one.steps for one in every.each[:2])
+    cut.run()
+    assert (cut.complete, cut.as_dict()["status"]) == (True, "done")
+    assert [one.each for one in cut.results()] == [one.each for one in whole.results()]
+
+
+def test_turns_of_a_conversation_count_as_one_text(tmp_path: Path) -> None:
+    """Two lines with one turn each, or one line with two turns: the second leaves nothing to draw from."""
+    said = [Recording((1, 2), (3, 4) * 5), Recording((2, 1), (0, 1, 2, 3, 4, 5))]
+    spans = []
+    for first, second in ((1, 2), (1, 1)):
+        requests = (Recorded("a", first, said[0]), Recorded("b", second, said[1]))
+        done = replaying([Trace(tmp_path, requests, 0, None, V)])
+        done.run()
+        interval = done.results()[0].tokens_per_step
+        spans.append(interval.high - interval.low)
+    assert spans[0] > 0.0 == spans[1]
+
+
+def test_another_text_than_the_record_is_a_defect() -> None:
+    recording = Recording((1,), (2, 3))
+    engine = engine_of(Recording((1,), (2, 4)), NoDrafter(), Budget(0, 0))
+    with pytest.raises(ContractError, match="another text than was recorded"):
+        play(engine, recording)
+
+
+def making(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Drafter]) -> None:
+    """Every method drafts like this."""
+    monkeypatch.setattr(lane, "make_drafter", lambda drafting, *parts: (make(), drafting))
+
+
+def composed(wanted: int) -> Drafter:
+    return ComposedDrafter([LookupDrafter(), Parrot(wanted)])
+
+
+def test_a_drafter_that_reads_the_targets_rows_is_marked_or_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = DATA / "tokens.jsonl"
+    known = traces.read(file, traces.lines(file), None)
+    for wanted in (8, 0):
+        making(monkeypatch, partial(composed, wanted))
+        done = Replay([known], methods_of("lookup", {}), Means(numbered(8192)))
+        done.run()
+        assert [one.partial for one in done.results()] == [wanted > 0]
+        shown = said(done.as_dict())
+        assert ("after wrong guesses too" in shown) == ("\nlookup*" in shown) == (wanted > 0)
+    making(monkeypatch, lambda: Parrot(8))
+    without = trace(tmp_path, SAME)
+    for some in ([without], [known, without]):
+        with pytest.raises(UsageError, match=r"method 'lookup': .* 8 likeliest .*\(top_k\)"):
+            Replay(some, methods_of("lookup", {}), Means(numbered(8192)))
+    making(monkeypatch, lambda: Parrot(9))
+    with pytest.raises(UsageError, match="9 likeliest"):
+        Replay([known], methods_of("lookup", {}), Means(numbered(8192)))
+
+
+def said(record: dict[str, Any], **known: Any) -> str:
+    out = StringIO()
+    unknown = {"tokenizer": None, "draft_model": None, "cost_curve": None, "n_vocab": V}
+    tables.write(unknown | record | known, out)
+    return out.getvalue()
+
+
+def test_the_record_of_a_replay_says_what_was_replayed(tmp_path: Path) -> None:
+    done = replaying([trace(tmp_path, SAME, SAME)], "lookup,plain")
+    done.run()
+    record = done.as_dict()
+    assert list(record) == [
+        "status", "fresh", "costs", "files", "requests", "results",
+    ]  # fmt: skip
+    assert record["requests"][1] == {
+        "file": 0, "id": "2", "line": 2, "category": "", "n_prompt": 2, "n_tokens": 6,
+    }  # fmt: skip
+    assert list(record["files"][0]) == [
+        "file", "fingerprint", "requests", "skipped", "unusable", "n_unusable",
+    ]  # fmt: skip
+    assert [one["method"] for one in record["results"]] == ["plain", "lookup"]
+    assert list(record["results"][0]) == [
+        "method", "drafting", "requests", "n_prompt", "n_tokens", "steps", "drafted",
+        "accepted", "acceptance_rate", "tokens_per_step", "predicted", "policy", "measured",
+        "by_source", "by_category", "partial", "each",
+    ]  # fmt: skip
+    assert record["results"][1]["drafting"]["n_draft"] == 4
+    json.dumps(record, allow_nan=False)
+
+
+def test_methods_are_those_that_were_named() -> None:
+    assert [one.name for one in methods_of("lookup", {})] == ["lookup"]
+    for plain in ("none", "plain"):
+        assert [one.name for one in methods_of(f"lookup:n_draft=3,{plain}", {})] == [
+            "plain",
+            "lookup:n_draft=3",
+        ]
+    assert methods_of("lookup:n_draft=3", {"n_draft": 5})[0].drafting.n_draft == 3
+    for text, words in (
+        (" , ", "no method named"),
+        ("lookup+model", "leave 'model' out"),
+        ("lookup:policy=rate", "by what passes cost: give a curve"),
+        ("lookup,lookahead", "lookahead asks about tokens"),
+        ("magic", "unknown drafter 'magic'"),
+        ("lookup,lookup", "named twice"),
+        ("lookup:speed=9", "is no setting"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            methods_of(text, {})
+
+
+def test_with_costs_plain_decoding_is_there_to_compare_with() -> None:
+    assert [m.name for m in methods_of("lookup", {}, costs=True)] == ["plain", "lookup"]
+    assert [m.name for m in methods_of("auto,plain", {}, costs=True)] == ["plain", "auto"]
+    assert [m.name for m in methods_of("model", {}, draft=True)] == ["model"]
+    with pytest.raises(UsageError, match="no method named"):
+        methods_of(",", {}, costs=True)
+
+
+# Speeds.
+
+CYCLE = (3, 4, 5, 3, 4, 5, 3, 4, 5, 3)
+FLAT = Costs(Cost.flat(0.5, 0.125), step=0.25)
+
+
+def test_predicted_times_are_those_of_passes_and_steps(tmp_path: Path) -> None:
+    done = replaying([trace(tmp_path, CYCLE, SAME)], "lookup", costs=FLAT)
+    done.run()
+    plain, lookup = done.results()
+    assert plain.predicted is not None
+    assert lookup.predicted is not None
+    assert plain.predicted.seconds == pytest.approx(16 * 0.75)
+    assert lookup.predicted.seconds == pytest.approx(0.75 * lookup.steps + 0.125 * lookup.drafted)
+    assert plain.predicted.speedup.value == 1.0
+    assert lookup.predicted.speedup.value == pytest.approx(plain.predicted.seconds / lookup.predicted.seconds)
+    assert [one.seconds for one in plain.each] == [pytest.approx(7.5), pytest.approx(4.5)]
+    record = done.as_dict()
+    assert record["costs"]["step"] == 0.25
+    shown = said(record)
+    assert "predicted from what passes cost" in shown
+    assert "not speed" not in shown
+    assert "measured" not in shown
+    again = replaying([trace(tmp_path, CYCLE, SAME)], "lookup", costs=FLAT)
+    again.run()
+    assert again.as_dict() == record
+
+
+def test_a_draft_model_runs_along_the_record(tmp_path: Path) -> None:
+    """A toy drafts for what it said itself: everything is accepted."""
+    toy = ToyTarget(V, seed=4)
+    request = start(toy, NoDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=30))
+    for _ in decode(toy, NoDrafter(), Fixed(Budget(0, 0)), [request]):
+        pass
+    price = Costs(Cost.flat(1.0, 0.0), Cost.flat(0.125, 0.0))
+    some = trace(tmp_path, request.session.tokens[2:])
+    vocab = toy.vocab
+    chosen = methods_of("model:n_draft=4:p_min=0", {}, draft=True, costs=True)
+    done = Replay([some], chosen, Means(vocab, draft=toy, costs=price))
+    done.run()
+    model = done.results()[1]
+    assert (model.steps, model.accepted, model.drafted) == (6, 24, 24)
+    assert model.predicted is not None
+    assert model.predicted.seconds == pytest.approx(6 * (1.0 + 4 * 0.125))
+    with pytest.raises(UsageError, match=r"'model:n_draft=4:p_min=0': the cost curve knows no draft model"):
+        Replay([some], chosen, Means(vocab, draft=toy, costs=Costs(Cost.flat())))
+    done.close()
+
+
+# What the lines told.
+
+
+def test_categories_and_measured_speeds_come_from_the_lines(tmp_path: Path) -> None:
+    file = tmp_path / "told.jsonl"
+    lines: list[dict[str, Any]] = [
+        {"category": "code", "times": {"seconds": 5.0, "drafted": 0}},
+        {"category": "prose", "times": {"seconds": 3.0}, "drafting": {"drafters": ["none"]}},
+        {"category": "code", "times": {"seconds": 2.0}, "drafting": {"drafters": ["lookup"], "n_draft": 4,
+         "ngram_min": 1, "ngram_max": 2}},
+        {"category": "code", "times": {"seconds": 2.0, "drafted": 3}},
+        {},
+    ]  # fmt: skip
+    file.write_text(
+        "".join(json.dumps({"prompt_tokens": [1, 2], "tokens": list(CYCLE)} | line) + "\n" for line in lines)
+    )
+    done = replaying([traces.read(file, traces.lines(file), None)], "lookup", costs=FLAT)
+    done.run()
+    plain, lookup = done.results()
+    assert plain.checked is not None
+    assert lookup.checked is not None
+    assert (plain.checked.requests, plain.checked.measured) == (2, 20 / 8.0)
+    assert plain.checked.predicted == pytest.approx(1 / 0.75)
+    assert (lookup.checked.requests, lookup.checked.measured) == (1, 5.0)
+    assert {name: part.requests for name, part in lookup.by_category.items()} == {
+        "code": 3, "prose": 1, "": 1,
+    }  # fmt: skip
+    shown = said(done.as_dict())
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["prose", "plain", "1", "10"] in [row[:4] for row in rows]
+    assert ["-", "lookup", "1", "10"] in [row[:4] for row in rows]
+    assert "2.5 (-47%)" in shown  # 1.33 tokens/s of 2.50
+    assert "how much too fast" in shown

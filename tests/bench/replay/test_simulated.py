@@ -1,0 +1,161 @@
+"""A clock that runs on known costs: what is charged is what an engine would have computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.backends.recorded import RecordedTarget, Recording, numbered
+from paceline.backends.toy import ToyTarget
+from paceline.bench.replay.lane import ends, play
+from paceline.bench.replay.simulated import SimulatedTarget, VirtualClock
+from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.engine import InferenceEngine
+from paceline.speculative.interfaces import Budget, Drafter, Target, Want
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.cost_model import Cost
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, chain
+
+V = 6
+ROW, PASS = 0.001, 1.0  # a cost that tells how many passes there were, and how many rows
+COST = Cost.flat(PASS + ROW, ROW)
+PROMPT, SAID = (3, 1, 4), (1, 5, 2, 0, 5, 3, 5)
+
+
+def charged(clock: VirtualClock) -> tuple[int, int]:
+    """Passes and rows."""
+    rows = round(clock.now / ROW)
+    return rows // round(PASS / ROW), rows % round(PASS / ROW)
+
+
+def simulated(target: Target) -> tuple[SimulatedTarget, VirtualClock]:
+    clock = VirtualClock()
+    return SimulatedTarget(target, COST, clock), clock
+
+
+def recorded(*recordings: Recording) -> RecordedTarget:
+    return RecordedTarget(numbered(V), recordings or (Recording(PROMPT, SAID),))
+
+
+def decoded(target: Target, drafter: Drafter, prompt: Sequence[int], n: int, clock: Any) -> list[Step]:
+    request = start(target, drafter, GenerationRequest(prompt=prompt, max_tokens=n, ignore_eos=True))
+    steps = [step for _, step in decode(target, drafter, Fixed(Budget(4, 8, 2)), [request], clock)]
+    request.close()
+    return steps
+
+
+def test_a_pass_costs_its_rows_and_time_stands_still_otherwise() -> None:
+    target, clock = simulated(recorded())
+    session = target.open()
+    session.extend(PROMPT)
+    assert clock() == 0.0
+    target.forward([(session, chain([1, 5], "test"))], Want())
+    assert clock() == pytest.approx(PASS + 3 * ROW)
+    session.keep([0, 1], 2)
+    target.forward([(session, EMPTY)], Want())
+    assert clock() == pytest.approx(2 * PASS + 4 * ROW)
+    assert list(session.tokens) == [*PROMPT, 1, 5, 2]
+    target.close()
+
+
+def test_times_are_those_of_the_clock() -> None:
+    recording = Recording((1, 2, 3), (1, 2, 3, 1, 2, 3, 5))
+    clock = VirtualClock()
+    target = SimulatedTarget(recorded(recording), COST, clock, 0.25)
+    stats = play(
+        InferenceEngine(target, LookupDrafter(1, 2), Fixed(Budget(2, 2)), clock=clock, detokenize=False),
+        recording,
+    )
+    assert stats.drafted > 0
+    assert stats.forward_seconds == pytest.approx(PASS * stats.steps + ROW * (stats.steps + stats.drafted))
+    assert stats.keep_seconds == pytest.approx(0.25 * stats.steps)
+    assert stats.seconds == pytest.approx(clock())
+
+
+@pytest.mark.parametrize("n_prompt", [1, 3, 50])
+def test_what_is_decoded_is_the_targets_own(n_prompt: int) -> None:
+    prompt = [1, 2, 3, 1, 2] * 10
+    toys = [ToyTarget(V, seed=2), ToyTarget(V, seed=2, noise=0.2)]
+    plain = decoded(toys[0], ModelDrafter(toys[1], V), prompt[:n_prompt], 30, lambda: 0.0)
+    (target, clock), (draft, _) = simulated(toys[0]), simulated(toys[1])
+    steps = decoded(target, ModelDrafter(draft, V), prompt[:n_prompt], 30, clock)
+    assert [(step.tokens, step.path, step.tree) for step in steps] == [
+        (step.tokens, step.path, step.tree) for step in plain
+    ]
+    assert clock.now > 0.0
+
+
+class Counting:
+    """How many passes llama.cpp was asked for, and rows."""
+
+    def __init__(self, target: LlamaTarget) -> None:
+        self.target, self.passes, self.rows = target, 0, 0
+        decode_one = target._decode
+
+        def count() -> None:
+            self.passes += 1
+            self.rows += len(target._batch)
+            decode_one()
+
+        target._decode = count  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="module")
+def llama(models: Path) -> Iterator[Counting]:
+    target = LlamaTarget(models / "draft.gguf", n_ctx=512, sessions=2)
+    yield Counting(target)
+    target.close()
+
+
+def answered(prompt: Sequence[int]) -> Recording:
+    return Recording(tuple(prompt), tuple((7 * i + len(prompt)) % 50 for i in range(60)))
+
+
+def played(target: Target, drafter: Drafter, budget: Budget, some: Sequence[Recording]) -> list[Step]:
+    requests = []
+    for one in some:
+        asked = GenerationRequest(prompt=one.prompt, max_tokens=1 << 30, should_stop=ends(len(one.tokens)))
+        requests.append(start(target, drafter, asked))
+    steps = [step for _, step in decode(target, drafter, Fixed(budget), requests)]
+    for request in requests:
+        request.close()
+    return steps
+
+
+def counted(llama: Counting, some: Sequence[Recording], drafter: Any, budget: Budget) -> list[Step]:
+    """Decode with the model as the draft, and compare every pass of it with what is charged."""
+    size = llama.target.vocab.size
+    draft, clock = simulated(llama.target)
+    target = RecordedTarget(numbered(size), some)
+    made = drafter(ModelDrafter(draft, size))
+    llama.target.forget()
+    passes, rows = llama.passes, llama.rows
+    missing = sum(len(one.prompt) - 1 for one in some)  # prompts cost nothing
+    steps = played(target, made, budget, some)
+    assert charged(clock) == (llama.passes - passes, llama.rows - rows - missing)
+    return steps
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("n_prompt", [1, 20, 90])
+def test_what_is_charged_is_what_llama_cpp_computes(llama: Counting, n_prompt: int, width: int) -> None:
+    """But for prompts. Drafts grow level by level, are accepted or not, and the model catches up."""
+    some = [answered(range(10, 10 + n_prompt))]
+    assert len(counted(llama, some, lambda draft: draft, Budget(4, 4 * width, width, p_split=0.0))) > 20
+
+
+def test_a_draft_model_that_was_left_out_catches_up_at_the_usual_price(llama: Counting) -> None:
+    """Where more of another drafter's tokens were accepted than fit into its next pass beside the root."""
+    recording = Recording(tuple(range(50)), (60, 61, *range(50), 70, 71, 72))
+    steps = counted(llama, [recording], lambda d: ComposedDrafter([LookupDrafter(1, 3), d]), Budget(45, 45))
+    assert max(step.accepted.get("lookup", 0) for step in steps) > 32
+    assert [steps[i].drafted.get("model", 0) > 0 for i in (0, -1)] == [True, True]

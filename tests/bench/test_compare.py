@@ -1,0 +1,97 @@
+"""What a difference between two outputs is made of: its place, the gap, and the noise of batching."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from paceline.backends.logit_drift import teacher_forced
+from paceline.backends.toy import ToySession, ToyTarget
+from paceline.bench.text_comparison import Difference, explain, first_difference
+from paceline.speculative.interfaces import Budget, Session
+from paceline.speculative.sampling import Sampling
+
+PROMPT = [1, 2, 3]
+TEXT = [4, 5, 6, 7, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "index"),
+    [([], [], None), ([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1], [1, 2], 1), ([1, 2], [1], 1)],
+)
+def test_the_first_difference_is_a_token_or_an_end(a: list[int], b: list[int], index: int | None) -> None:
+    assert first_difference(a, b) == index
+
+
+def test_equal_outputs_have_no_difference() -> None:
+    assert explain(ToyTarget(), PROMPT, TEXT, TEXT, Budget(4, 4)) is None
+
+
+def test_a_difference_has_the_gap_between_the_two_tokens_and_not_the_best_two() -> None:
+    target = ToyTarget()
+    other = [*TEXT[:4], 6, 1, 1]
+    row = teacher_forced(target, [*PROMPT, *TEXT], 3, 1)[4]
+    gap = float(row[0] - row[6])
+    assert explain(target, PROMPT, TEXT, other, Budget(4, 4)) == Difference(4, gap, 0.0)
+    assert gap != 0.0
+    difference = explain(target, PROMPT, TEXT, other, Budget(4, 4))
+    assert difference is not None
+    assert (difference.tokens, difference.drafted_gap) == ((0, 6), gap)
+    assert not difference.near_tie
+    assert Difference(4, 0.001, 0.001).near_tie
+
+
+class Muddled(ToySession):
+    """Commits accepted tokens with the cells of the first one."""
+
+    def keep(self, path: Sequence[int], root: int) -> None:
+        if path:
+            self._grown[path[-1] + 1] = self._grown[1]
+        super().keep(path, root)
+
+
+class MuddledTarget(ToyTarget):
+    def open(self, beside: Session | None = None) -> ToySession:
+        return Muddled(self)
+
+
+def test_an_engine_that_mixes_up_its_cells_cannot_pass_that_off_as_noise() -> None:
+    other = [*TEXT[:4], 6, 1, 1]
+    difference = explain(MuddledTarget(), PROMPT, TEXT, other, Budget(2, 2))
+    assert difference is not None
+    assert difference.noise == 0.0
+    assert difference.drafted_gap != difference.gap
+    assert not difference.near_tie
+
+
+def test_noise_beyond_what_rounding_can_do_excuses_nothing() -> None:
+    assert Difference(4, 0.2, 0.3, spread=2.0).near_tie
+    assert not Difference(4, 0.2, 2.01, spread=2.0).near_tie
+    # Nor is one that passes of several rows do not see: something else has made it.
+    assert Difference(4, 0.2, 0.3, spread=2.0, drafted_gap=-0.3).near_tie
+    assert not Difference(4, 0.2, 0.3, spread=2.0, drafted_gap=0.31).near_tie
+
+
+def test_a_forbidden_token_does_not_spoil_the_noise() -> None:
+    sampling = Sampling(logit_bias={2: -math.inf})
+    difference = explain(ToyTarget(), PROMPT, TEXT, [*TEXT[:4], 6], Budget(4, 4), sampling)
+    assert difference is not None
+    assert difference.noise == 0.0
+
+
+def test_an_output_that_ends_early_is_never_a_near_tie() -> None:
+    difference = explain(ToyTarget(), PROMPT, TEXT, TEXT[:3], Budget(4, 4))
+    assert difference == Difference(3, math.inf, 0.0)
+    assert not difference.near_tie
+
+
+def test_the_gap_is_that_of_the_logits_the_request_sampled_from() -> None:
+    target = ToyTarget()
+    other = [*TEXT[:4], 6]
+    plain = explain(target, PROMPT, TEXT, other, Budget(4, 4))
+    biased = explain(target, PROMPT, TEXT, other, Budget(4, 4), Sampling(logit_bias={6: 100.0}))
+    assert plain is not None
+    assert biased is not None
+    assert biased.gap == pytest.approx(plain.gap - 100.0)

@@ -1,0 +1,93 @@
+"""Files of JSON lines: what ends a line, where it stands, and what a line too long costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.bench import jsonl
+from paceline.bench.jsonl import Line, LineError, numbered_lines, object_of, raw_lines, text_of
+from paceline.speculative.errors import UsageError
+
+
+def written(folder: Path, data: bytes) -> Path:
+    file = folder / "lines.jsonl"
+    file.write_bytes(data)
+    return file
+
+
+@given(st.lists(st.binary(max_size=6)))
+def test_lines_are_what_newlines_part_and_know_their_place(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]
+) -> None:
+    data = b"\n".join(parts)
+    pieces = data.split(b"\n")
+    starts = [sum(len(piece) + 1 for piece in pieces[:at]) for at in range(len(pieces))]
+    expected = [
+        Line(number, start, piece)
+        for number, (start, piece) in enumerate(zip(starts, pieces, strict=True), 1)
+        if piece.strip()
+    ]
+    assert list(raw_lines(written(tmp_path_factory.mktemp("lines"), data))) == expected
+
+
+def test_of_a_line_too_long_only_the_beginning_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "LONGEST", 4)
+    file = written(tmp_path, b"[12]\n" + b"x" * 23 + b"\n[34]\n" + b"y" * 5)
+    first, second, third, fourth = raw_lines(file)
+    assert (first.data, second.data, third, fourth) == (
+        b"[12]",
+        b"xxxxx",
+        Line(3, 29, b"[34]"),
+        Line(4, 34, b"yyyyy"),
+    )
+    for line in (second, fourth):
+        with pytest.raises(LineError, match="is longer than 0 MiB; write one JSON object a line"):
+            text_of(line)
+    assert text_of(third) == "[34]"
+
+
+def test_a_byte_order_mark_begins_a_file_and_nothing_else(tmp_path: Path) -> None:
+    first, second = raw_lines(written(tmp_path, b"\xef\xbb\xbf{}\n\xef\xbb\xbf{}"))
+    assert object_of(first) == {}
+    with pytest.raises(LineError, match="is no JSON"):
+        object_of(second)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\xff", "is not UTF-8 text (byte 0); convert it first"),
+        (b'{"a": 1', "is no JSON (Expecting ',' delimiter"),
+        (b"[" * 100_000, "is no JSON ("),
+        (b"1" * 5000, "is no JSON (Exceeds the limit"),
+        (b"[]", "is no JSON object; write one JSON object a line"),
+    ],
+)
+def test_what_is_no_object_is_told_by_a_reason_alone(tmp_path: Path, data: bytes, why: str) -> None:
+    (line,) = raw_lines(written(tmp_path, data))
+    with pytest.raises(LineError) as error:
+        object_of(line)
+    assert str(error.value).startswith(why)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path) -> None:
+    assert list(numbered_lines(written(tmp_path, b"\xef\xbb\xbf{}\n"))) == [(1, "{}")]
+
+
+def test_a_file_that_has_to_be_text_tells_where_it_is_not(tmp_path: Path) -> None:
+    file = written(tmp_path, b"a\r\n\n\n b\xe9\n")
+    with pytest.raises(UsageError, match=r"lines.jsonl: is not UTF-8 text \(byte 7\); convert it first"):
+        list(numbered_lines(file))
+    assert next(numbered_lines(file)) == (1, "a\r")
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
+        with pytest.raises(UsageError, match=rf"cannot be read \({why}.*give a .jsonl file"):
+            list(raw_lines(path))

@@ -1,0 +1,116 @@
+"""Which programs join a bench, under which names, and what their drafts are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fake_llama_server import write_fake_server
+from paceline.bench.baselines.llama_server import LlamaServer
+from paceline.bench.entry import Entry
+from paceline.bench.method import parse_all
+from paceline.bench.system import Answer, Ask
+from paceline.bench.systems import KINDS, Place, join, parse, require
+from paceline.models import zoo
+from paceline.speculative.errors import PeerError, UsageError
+
+METHODS = parse_all("plain,model:n_draft=3", {})
+ENGINE = {
+    "n_ctx": 128, "threads": 1, "flash_attention": None, "cache_type": "f16", "gpu_layers": 0,
+}  # fmt: skip
+
+
+@dataclass
+class Ours:
+    name: str = "plain"
+
+    def answer(self, ask: Ask) -> Answer:
+        raise NotImplementedError
+
+    def memory(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def place(where: str, label: str) -> Place:
+    return Place(where, label, zoo.target_path(), zoo.draft_path(), ENGINE)
+
+
+@pytest.fixture
+def entries() -> Iterator[list[Entry]]:
+    """Our plain decoding; whatever joins is closed, and has then ended."""
+    out = [Entry(Ours())]
+    yield out
+    for entry in out:
+        entry.system.close()
+    servers = [entry.system for entry in out if isinstance(entry.system, LlamaServer)]
+    assert not any(psutil.pid_exists(server.pid) for server in servers)
+
+
+def test_a_kind_may_say_where_and_a_path_may_have_an_equals_sign() -> None:
+    assert parse(["transformers", "llama-server=/a=b/c", "openai=http://h:1"]) == [
+        ("transformers", ""),
+        ("llama-server", "/a=b/c"),
+        ("openai", "http://h:1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["vllm"], f"--peer vllm: unknown; choose from {', '.join(KINDS)}"),
+        (["=x"], "unknown"),
+        (["transformers", "transformers"], "--peer transformers: given twice"),
+    ],
+)
+def test_what_is_no_program_is_refused(texts: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse(texts)
+
+
+def test_a_program_that_lacks_a_method_is_told_and_what_was_started_is_there_to_be_closed(
+    entries: list[Entry], tmp_path: Path
+) -> None:
+    server = write_fake_server(tmp_path / "llama-server", "well")
+    with pytest.raises(
+        PeerError, match="llama-server does not draft by ngram-simple"
+    ):  # the fake tells of no n-grams
+        join(entries, [("llama-server", str(server))], parse_all("plain,lookup", {}), place)
+    assert [entry.name for entry in entries] == ["plain", "llama-server"]
+
+
+def test_two_programs_of_a_kind_are_told_apart(entries: list[Entry], tmp_path: Path) -> None:
+    paths = [str(write_fake_server(tmp_path / name, "well")) for name in ("old", "new")]
+    join(entries, [("llama-server", path) for path in paths], METHODS[:1], place)
+    assert [entry.name for entry in entries[1:]] == [f"llama-server={path}" for path in paths]
+    assert all(entry.own_plain and entry.reference is entries[0] for entry in entries[1:])
+
+
+def test_a_program_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
+    with pytest.raises(PeerError, match="/nowhere/x"):
+        require([("llama-server", "/nowhere/x")])
+    require([("llama-server", str(write_fake_server(tmp_path / "program", "well")))])
+
+
+def test_a_program_without_any_of_the_methods_is_refused(entries: list[Entry]) -> None:
+    with pytest.raises(UsageError, match="--peer llama-lookup: has none of the methods plain, model"):
+        join(entries, [("llama-lookup", "/nowhere")], METHODS, place)
+
+
+@pytest.mark.parametrize("kind", ["llama-speculative", "llama-lookup"])
+def test_a_program_of_the_command_line_is_looked_for(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(PeerError, match="/nowhere/x"):
+        require([(kind, "/nowhere/x")])
+    require([(kind, str(write_fake_server(tmp_path / "program", "well")))])
+
+
+def test_an_endpoint_needs_an_address() -> None:
+    with pytest.raises(UsageError, match="--peer openai: give its address"):
+        require([("openai", "")])
+    require([("openai", "http://127.0.0.1:1")])

@@ -1,0 +1,149 @@
+"""The suites of the package: as described, within their sizes, and each session in order."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+import paceline
+from paceline.api import LLM
+from paceline.bench.suites.workload import FOLDER, load, suites
+from real_model import smollm2
+from suite_items import NAMES, REAL, SIZES, of, text
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with paceline.load(drafters="none", threads=1) as llm:
+        yield llm
+
+
+def test_every_suite_is_listed_with_what_it_is_its_licence_and_its_sizes() -> None:
+    found = suites()
+    assert tuple(suite.name for suite in found) == NAMES + REAL
+    assert {f"{suite.name}.jsonl" for suite in found} == {path.name for path in FOLDER.glob("*.jsonl")}
+    assert all(suite.description for suite in found)
+    assert {suite.licence for suite in found} == {"Apache-2.0", "PSF-2.0 (CPython 3.11.7)"}
+    assert [(suite.tiny, suite.full) for suite in found if suite.name in NAMES] == [
+        (12, 12) if suite.name == "agent" else (8, 8) for suite in found if suite.name in NAMES
+    ]
+    assert all(suite.tiny == 0 and 8 <= suite.full <= 12 for suite in found if suite.name in REAL)
+
+
+def test_groups_name_several_suites_at_once() -> None:
+    assert load("toy") == load(",".join(NAMES))
+    assert load("real") == load(",".join(REAL))
+    assert load("real,real-code") == load("real")
+
+
+def test_all_that_is_for_a_real_model_is_small() -> None:
+    assert sum((FOLDER / f"{name}.jsonl").stat().st_size for name in REAL) < 1_500_000
+
+
+def test_a_real_suites_items_are_messages_for_a_model_with_a_context() -> None:
+    for name in REAL:
+        for item in load(name):
+            assert item.id.startswith(f"{name}-")
+            assert item.category == name.removeprefix("real-")
+            assert item.messages
+            assert item.size == "full"
+
+
+def test_agents_have_called_tools_several_times_and_seen_their_results() -> None:
+    for item in load("real-agent"):
+        turns = Counter(role for role, _ in item.messages)
+        assert sum("<tool_call>" in (said or "") for _, said in item.messages[1:]) >= 2, item.id
+        assert sum((said or "").startswith("Tool: ") for _, said in item.messages) >= 2, item.id
+        assert turns["assistant"] >= 2
+    last = [
+        (load_[1] or "").startswith("Tool: ") for load_ in (item.messages[-1] for item in load("real-agent"))
+    ]
+    assert {True, False} == set(last)  # the next turn is an answer here, one more call there
+
+
+def test_conversations_go_on_from_the_models_own_answer() -> None:
+    going_on = [item for item in load("real-chat") if any(said is None for _, said in item.messages)]
+    assert len(going_on) == 3
+
+
+def test_prompts_of_2000_to_6000_tokens_are_among_edits_and_grounded_work() -> None:
+    with paceline.load(smollm2(), drafters="none", n_ctx=256, threads=1) as real:
+        for name in REAL:
+            lengths = [
+                len(real.chat_tokens([{"role": role, "content": said or ""} for role, said in item.messages]))
+                for item in load(name)
+            ]
+            assert max(lengths) <= 6_300, name
+            if name in ("real-edit", "real-grounded"):
+                assert sum(2_000 <= n <= 6_300 for n in lengths) >= 3, name
+
+
+def test_the_readme_tells_each_suites_licence() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| ([\w.-]+) \|$", (FOLDER / "README.md").read_text("utf-8"), re.M)
+    assert rows == [(suite.name, suite.licence.split()[0]) for suite in suites()]
+
+
+def test_all_suites_can_be_asked_together_and_no_two_items_ask_the_same() -> None:
+    items = load(",".join(NAMES))
+    assert len({item.id for item in items}) == len(items) == 120
+    assert len({text(item) for item in items}) == len(items)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_suites_items_carry_its_name_their_size_and_its_length(name: str) -> None:
+    for item in load(name):
+        assert item.category == name
+        assert item.id.startswith(f"{name}-{item.size}-")
+        assert item.max_tokens == {"tiny": 96, "full": 256}[item.size]
+
+
+def test_tiny_prompts_fit_the_embedded_models_context_and_end_within_a_line(llm: LLM) -> None:
+    for item in (item for name in NAMES for item in of(name, "tiny")):
+        assert len(llm.tokens(text(item))) <= 700, item.id
+        assert text(item) == text(item).rstrip(), item.id
+
+
+def test_full_items_have_at_most_7500_characters() -> None:
+    assert max(len(text(item)) for name in NAMES for item in of(name, "full")) <= 7_500
+
+
+def test_tiny_items_are_raw_text_but_for_the_questions_of_chat() -> None:
+    assert {name for name in NAMES for item in of(name, "tiny") if item.messages} == {"chat"}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_agents_session_repeats_what_came_before(size: str) -> None:
+    items = of("agent", size)
+    assert Counter(item.session for item in items) == {f"{size}-{i}": 4 for i in range(3)}
+    for before, item in pairwise(items):
+        if before.session == item.session:
+            # All of it in messages; as text all up to the opening of the call.
+            assert item.messages[: len(before.messages)] == before.messages
+            assert item.prompt.startswith(before.prompt)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_agent_calls_the_tools_it_was_given_and_again_after_a_timeout(size: str) -> None:
+    for item in of("agent", size)[3::4]:  # the last of each session
+        tools = re.findall(r'"function": \{"name": "(\w+)"', text(item))
+        calls = re.findall(r"<tool_call>\n(.*)\n</tool_call>", text(item))
+        assert len(calls) == 3
+        assert calls[1] == calls[2] != calls[0]
+        assert {re.findall(r'"name": "(\w+)"', call)[0] for call in calls} <= set(tools)
+        assert text(item).count('Tool: {"error": "timeout"}') == 1
+
+
+def test_one_agent_in_three_speaks_sql() -> None:
+    last = [text(item) for size in SIZES for item in of("agent", size)[3::4]]
+    assert ['"arguments": {"query": "SELECT * FROM ' in said for said in last] == [False, True, False] * 2
+
+
+def test_a_tiny_quotation_has_begun_as_the_text_begins() -> None:
+    for item in of("quote", "tiny"):
+        quoted, _, opening = item.prompt.partition("\n\nThe same again, word for word:\n\n")
+        assert quoted.startswith(opening)
+        assert len(opening.split()) == 4

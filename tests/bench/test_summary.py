@@ -1,0 +1,116 @@
+"""Sums, speeds and intervals, on measurements made up for the purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.bench.record import Group, Measurement
+from paceline.bench.summary import Row, speedup, summarize
+from paceline.bench.system import Answer
+
+
+def answer(n: int, seconds: float, **more: Any) -> Answer:
+    return Answer("", None, n, 5, first=0.5, seconds=0.5 + seconds, decoded=n - 1, decoding=seconds, **more)
+
+
+def measured(system: str, n: int, seconds: float, **more: Any) -> Measurement:
+    return Measurement.of(system, answer(n, seconds, **more))
+
+
+def rows(*lossless: tuple[str, bool, int | None]) -> list[Row]:
+    return [Row(name, good, "identical" if good else "NOT LOSSLESS: x", 100, k) for name, good, k in lossless]
+
+
+def test_speed_counts_what_came_after_the_first_tokens() -> None:
+    groups = [Group(r, "a", "code", {"plain": measured("plain", 11, 2.0)}) for r in (0, 1)]
+    (result,) = summarize(rows(("plain", True, None)), groups, "plain")
+    assert (result.speed, result.speed_sd, result.tpot, result.ttft) == (5.0, 0.0, 0.2, 0.5)
+    assert (result.items, result.rounds, result.n_tokens) == (1, 2, 22)
+    assert result.speedup is None
+
+
+def test_a_speed_is_that_of_all_items_together_not_the_mean_of_theirs() -> None:
+    groups = [
+        Group(0, "short", "code", {"plain": measured("plain", 11, 10.0)}),
+        Group(0, "long", "code", {"plain": measured("plain", 31, 2.0)}),
+    ]
+    (result,) = summarize(rows(("plain", True, None)), groups, "plain")
+    assert result.speed == 40 / 12
+
+
+def test_a_method_that_failed_the_gate_has_acceptance_but_no_speed() -> None:
+    more = {"steps": 5, "drafted": 10, "accepted": 5, "rejected": 5}
+    groups = [
+        Group(
+            0, "a", "code", {"plain": measured("plain", 11, 2.0), "model": measured("model", 11, 1.0, **more)}
+        )
+    ]
+    _, bad = summarize(rows(("plain", True, None), ("model", False, 3)), groups, "plain")
+    assert (bad.speed, bad.speedup, bad.ttft, bad.own_speed) == (None,) * 4
+    assert (bad.acceptance_rate, bad.acceptance_length, bad.acceptance) == (0.5, 2.0, 0.5)
+
+
+def test_several_categories_are_told_one_by_one_and_together() -> None:
+    groups = [
+        Group(0, name, name, {"plain": measured("plain", 11, 2.0), "x": measured("x", 11, time)})
+        for name, time in (("code", 1.0), ("prose", 4.0))
+    ]
+    results = summarize(rows(("plain", True, None), ("x", True, 4)), groups, "plain")
+    assert [(r.category, r.system) for r in results] == [
+        ("code", "plain"), ("code", "x"), ("prose", "plain"), ("prose", "x"), ("", "plain"), ("", "x"),
+    ]  # fmt: skip
+    gains = [r.speedup.value for r in results if r.speedup is not None]
+    assert gains == pytest.approx([2.0, 0.5, 0.8])
+
+
+def test_a_program_that_failed_half_way_has_no_speed_and_the_others_keep_theirs() -> None:
+    groups = [
+        Group(0, "a", "code", {"plain": measured("plain", 11, 2.0), "x": measured("x", 11, 1.0)}),
+        Group(1, "a", "code", {"plain": measured("plain", 11, 2.0)}),
+    ]
+    plain, x = summarize(rows(("plain", True, None), ("x", False, None)), groups, "plain")
+    assert plain.speed == 5.0
+    assert (x.speed, x.speedup) == (None, None)
+
+
+def test_equal_measurements_leave_no_doubt() -> None:
+    twice = [[(10.0, 1.0)] * 3] * 4
+    plain = [[(10.0, 2.0)] * 3] * 4
+    gain = speedup(twice, plain)
+    assert gain is not None
+    assert (gain.value, gain.low, gain.high) == (2.0, 2.0, 2.0)
+
+
+def test_the_interval_covers_other_items_of_the_kind_not_only_other_rounds() -> None:
+    plain = [[(10.0, 1.0)] * 5] * 4
+    unlike = [[(10.0, 1.0 / gain)] * 5 for gain in (1.0, 2.0, 3.0, 4.0)]
+    gain = speedup(unlike, plain)
+    assert gain is not None
+    assert gain.value == pytest.approx(40 / (10 * (1 + 1 / 2 + 1 / 3 + 1 / 4)) / 1 * 2.5 / 2.5)
+    assert gain.low < 1.5
+    assert gain.high > 2.4
+
+
+def test_an_item_that_was_cut_short_counts_with_what_it_has() -> None:
+    gain = speedup([[(10.0, 1.0)] * 3, [(10.0, 1.0)]], [[(10.0, 3.0)] * 3, [(10.0, 3.0)]])
+    assert gain is not None
+    assert (gain.value, gain.low, gain.high) == pytest.approx((3.0, 3.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("items", "seconds", "clear"),
+    [(6, (1.0, 1.1), True), (5, (1.0, 1.1), False), (6, (1.0, 4.0), False)],
+)
+def test_a_difference_is_clear_where_six_items_or_more_leave_no_doubt(
+    items: int, seconds: tuple[float, float], clear: bool
+) -> None:
+    groups = [
+        Group(
+            0, str(i), "code", {"plain": measured("plain", 11, 2.0), "x": measured("x", 11, seconds[i % 2])}
+        )
+        for i in range(items)
+    ]
+    plain, x = summarize(rows(("plain", True, None), ("x", True, 4)), groups, "plain")
+    assert (plain.clear, x.clear) == (None, clear)

@@ -1,0 +1,366 @@
+"""A bench from its plan to its record: turns, rounds, sessions, and what ends too early."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.backends.llama_cpp.session import LlamaSession
+from paceline.bench.bench import Bench, unwatched
+from paceline.bench.entry import Entry
+from paceline.bench.history import History
+from paceline.bench.method import parse_all
+from paceline.bench.models import Models
+from paceline.bench.paceline_system import Paceline
+from paceline.bench.plan import Plan
+from paceline.bench.prompts import Prompts
+from paceline.bench.record import Group, Record
+from paceline.bench.runner import Turns, in_turn
+from paceline.bench.suites.workload import Item
+from paceline.bench.system import Answer, Ask
+from paceline.drafters import lookup
+from paceline.speculative.interfaces import Budget, Features, Session, Want
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import DraftTree, chain
+
+EXACT: dict[str, Any] = {"threads": 1, "cache_type": "f32", "flash_attention": False}
+ITEMS = (
+    Item("a", "one", prompt="ab ab ab ab", max_tokens=6),
+    Item("b", "two", prompt="hello hello", max_tokens=6),
+    Item("c", "two", prompt="the end the", max_tokens=6),
+)
+
+
+@dataclass
+class Named:
+    name: str
+
+    def answer(self, ask: Ask) -> Answer:
+        raise NotImplementedError
+
+    def memory(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    lines = [{"id": i.id, "category": i.category, "prompt": i.prompt, "max_tokens": 6} for i in ITEMS]
+    path = tmp_path / "suite.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+@pytest.fixture
+def asked(models: Path, suite: Path) -> dict[str, Any]:
+    """What a plan is made of."""
+    files = {"target": f"{models}/target.gguf", "draft": f"{models}/draft.gguf"}
+    return {"models": files | EXACT, "methods": "lookup,model", "suite": str(suite), "rounds": 1}
+
+
+def test_systems_take_turns_so_that_none_has_a_place_or_a_neighbour_of_its_own() -> None:
+    entries = [Entry(Named(name)) for name in "abc"]
+    turns = ["".join(entry.name for entry in in_turn(entries, number)) for number in range(6)]
+    assert turns == ["abc", "bca", "cab", "cba", "acb", "bac"]
+
+
+class Parrot:
+    """Says to a prompt what was said to it before, and nothing to another."""
+
+    name = "lookup"
+    wants = Want()
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, ...], list[int]] = {}
+
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> ParrotMemory:
+        return ParrotMemory(self, tuple(prompt))
+
+    def propose(self, batch: Sequence[tuple[ParrotMemory, Budget]]) -> list[DraftTree]:
+        return [
+            chain(self.known.get(memory.prompt, [])[len(memory.said) :][: budget.depth], self.name)
+            for memory, budget in batch
+        ]
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Of a text without its prompt there is nothing to learn."""
+
+    def forget(self) -> None:
+        self.known.clear()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ParrotMemory:
+    def __init__(self, parrot: Parrot, prompt: tuple[int, ...]) -> None:
+        self.parrot, self.prompt = parrot, prompt
+        self.said: list[int] = []
+
+    def observe(self, step: Step, features: Features) -> None:
+        self.said += step.tokens
+
+    def close(self) -> None:
+        if self.said:
+            self.parrot.known[self.prompt] = self.said
+
+
+TWICE = (*ITEMS, Item("again", "two", prompt="ab ab ab ab", max_tokens=6))
+
+
+@pytest.fixture
+def parroted(target: Models, monkeypatch: pytest.MonkeyPatch) -> Turns:
+    """With a drafter that knows every answer it has seen."""
+    monkeypatch.setattr(lookup, "make", lambda _: Parrot())
+    one = turns(target, TWICE)
+    one.ask_first(TWICE)
+    one.add(parse_all("lookup", {})[1:], None)
+    return one
+
+
+def drafted(groups: Iterable[Group]) -> list[tuple[int, str, int | None]]:
+    return [(group.round, group.item, group.measurements["lookup"].accepted) for group in groups]
+
+
+ROUND = (("a", 0), ("b", 0), ("c", 0), ("again", 5))
+
+
+def test_items_of_a_round_teach_each_other_and_no_round_teaches_the_next(parroted: Turns) -> None:
+    groups = list(parroted.rounds(TWICE, 2))
+    assert drafted(groups) == [(round_, item, n) for round_ in range(2) for item, n in ROUND]
+    assert [set(group.measurements) for group in groups] == [{"plain", "lookup"}] * 8
+    assert [entry.verdict.said for entry in parroted.entries] == ["reference", "identical"]
+
+
+def test_the_gate_and_the_warming_teach_nothing(parroted: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    parroted.check(TWICE, Sampling(), 0)
+    assert drafted(parroted.rounds(TWICE)) == [(0, *one) for one in ROUND]
+    monkeypatch.setattr(Paceline, "forget", lambda _: None)  # there is something to be forgotten
+    assert [n for _, _, n in drafted(parroted.rounds(TWICE))] == [5, 5, 5, 5]
+
+
+def test_what_is_done_teaches_is_not_measured_again_and_its_outcomes_are_kept(parroted: Turns) -> None:
+    first = list(parroted.rounds(TWICE, 2))
+    done = [replace(group, outcomes={"plain": "identical", "lookup": "near-tie"}) for group in first[:6]]
+    parroted.entries[1].greedy.outcomes.clear()
+    assert drafted(parroted.rounds(TWICE, 2, done)) == [(1, "c", 0), (1, "again", 5)]
+    assert parroted.entries[1].verdict.said == "4 near-ties"
+    assert drafted(parroted.rounds(TWICE, 1, done[:2])) == [(0, "c", 0), (0, "again", 5)]
+
+
+def test_an_answer_that_is_not_plain_decodings_is_no_speed(
+    parroted: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Paceline.answer
+
+    def wrong(system: Paceline, ask: Ask) -> Answer:
+        said = answer(system, ask)
+        if system.name == "lookup":
+            said = replace(said, tokens=tuple((t + 1) % 50 for t in said.tokens or ()))
+        return said
+
+    monkeypatch.setattr(Paceline, "answer", wrong)
+    (group, *_) = parroted.rounds(TWICE)
+    assert group.outcomes == {"plain": "identical", "lookup": "from token 0 on"}
+    assert parroted.entries[1].verdict.said == "NOT LOSSLESS: a from token 0 on"
+    assert not parroted.entries[1].row.lossless
+
+
+def test_it_ends_when_its_time_is_over_but_not_before_the_first_item(parroted: Turns) -> None:
+    assert [(group.round, group.item) for group in parroted.rounds(TWICE, 2, until=0.0)] == [
+        (0, "a"),
+        (1, "a"),  # all rounds are of the same items
+    ]
+    assert parroted.skipped == ["3 of 4 items: there was no time for them (--minutes)"]
+
+
+@dataclass
+class Repeats:
+    """Another program: it says what it is told to, whatever comes first."""
+
+    name: str
+    said: tuple[int, ...]
+
+    def answer(self, ask: Ask) -> Answer:
+        n = min(len(self.said), ask.max_tokens)
+        return Answer("", self.said[:n], n, len(ask.tokens), 0.1, 0.3, n - 1, 0.2)
+
+    def memory(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_a_programs_drafts_are_held_to_its_own_plain_text_whoever_comes_first(target: Models) -> None:
+    one = turns(target, ITEMS)
+    one.ask_first(ITEMS)
+    theirs = Entry(Repeats("theirs", (1, 2, 3, 4, 5, 6)), reference=one.plain, own_plain=True)
+    one.entries += [theirs, Entry(Repeats("drafted", (1, 2, 3, 4, 5, 6)), Budget(2, 2), theirs)]
+    assert len(list(one.rounds(ITEMS))) == 3  # each was first once
+    assert one.entries[1].verdict.said.startswith("its own text: a from token 0 on")
+    assert one.entries[2].verdict.said == "identical"
+
+
+def rows(record: Record) -> list[tuple[str, str, str, int, int]]:
+    return [(one.system, one.category, one.verdict, one.items, one.n_tokens) for one in record.results]
+
+
+def test_a_bench_that_keeps_prompts_says_what_one_that_does_not_says(asked: dict[str, Any]) -> None:
+    plans = [Plan(**asked), Plan(**asked, keep_prompts=True)]
+    records = [Bench(plan).measure() for plan in plans]
+    assert rows(records[0]) == rows(records[1])
+    assert [{one.ttft is None for one in record.results} for record in records] == [{False}, {True}]
+
+
+def test_time_that_is_given_shortens_answers_and_a_resumed_run_goes_on(
+    asked: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = Plan(**asked, keep_prompts=True, minutes=1e-9)
+    with History(tmp_path / "bench.jsonl") as history:
+        record = Bench(plan, history=history).measure()
+        assert [one.items for one in record.results] == [1, 1, 1]
+        history.finish(1, "interrupted", [])
+        stored = replace(Plan.read(history.run(1).plan), minutes=5.0)
+        again = Bench(stored, history=history, run=1).measure()
+        assert len(history.groups(1)) == 3
+    assert (again.status, rows(again)) == ("done", rows(Bench(Plan(**asked)).measure()))
+
+
+def test_a_sampled_bench_passes_the_gate_before_it_is_measured(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.bench.gate.SIZES", ((4, 20),))
+    plan = Plan(**asked | {"methods": "model"}, sampling=Sampling(temperature=0.7))
+    assert [one.verdict for one in Bench(plan).measure().results[-2:]] == ["reference", "identical, unbiased"]
+
+
+def ending(target: Models, token: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on `token` ends a text."""
+    vocab = replace(target.plain.target.vocab, eos=frozenset({token}))
+    monkeypatch.setattr(target.plain.target, "vocab", vocab)
+
+
+@pytest.fixture
+def target(models: Path) -> Iterator[Models]:
+    with Models({"target": models / "target.gguf", "sessions": 2, **EXACT}) as loaded:
+        yield loaded
+
+
+def turns(target: Models, items: Sequence[Item], **settings: Any) -> Turns:
+    defaults: dict[str, Any] = {"n": None, "ignore_eos": True, "sampling": Sampling(), "seed": 0}
+    prompts = Prompts(target.plain, **defaults | settings)
+    return Turns(target, parse_all("plain", {})[0], prompts, unwatched)
+
+
+def test_an_answer_that_ends_is_cut_there_for_every_system(
+    target: Models, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = turns(target, ITEMS)
+    one.ask_first(ITEMS)
+    said = one.plain.said["a"]
+    assert len(said) == 6
+    end = said[3]
+    assert end not in said[:3]
+    ending(target, end, monkeypatch)
+    cut = turns(target, ITEMS)
+    cut.ask_first(ITEMS)
+    assert cut.plain.said["a"] == said[:3]
+    cut.add(parse_all("lookup", {})[1:], None)
+    group = next(cut.rounds(ITEMS))
+    assert {name: m.n_tokens for name, m in group.measurements.items()} == {"plain": 3, "lookup": 3}
+    assert cut.entries[1].verdict.said == "identical"
+
+
+def test_a_session_goes_on_with_what_the_model_said_until_its_end(
+    target: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Item("s.1", "one", messages=(("user", "ab"),), max_tokens=6, session="s")
+    second = Item(
+        "s.2", "one", messages=(("user", "ab"), ("assistant", None), ("user", "c")), max_tokens=6, session="s"
+    )
+    one = turns(target, [first])
+    one.ask_plainly([first])
+    said = one.plain.said["s.1"]
+    ending(target, said[2], monkeypatch)
+    both = turns(target, [first, second])
+    both.ask_plainly([first, second])
+    answer = b"".join(map(target.plain.target.text.piece, said[:2])).decode(errors="replace")
+    assert both.asks["s.2"].prompt == f"User: ab\n\nAssistant: {answer}\n\nUser: c\n\nAssistant:"
+
+
+def test_memory_of_a_draft_is_told_apart_from_the_targets(target: Models, models: Path) -> None:
+    one = turns(target, ITEMS)
+    one.ask_first(ITEMS)
+    one.add(parse_all("lookup,model", {})[1:], models / "draft.gguf")
+    plain, lookup, model = (entry.system.memory() for entry in one.entries)
+    assert plain == lookup == target.memory
+    assert model == target.memory + target.added[models / "draft.gguf"]
+    assert isinstance(one.llm, type(target.plain))
+    assert one.llm.draft is not None
+
+
+def test_an_answer_tells_its_times_and_counts(target: Models, models: Path) -> None:
+    method = parse_all("model:n_draft=2:p_min=0", {})[1]
+    system = Paceline(method, target, models / "draft.gguf")
+    tokens = tuple(target.plain.tokens("ab ab ab ab"))
+    answer = system.answer(Ask("ab ab ab ab", tokens, 8))
+    assert (answer.n_tokens, len(answer.tokens or ()), answer.n_prompt) == (8, 8, 11)
+    assert answer.drafted is not None
+    assert answer.accepted is not None
+    assert answer.steps == 8 - answer.accepted
+    assert answer.drafted >= answer.accepted
+    assert 0 < answer.first < answer.seconds
+    assert 0 < answer.decoding < answer.seconds
+    assert answer.parts is not None
+    assert 0 < answer.parts.forward_seconds < answer.parts.seconds
+    # Its prompt is so short that the first step reads it, and is left out.
+    assert answer.decoded < 8
+    assert answer.parts.steps == answer.steps - 1
+    again = system.answer(Ask("", tokens, 8))
+    assert again.tokens == answer.tokens
+
+
+def test_a_prompt_read_apart_leaves_every_step_to_decoding(target: Models, models: Path) -> None:
+    tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
+    for name, draft in (("none", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):
+        method = parse_all(name, {})[-1]
+        answer = Paceline(method, target, draft).answer(Ask("", tokens, 8))
+        assert answer.decoded == answer.n_tokens == 8
+        assert answer.parts is not None
+        assert answer.parts.steps == answer.steps
+        # The draft had read the prompt by then, and nothing is left of it for the first step to read.
+        assert 0 < answer.parts.seconds <= answer.decoding < answer.seconds
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_prompts_that_are_kept_are_read_once_for_all_methods(
+    target: Models, models: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    read: list[int] = []
+    plan = LlamaSession.plan_reading
+
+    def noting(self: LlamaSession, n: int, batch: Any) -> None:
+        read.append(n)
+        plan(self, n, batch)
+
+    monkeypatch.setattr(LlamaSession, "plan_reading", noting)
+    tokens = tuple(target.plain.tokens("ab cd ef gh ij kl " * 8))
+    said = []
+    for name, draft in (("none", None), ("lookup", None), ("model:n_draft=2:p_min=0", models / "draft.gguf")):
+        system = Paceline(parse_all(name, {})[-1], target, draft, keep_prompts=keep)
+        said.append(system.answer(Ask("", tokens, 8)))
+        assert said[-1].decoded == 8
+    assert len({answer.tokens for answer in said}) == 1
+    # The target for each of three, and the draft; or each model once.
+    assert len(read) == (2 if keep else 4)

@@ -1,0 +1,308 @@
+"""Suites from files: what is read, what is refused and where, and which items a smaller run takes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.bench.suites.workload import ANSWER, TO_BE_FETCHED, Item, load, of_size, read, sampled
+from paceline.speculative.errors import UsageError
+
+SPEC_BENCH = Path(__file__).parents[3] / "shared/data/spec_bench_question.jsonl"
+SESSIONS = SPEC_BENCH.with_name("agent_transcripts.jsonl")
+GOOD = {"prompt": "def f("}
+USER = {"role": "user", "content": "Hi"}
+OWN = {"role": "assistant", "content": None}
+QUESTION = {"question_id": 7, "category": "writing", "turns": ["Write.", "Shorter."]}
+
+
+def written(folder: Path, *lines: Any) -> Path:
+    """A suite of these lines: text as it is, all else as JSON."""
+    path = folder / "mine.jsonl"
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_bytes(text.encode())
+    return path
+
+
+def refusal(text: Path | str) -> str:
+    with pytest.raises(UsageError) as caught:
+        load(str(text))
+    return str(caught.value)
+
+
+def test_only_a_prompt_or_messages_has_to_be_there(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Be short."}, USER]
+    path = written(tmp_path, GOOD, "", {"messages": messages, "prompt": ""})
+    assert load(str(path)) == [
+        Item("1", "mine", prompt="def f("),
+        Item("3", "mine", messages=(("system", "Be short."), ("user", "Hi"))),
+    ]
+
+
+def test_every_field_is_read(tmp_path: Path) -> None:
+    item = Item("a", "b", prompt="c", max_tokens=2, seed=3, session="d", size="full")
+    said = {name: value for name, value in vars(item).items() if name != "messages"}
+    assert read(written(tmp_path, said)) == [item]
+
+
+def test_lines_end_at_newlines_alone(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"prompt": "a\u2028b\x85c"}\r', '\t{"prompt": "d"}')
+    assert [item.prompt for item in read(path)] == ["a\u2028b\x85c", "d"]
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "no json": ("{", "is no JSON (Expecting property name"),
+    "a file of one array": ([GOOD], "is no JSON object; write one a line"),
+    "endless nesting": ("[" * 100_000, "is no JSON ("),
+    "a byte order mark": ("\ufeff{}", "is no JSON (Unexpected UTF-8 BOM"),
+    "neither prompt nor messages": ({"id": "a"}, "give either a prompt or messages, and not an empty one"),
+    "unknown fields": (
+        GOOD | {"n": 1, "expected": 2},
+        "unknown field expected, n; known are id, category, prompt, messages, max_tokens, seed, session",
+    ),
+    "a number for text": ({"prompt": 3}, "its prompt is 3; write text"),
+    "text for a number": (GOOD | {"seed": "3"}, "its seed is '3'; write a whole number"),
+    "a fraction": (GOOD | {"max_tokens": 64.0}, "its max_tokens is 64.0; write a whole number"),
+    "a single token": (GOOD | {"max_tokens": 1}, "max_tokens must be at least 2, seed at least 0"),
+    "a negative seed": (GOOD | {"seed": -1}, "max_tokens must be at least 2, seed at least 0"),
+    "an unknown size": (GOOD | {"size": "big"}, "its size is 'big'; write tiny or full, or leave it out"),
+    "an empty id": (GOOD | {"id": ""}, "its id or category is empty"),
+    "half a character": ('{"prompt": "ab\\ud83d"}', "its prompt is no UTF-8 text (character 2)"),
+    "no list of messages": ({"messages": USER}, "its messages are no list of objects with role and content"),
+    "a message of text": ({"messages": ["Hi"]}, "a message is no object with role and content alone"),
+    "an unknown role": (
+        {"messages": [{"role": "tool", "content": "1"}, USER]},
+        "a message's role is 'tool'; choose from system, user, assistant",
+    ),
+    "an image": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a.png"}}]}]},
+        "a message's content is no text; images and other parts cannot be asked",
+    ),
+    "an answer at the end": (
+        {"messages": [USER, {"role": "assistant", "content": "Hello"}]},
+        "its last message is the assistant's; end with the user's",
+    ),
+    "an answer to nothing": (
+        {"messages": [USER, OWN, USER], "session": "a"},
+        "no item before it in its session answers its assistant's message",
+    ),
+    "a question's unknown field": (
+        QUESTION | {"image": "a.png"},
+        "unknown field image in a Spec-Bench or SPEED-Bench question",
+    ),
+    "turns that are text": (QUESTION | {"turns": "Write."}, "its turns are no list of texts"),
+    "an empty turn": (QUESTION | {"turns": ["Write.", " "]}, "turn 2 is empty; write what is asked"),
+    "a turn to be fetched": (
+        QUESTION | {"turns": [TO_BE_FETCHED]},
+        "turn 1 is still to be fetched; run prepare_data.py of SPEED-Bench first",
+    ),
+    "half a character in a turn": (
+        json.dumps(QUESTION | {"turns": ["\ud83d"]}),
+        "its turn is no UTF-8 text (character 0)",
+    ),
+    "a question without a category": (QUESTION | {"category": ""}, "its question_id or category is empty"),
+    "a question whose id is a list": (
+        QUESTION | {"question_id": [1]},
+        "its question_id is no text or number, or its category no text",
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "why"), REFUSED.values(), ids=REFUSED)
+def test_a_bad_line_is_refused_by_file_and_number(tmp_path: Path, line: Any, why: str) -> None:
+    path = written(tmp_path, GOOD, "", line, GOOD)
+    assert refusal(path).startswith(f"{path}, line 3: {why}")
+
+
+def test_an_id_that_is_taken_is_refused_where_it_comes_again(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD, GOOD | {"id": "1"})
+    why = "an item before it has the id '1' too; each needs its own"
+    assert refusal(path) == f"{path}, line 2: {why}"
+
+
+def test_a_file_without_items_or_text_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "", " ")
+    assert refusal(path) == f"{path}: has no items; write one JSON object a line"
+    path.write_bytes(b'{"prompt": "caf\xe9"}')
+    assert refusal(path) == f"{path}: is not UTF-8 text (byte 15); convert it first"
+
+
+@pytest.mark.parametrize(("text", "name"), [("cod", "cod"), ("code,,edit", ""), ("", ""), ("code,x", "x")])
+def test_an_unknown_suite_is_refused_with_the_known_ones(text: str, name: str) -> None:
+    assert refusal(text) == (
+        f"unknown suite {name!r}: choose from toy, real, code, edit, json, agent, quote, prose, chat, "
+        "real-code, real-edit, real-json, real-agent, real-grounded, real-chat, real-maths, or name a "
+        "file that ends in .jsonl"
+    )
+
+
+def test_suites_are_joined_in_the_order_asked_for_and_each_once() -> None:
+    joined = load("json, code,json")
+    assert joined == [*load("json"), *load("code")]
+
+
+def test_an_answer_may_stand_for_each_item_before_it_in_its_session(tmp_path: Path) -> None:
+    said = {"session": "a"}
+    third = [USER, OWN, USER, OWN, USER]
+    path = written(tmp_path, GOOD | said, GOOD | said, {"messages": third} | said)
+    roles = ("user", "Hi"), ("assistant", None)
+    assert read(path)[2].messages == (*roles, *roles, roles[0])
+    path = written(tmp_path, GOOD | said, GOOD | {"session": "b"}, {"messages": third} | said)
+    assert "line 3: no item before it in its session answers" in refusal(path)
+
+
+def test_a_question_of_several_turns_becomes_a_session_with_own_answers_between(
+    tmp_path: Path,
+) -> None:
+    turns = ["One.", "Two.", "Three."]
+    one, two, three = (("user", text) for text in turns)
+    own = ("assistant", None)
+    assert read(written(tmp_path, QUESTION | {"turns": turns})) == [
+        Item("7.1", "writing", messages=(one,), max_tokens=ANSWER, session="7"),
+        Item("7.2", "writing", messages=(one, own, two), max_tokens=ANSWER, session="7"),
+        Item("7.3", "writing", messages=(one, own, two, own, three), max_tokens=ANSWER, session="7"),
+    ]
+
+
+def test_speed_benchs_fields_are_known(tmp_path: Path) -> None:
+    """As its card lists them."""
+    said: dict[str, Any] = {
+        "question_id": "9f",
+        "category": "coding",
+        "sub_category": "",
+        "turns": ["Sort a list."],
+    }
+    said |= {"source": "x", "src_id": "1", "difficulty": "easy", "multiturn": False}
+    item = Item("9f", "coding", messages=(("user", "Sort a list."),), max_tokens=ANSWER)
+    assert read(written(tmp_path, said)) == [item]
+
+
+@pytest.mark.skipif(not SPEC_BENCH.exists(), reason="Spec-Bench's questions are not here")
+def test_spec_benchs_own_file_is_read_whole() -> None:
+    items = load(str(SPEC_BENCH))
+    questions = [json.loads(line) for line in SPEC_BENCH.read_text("utf-8").splitlines()]
+    assert len(questions) == 480
+    assert [item.messages[-1][1] for item in items] == [turn for q in questions for turn in q["turns"]]
+    assert len({item.category for item in items}) == 13
+    sessions = Counter(item.session for item in items if item.session)
+    assert set(sessions) == {str(q["question_id"]) for q in questions if len(q["turns"]) == 2}
+    assert set(sessions.values()) == {2}
+    second = next(item for item in items if item.id == "81.2")
+    said = questions[0]["turns"]
+    assert second.messages == (("user", said[0]), ("assistant", None), ("user", said[1]))
+
+
+def test_files_and_suites_are_named_together_and_a_file_may_say_its_form(tmp_path: Path) -> None:
+    path = written(tmp_path, QUESTION)
+    assert load(f"json,specbench:{path}") == [*load("json"), *load(str(path))]
+    other = tmp_path / "prompts.jsonl"
+    other.write_text(json.dumps(GOOD))
+    assert refusal(f"specbench:{other}") == (
+        f"--suite specbench:{other}: {other} holds no questions in Spec-Bench's form"
+    )
+    other.write_text(json.dumps(GOOD | {"id": "7.1"}))
+    assert "two items have the id '7.1'; name one of the files alone" in refusal(f"{path},{other}")
+
+
+def test_every_answer_of_a_recorded_session_is_asked_again_after_what_came_before_it(tmp_path: Path) -> None:
+    told = [
+        ("system", "Be short."),
+        ("user", "List."),
+        ("assistant", "ls"),
+        ("tool", "a b"),
+        ("user", "Now?"),
+        ("assistant", "cat a"),
+        ("tool", "1"),
+    ]
+    path = written(tmp_path, {"id": "x", "messages": [{"role": r, "content": c} for r, c in told]})
+    first = (("system", "Be short."), ("user", "List."))
+    assert load(f"sessions:{path}") == [
+        Item("x.1", "agent", messages=first, max_tokens=ANSWER, session="x"),
+        Item(
+            "x.2",
+            "agent",
+            messages=(*first, ("assistant", "ls"), ("user", "a b\n\nNow?")),
+            max_tokens=ANSWER,
+            session="x",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("line", [GOOD, "[]", {"messages": [{"role": "user"}]}, {"messages": "Hi"}])
+def test_what_is_no_recorded_session_is_refused_by_file_and_line(tmp_path: Path, line: Any) -> None:
+    path = written(tmp_path, line)
+    assert refusal(f"sessions:{path}").startswith(f"{path}, line 1: is no recorded conversation; write")
+
+
+def test_a_recorded_session_has_known_roles_and_an_answer(tmp_path: Path) -> None:
+    path = written(tmp_path, {"messages": [{"role": "ghost", "content": "Boo"}]})
+    assert "a message's role is 'ghost'; choose from system, user, assistant, tool" in refusal(
+        f"sessions:{path}"
+    )
+    path = written(tmp_path, {"messages": [USER]})
+    assert refusal(f"sessions:{path}") == f"{path}: no conversation has an answer in it"
+
+
+@pytest.mark.skipif(not SESSIONS.exists(), reason="the recorded sessions are not here")
+def test_recorded_agents_are_read_whole() -> None:
+    items = load(f"sessions:{SESSIONS}")
+    assert len({item.session for item in items}) == 13
+    assert all(item.messages[-1][0] == "user" for item in items)
+
+
+def test_a_size_keeps_its_items_and_those_for_any() -> None:
+    items = [Item(size or "any", "a", "x", size=size) for size in ("tiny", "", "full")]
+    assert [item.id for item in of_size(items, "tiny")] == ["tiny", "any"]
+    assert [item.id for item in of_size(items, "full")] == ["any", "full"]
+
+
+def test_items_are_taken_from_all_over_a_category() -> None:
+    items = [Item(str(i), "a", "x") for i in range(80)]
+    ids = [int(item.id) for item in sampled(items, 10)]
+    assert ids == [0, 8, 16, 24, 32, 40, 48, 56, 64, 72]
+
+
+def test_categories_take_turns_until_one_has_no_more() -> None:
+    items = [Item(f"{category}{i}", category, "x") for category, n in (("a", 1), ("b", 9)) for i in range(n)]
+    assert [item.id for item in sampled(items, 4)] == ["a0", "b0", "b4", "b8"]
+
+
+def test_a_session_over_two_categories_is_in_from_its_start() -> None:
+    items = [Item("1", "a", "x"), Item("2", "a", "x", session="s"), Item("3", "b", "x", session="s")]
+    assert [item.id for item in sampled(items, 2)] == ["1", "2"]
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[Item]:
+    kinds = draw(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["", "s", "t"])), max_size=30))
+    # A session stays in its category, so that categories can be counted.
+    return [
+        Item(str(i), category, "x", session=session and category + session)
+        for i, (category, session) in enumerate(kinds)
+    ]
+
+
+@given(items=workloads(), n=st.integers(0, 35))
+def test_the_laws_of_a_sample(items: list[Item], n: int) -> None:
+    some = sampled(items, n)
+    assert len(some) == min(n, len(items))
+    assert some == [item for item in items if item in some] == sampled(items, n)
+
+    have, took = Counter(i.category for i in items), Counter(i.category for i in some)
+    most = max(took.values(), default=0)
+    assert all(took[category] in (have[category], most, most - 1) for category in have)
+
+    for session in {item.session for item in items} - {""}:
+        whole = [item for item in items if item.session == session]
+        assert [item for item in some if item.session == session] == whole[: sum(i in some for i in whole)]
+
+
+@given(items=workloads(), n=st.integers(0, 35))
+def test_a_larger_sample_holds_the_smaller_one(items: list[Item], n: int) -> None:
+    assert {item.id for item in sampled(items, n)} <= {item.id for item in sampled(items, n + 1)}

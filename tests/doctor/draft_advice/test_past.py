@@ -1,0 +1,87 @@
+"""What earlier benches say of a pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from bench_records import drafted, failed, plain, record
+from paceline.doctor.draft_advice.past import of_drafters
+from paceline.doctor.draft_advice.row import Measured
+
+HERE = {"processor": "A processor", "threads": 2}
+OURS, THEIRS = "a" * 64, "b" * 64
+FIXED = "model:policy=fixed"
+
+
+@dataclass(frozen=True)
+class Run:
+    id: int
+    provenance: dict[str, Any]
+    results: tuple[dict[str, Any], ...]
+    status: str = "done"
+    plan: dict[str, Any] = field(default_factory=dict)
+
+
+def run(number: int, *results: Any, target: str = OURS, draft: str | None = THEIRS, **more: Any) -> Run:
+    said = record([plain(), *results])
+    provenance = said["provenance"] | {"target": {"fingerprint": target}}
+    provenance["draft"] = None if draft is None else {"fingerprint": draft}
+    return Run(number, provenance | more.pop("known", {}), tuple(said["results"]), **more)
+
+
+def found(
+    *runs: Run, task: str = "any", drafter: str = "model", draft: str | None = THEIRS
+) -> Measured | None:
+    return of_drafters(runs, OURS, draft, tuple(drafter.split("|")), task, HERE)
+
+
+def speed(past: Measured | None) -> float:
+    assert past is not None
+    return past.speedup
+
+
+def test_the_speed_of_the_newest_run_of_the_pair() -> None:
+    old, new = (run(n, drafted("model", (gain, 0.9, 2.2))) for n, gain in ((1, 1.5), (2, 1.25)))
+    past = found(new, old)
+    assert past is not None
+    assert (past.source, past.low, past.speedup, past.high) == ("bench 2", 0.9, 1.25, 2.2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        run(1, drafted("model", (2, 1, 3)), target="c" * 64),
+        run(1, drafted("model", (2, 1, 3)), draft="c" * 64),
+        run(1, drafted("model", (2, 1, 3)), draft=None),
+        run(1, drafted("model", (2, 1, 3)), status="interrupted"),
+        run(1, failed("model")),
+        run(1, drafted("lookup+model", (2, 1, 3))),
+        run(1, drafted("model", (2, 1, 3), point={"k": 4})),
+        run(1, drafted("model:mystery=1", (2, 1, 3))),
+        run(1),
+    ],
+)
+def test_what_is_of_something_else_says_nothing(other: Run) -> None:
+    assert found(other) is None
+    kept = run(2, drafted("model", (1.5, 1, 3)))
+    assert speed(found(other, kept)) == 1.5
+
+
+def test_a_task_has_its_own_speed() -> None:
+    one = run(1, drafted("model", (1.2, 1, 2)), drafted("model", (2.0, 1, 3), "json"))
+    assert (speed(found(one)), speed(found(one, task="json"))) == (1.2, 2.0)
+    assert found(one, task="prose") is None
+
+
+@pytest.mark.parametrize("other", [{"threads": 4}, {"machine": {"processor": "Another"}}, {"machine": None}])
+def test_a_speed_of_another_machine_is_none_of_this_one(other: dict[str, Any]) -> None:
+    assert found(run(1, drafted("model", (2, 1, 3)), known=other)) is None
+
+
+def test_a_loss_counts_where_the_rule_could_have_declined() -> None:
+    loss = (0.6, 0.5, 0.7)
+    assert found(run(1, drafted(FIXED, loss))) is None
+    assert speed(found(run(1, drafted("model:policy=rate", loss)))) == 0.6

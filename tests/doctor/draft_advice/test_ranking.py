@@ -1,0 +1,99 @@
+"""Which draft: what was measured decides, and else what files and costs tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from advice_facts import facts, gained, known
+from paceline.doctor.draft_advice.ranking import NEVER, advise
+from paceline.doctor.draft_advice.row import Advice, Candidate, Known, Question, Row
+from paceline.models.compatibility.known_pairs import KnownPair
+from paceline.speculative.errors import UsageError
+
+TARGET, SMALL = facts(), facts("draft", billions=0.8)
+PAIR = KnownPair(
+    ("kin*",), (), 0, "hf.co/maker/kin-0.5B-GGUF:Q8_0", 500_000_000, "of its kin", "mind the gap", "https://x.y",
+    "reported", "seen",
+)  # fmt: skip
+
+
+def ranked(*candidates: Candidate, how: Known | None = None, pairs: tuple[KnownPair, ...] = ()) -> Advice:
+    return advise(TARGET, candidates, Question("code"), how or known(), pairs)
+
+
+def fitting(*names: str) -> list[Candidate]:
+    return [Candidate(facts(name, billions=0.8), name, "compatible") for name in names]
+
+
+def names(advice: Advice) -> list[str]:
+    return [row.reference for row in advice.rows]
+
+
+def row(advice: Advice, reference: str) -> Row:
+    return next(row for row in advice.rows if row.reference == reference)
+
+
+def test_what_was_measured_stands_by_its_speed_and_what_was_not_between_gain_and_loss() -> None:
+    past = {"fast": gained(1.8), "slow": gained(0.8), None: gained(1.2)}
+    advice = ranked(*fitting("slow", "unknown", "fast"), how=known(past=past))
+    assert names(advice) == ["fast", "suffix, lookup", "unknown", "slow"]
+    assert row(advice, "fast").measured == past["fast"]
+    assert row(advice, "unknown").measured is None
+
+
+def test_of_what_was_not_measured_kin_comes_first_then_what_needs_least_then_what_is_smaller() -> None:
+    stranger = Candidate(facts("stranger", family="other", billions=0.8), "stranger", "same")
+    dear, cheap = fitting("dear", "cheap")
+    how = known(drafts={"dear": 0.5, "cheap": 0.01, "stranger": 0.001})
+    assert names(ranked(stranger, dear, cheap, how=how))[:2] == ["cheap", "dear"]
+    light = Candidate(facts("light", billions=0.1), "light", "same")
+    assert names(ranked(cheap, light, how=known(None)))[:2] == ["light", "cheap"]
+
+
+def test_costs_tell_what_is_needed_and_nothing_is_guessed_without_them() -> None:
+    advice = ranked(*fitting("draft"), how=known(0.1, {"draft": 0.25}))
+    its, copied = row(advice, "draft"), row(advice, "suffix, lookup")
+    assert its.token == pytest.approx(0.25)
+    assert copied.needed is not None
+    assert its.needed is not None
+    assert 0.05 < copied.needed < its.needed < 1
+    assert its.needed == pytest.approx(0.35, abs=0.01)  # drafts of one token: (1.1 + 0.25) / 1 - 1
+    assert advice.two_rows == pytest.approx(1.1)
+    assert row(ranked(*fitting("draft"), how=known(1.0)), "draft").needed == NEVER
+    unmeasured = ranked(*fitting("draft"), how=known(None))
+    assert (unmeasured.two_rows, row(unmeasured, "draft").needed, row(unmeasured, "draft").token) == (
+        None,
+    ) * 3
+
+
+def test_another_vocabulary_and_no_memory_come_last() -> None:
+    one = Candidate(SMALL, "other words", "mappable")
+    large = Candidate(facts("large", billions=7.9), "large", "same")
+    fair = Candidate(facts("fair", billions=0.8), "fair", "same")
+    advice = ranked(large, one, fair, how=known(available=TARGET.size + SMALL.size + 4096 * 2000))
+    assert names(advice)[-2:] == ["other words", "large"]
+    assert [row.fits for row in advice.rows] == [True, True, True, False]
+
+
+def test_what_does_not_fit_or_cannot_be_rolled_back_is_left_out() -> None:
+    stateful = Candidate(facts("draft", billions=0.8, memory="hybrid"), "draft", "compatible")
+    assert names(ranked(Candidate(SMALL, "other", "incompatible"), stateful)) == ["suffix, lookup"]
+
+
+def test_nothing_is_drafted_for_a_state_that_cannot_be_rolled_back() -> None:
+    advice = advise(facts(memory="hybrid"), fitting("draft"), Question(), known(), [PAIR])
+    assert (advice.rows, advice.downloads) == ((), ())
+    assert "hybrid" in advice.refused
+
+
+def test_downloads_are_named_where_no_draft_of_its_vocabulary_is_here() -> None:
+    (download,) = ranked(pairs=(PAIR,)).downloads
+    assert (download.reference, download.verdict, download.drafter) == (PAIR.draft, "download", "download")
+    assert download.size == pytest.approx(0.53e9, rel=0.01)
+    assert ranked(Candidate(SMALL, "other words", "mappable"), pairs=(PAIR,)).downloads
+    assert not ranked(*fitting("draft"), pairs=(PAIR,)).downloads
+
+
+def test_an_unknown_task_is_refused() -> None:
+    with pytest.raises(UsageError, match="--task haiku: choose from any, code"):
+        Question("haiku")

@@ -1,0 +1,89 @@
+"""Evidence from headers, from the machine, and from a run of two small models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline.doctor import gathering
+from paceline.doctor.diagnosis import Evidence
+from paceline.doctor.gathering import Meter, of_a_run, of_models
+from paceline.hardware.containers import Limits
+from paceline.hardware.gpus import Gpu
+from paceline.hardware.probe import Memory, probe
+from paceline.loading import load
+from paceline.models.headers.facts import HYBRID, Facts
+from paceline.speculative.policy.cost_model import Cost, Costs
+
+HARDWARE = replace(
+    probe(), limits=Limits(cpus=1.5), memory=Memory(10**9, 10**8, limit=10**7), gpus=(), offload=False
+)
+
+
+def facts(name: str, **known: Any) -> Facts:
+    return Facts((Path(f"{name}.gguf"),), "gguf", name, "llama", **known)
+
+
+def test_what_headers_and_the_machine_say_is_evidence() -> None:
+    target = facts("t", size=100, experts=8, experts_used=2, memory=HYBRID)
+    draft = facts("d", size=20)
+    costs = Costs(Cost({256: {1: 0.1, 4: 0.2}, 1024: {1: 0.3}}), Cost({256: {1: 0.01}}))
+    found = of_models(HARDWARE, target, draft, costs, threads=3, gpu_layers=7)
+    assert found == Evidence(
+        threads=3,
+        physical=HARDWARE.cores.physical,
+        logical=HARDWARE.cores.logical,
+        quota=1.5,
+        offload=False,
+        target_layers=7,
+        memory=HYBRID,
+        experts=8,
+        experts_used=2,
+        size=120,
+        available=10**8,
+        usable=10**7,
+        curve={1: 0.1, 4: 0.2},
+        draft_token=0.01,
+    )
+
+
+def test_an_intel_gpu_that_shares_memory_is_none_to_gain_by() -> None:
+    gpus = (Gpu("Intel", "UHD", shared=True), Gpu("Intel", "Arc", 10**10), Gpu("Apple", "M", shared=True))
+    assert of_models(replace(HARDWARE, gpus=gpus), None, None, None, threads=3).gpus == 2
+
+
+def test_without_headers_costs_and_memory_the_rest_is_known() -> None:
+    found = of_models(replace(HARDWARE, memory=None), None, None, None, threads=3)
+    assert (found.threads, found.curve, found.size, found.usable) == (3, None, 0, 0)
+
+
+def test_a_run_of_a_model_that_drafts_for_itself_keeps_every_token(models: Path) -> None:
+    ticks: Counter[str] = Counter()
+    with load(models / "target.gguf", models / "target.gguf", "model", threads=1, p_min=0.0) as llm:
+        evidence, run = of_a_run(Evidence(), llm, HARDWARE, lambda kind: ticks.update([kind]))
+    assert evidence.accepted > 0.9 * evidence.drafted > 0  # rounding can turn a near-tie
+    assert evidence.times is not None
+    assert 0 < sum(evidence.times.values()) <= evidence.seconds
+    assert evidence.others is None or evidence.others >= 0
+    assert ticks[gathering.RUN] <= gathering.TICKS
+    assert run.said.startswith(("yes", "up to token"))
+    assert (run.speedup is None) == (run.said != "yes")
+
+
+def test_what_others_took_is_what_we_did_not() -> None:
+    before = Meter(clock=10.0, busy=100.0, own=7.0, swapped=5, throttled=1.0)
+    after = Meter(clock=12.0, busy=105.0, own=8.0, swapped=9, throttled=1.5)
+    assert after.since(before) == {"seconds": 2.0, "others": 2.0, "throttled": 0.5, "swapped": 4}
+    nothing = replace(before, busy=None, throttled=None)
+    assert (after.since(nothing)["others"], after.since(nothing)["throttled"]) == (None, None)
+
+
+def test_a_header_that_cannot_be_read_is_told(tmp_path: Path, models: Path) -> None:
+    unread: list[str] = []
+    assert gathering.header(models / "target.gguf", unread) is not None
+    (tmp_path / "no.gguf").write_bytes(b"GGUF")
+    assert gathering.header(tmp_path / "no.gguf", unread) is None
+    assert len(unread) == 1
+    assert unread[0].startswith("header of no.gguf: ")

@@ -1,0 +1,59 @@
+"""Which processors share a core, which are slow by design, and where they stand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+import machine_trees as trees
+from paceline.hardware import cores
+from paceline.hardware.cores import EFFICIENCY, PERFORMANCE, Cores
+from paceline.hardware.files import Files
+
+
+def seen(root: Path, allowed: frozenset[int] | None = None) -> Cores:
+    return cores.read(Files(root), allowed, "Linux")
+
+
+def test_two_sockets_with_two_threads_a_core(tmp_path: Path) -> None:
+    found = seen(trees.epyc(tmp_path))
+    assert (found.physical, found.logical, found.smt, found.sockets) == (16, 32, True, 2)
+    assert found.of_kind(EFFICIENCY) == 0
+
+
+def test_efficiency_cores_as_the_kernel_names_them(tmp_path: Path) -> None:
+    found = seen(trees.laptop(tmp_path))
+    assert (found.of_kind(PERFORMANCE), found.of_kind(EFFICIENCY)) == (4, 8)
+    assert (found.physical, found.logical) == (12, 16)
+
+
+def test_affinity_decides_how_many_cores_there_are(tmp_path: Path) -> None:
+    found = seen(trees.epyc(tmp_path), frozenset({0, 16, 3, 99}))
+    assert (found.physical, found.logical, len(found.cpus)) == (2, 3, 32)
+
+
+def test_what_nothing_tells_of_is_counted(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    found = cores.read(files, None, "Linux")
+    assert not found.known
+    assert found.logical == os.cpu_count()
+    assert files.unread == ["cores: /sys/devices/system/cpu/online is not there"]
+
+
+def test_counting_takes_threads_of_one_core_to_follow_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8 if logical else 4)
+    found = cores.read(Files(tmp_path), None, "Windows")
+    assert (found.physical, found.logical) == (4, 8)
+
+
+def test_broken_files_give_processors_of_their_own(tmp_path: Path) -> None:
+    files = Files(trees.broken(tmp_path))
+    found = cores.read(files, None, "Linux")
+    assert (found.physical, found.logical) == (2, 2)
+    assert [line.partition(":")[0] for line in files.unread] == ["which processors share a core"]

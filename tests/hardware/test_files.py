@@ -1,0 +1,30 @@
+"""Small system files below any root, and lists of processors as the kernel writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.hardware.files import MOST_CPUS, Files, cpu_list, spelled
+
+
+@given(st.frozensets(st.integers(0, 600), max_size=80))
+def test_a_list_of_processors_is_read_as_it_is_spelled(cpus: frozenset[int]) -> None:
+    assert cpu_list(spelled(cpus)) == cpus
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "-1", "3-1", "0-1:2", "0-99999999999", "٣-٢", f"{MOST_CPUS}"])
+def test_what_is_no_such_list_is_none(text: str) -> None:
+    assert cpu_list(text) is None
+
+
+def test_what_cannot_be_read_is_none_and_noted(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    (tmp_path / "text").write_text("no number\n")
+    assert (files.text("/text"), files.number("/text"), files.cpus("/none")) == ("no number", None, None)
+    for name in ("text", "none"):
+        files.miss("size", f"/{name}")
+    assert files.unread == ["size: /text cannot be used", "size: /none is not there"]

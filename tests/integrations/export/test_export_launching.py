@@ -1,0 +1,95 @@
+"""Starting an engine: the program is found, gets its arguments and signals, and its exit code is ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import command as run_command
+from paceline.integrations.export import Asked, command, launch, shown
+from paceline.speculative.errors import MissingExtraError, UsageError
+
+COMMAND = command("vllm", Asked("some/target", api_key="secret", extra=("-tp", "2")))
+START = f"from paceline.integrations.export import launch; launch({COMMAND!r})"
+# Writes its arguments down, then waits for a signal, which it writes down, too.
+FAKE = """#!{python}
+import json, signal, sys
+def note(number, _):
+    with open({notes!r}, "w") as file:
+        json.dump([sys.argv[1:], number], file)
+    sys.exit(40 + number)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, note)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a `vllm` on PATH writes what it gets."""
+    notes, program = tmp_path / "notes.json", tmp_path / "bin" / "vllm"
+    program.parent.mkdir()
+    program.write_text(FAKE.format(python=sys.executable, notes=str(notes)))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return notes
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_the_engine_gets_its_arguments_and_signals_and_its_exit_code_is_ours(
+    notes: Path, number: signal.Signals
+) -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-c", START], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "ready\n"
+    started.send_signal(number)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 40 + number
+    assert json.loads(notes.read_text()) == [COMMAND[1:], number]
+    assert said == f"{shown(COMMAND)}\n"
+
+
+def test_the_key_is_not_shown() -> None:
+    assert "secret" in COMMAND
+    assert "secret" not in shown(COMMAND)
+    assert "--api-key ... -tp 2" in shown(COMMAND)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_an_engine_that_is_not_installed_is_told_so(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(MissingExtraError, match=f"{engine} is not installed: pip install {engine}=="):
+        launch(command(engine, Asked("some/target")))
+
+
+def test_a_program_beside_our_python_is_found_without_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "vllm"
+    program.write_text("no program\n")  # without a first line that says what runs it
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(UsageError, match=f"{program}: cannot be started"):
+        launch(COMMAND)
+    assert capsys.readouterr().err == f"{shown(COMMAND)}\n"
+
+
+@pytest.mark.parametrize("option", [("--chunk", "5"), ("--temp", "0.5"), ("-n", "3"), ("--quiet",)])
+def test_what_only_our_own_server_has_is_refused_beside_another(
+    capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
+) -> None:
+    done = run_command(capsys, "serve", "--engine", "vllm", "-m", "some/target", *option)
+    done.refused(2, f"{option[0]} is for Paceline's own server: vllm's arguments go after --")

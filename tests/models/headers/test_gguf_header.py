@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from gguf_files import write_llama
+from paceline.models import zoo
+from paceline.models.headers import cursor
+from paceline.models.headers.gguf_header import Unread, read_header
+from paceline.speculative.errors import ModelError
+from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, array, key, tensor, text
+from raw_gguf import gguf as raw
+
+HUGE = 1 << 60
+
+
+@pytest.fixture
+def refusal(tmp_path: Path) -> Callable[[bytes], str]:
+    def why(content: bytes) -> str:
+        path = tmp_path / "model.gguf"
+        path.write_bytes(content)
+        with pytest.raises(ModelError) as refused:
+            read_header(path)
+        said = str(refused.value)
+        assert said.startswith(f"{path}: ")
+        assert said.isprintable()
+        assert len(said) < 500
+        return said
+
+    return why
+
+
+def plain(value: Any) -> Any:
+    """As GGUFReader.contents() has it."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [it.decode() for it in value] if isinstance(value, list) else value
+
+
+def assert_as_the_library_reads(path: Path) -> None:
+    ours, theirs = read_header(path), gguf.GGUFReader(path)
+    fields = {name: field.contents() for name, field in theirs.fields.items() if not name.startswith("GGUF.")}
+    assert {name: plain(value) for name, value in ours.metadata.items()} == fields
+    assert [(t.name, list(t.shape), t.type, ours.data + t.offset, t.elements) for t in ours.tensors] == [
+        (t.name, t.shape.tolist(), int(t.tensor_type), t.data_offset, t.n_elements) for t in theirs.tensors
+    ]
+    assert ours.data == theirs.data_offset
+    assert ours.size == path.stat().st_size
+
+
+@pytest.mark.parametrize("path", [zoo.draft_path(), zoo.target_path()], ids=["draft", "target"])
+def test_embedded_models_read_as_the_library_reads_them(path: Path) -> None:
+    assert_as_the_library_reads(path)
+
+
+def test_every_type_of_value_reads_as_the_library_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "all.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for kind, value in (
+        *(("uint8", 255), ("int8", -1), ("uint16", 65535), ("int16", -2), ("uint32", 1 << 31), ("int32", -3)),
+        *(("float32", 0.5), ("uint64", (1 << 64) - 1), ("int64", -4), ("float64", 1e300), ("bool", True)),
+        *(("string", "a\x00b∞"), ("array", [1, -2, 3]), ("array", [0.25, 2.0]), ("array", ["", "a", "ab∞"])),
+        ("array", [True, False]),
+    ):
+        getattr(writer, f"add_{kind}")(f"test.{kind}.{value!r}", value)
+    writer.add_tensor("one", np.ones((3, 5), np.float32))
+    writer.add_tensor("two", np.ones(7, np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert_as_the_library_reads(path)
+
+
+def test_a_vocabulary_without_weights_is_read(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "vocab.gguf", vocab_only=True)
+    assert_as_the_library_reads(path)
+    assert read_header(path).tensors == ()
+
+
+def test_strings_across_the_blocks_that_are_read_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [random.Random(i).randbytes(i % 40) for i in range(500)]
+    path = tmp_path / "model.gguf"
+    path.write_bytes(raw([key("words", ARRAY, array(STRING, 500, b"".join(map(text, words)))), ARCH]))
+    for block in (1, 7, 64, 1 << 20):
+        monkeypatch.setattr(cursor, "BLOCK", block)
+        found = read_header(path).metadata
+        assert found["words"] == words
+        assert found["general.architecture"] == "llama"
+
+
+def test_arrays_that_are_not_wanted_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.gguf"
+    numbers = array(I32, 5000, bytes(20_000))
+    path.write_bytes(
+        raw([key("n", ARRAY, numbers), key("t", ARRAY, array(STRING, 2, text("a") + text("b"))), ARCH])
+    )
+    monkeypatch.setattr(cursor, "BLOCK", 64)
+    found = read_header(path, lambda name, count: False).metadata
+    assert found == {"n": Unread(5000), "t": Unread(2), "general.architecture": "llama"}
+
+
+def test_any_byte_but_zero_is_true(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(
+        raw([ARCH, key("one", BOOL, b"\x07"), key("many", ARRAY, array(BOOL, 3, b"\x00\x02\xff"))])
+    )
+    found = read_header(path).metadata
+    assert found["one"] is True
+    assert plain(found["many"]) == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b"GGML" + bytes(40), "is not a GGUF file"),
+        (b"GGUF", "was not downloaded whole, fetch it again"),
+        (raw(version=1), "version 1, which llama.cpp no longer loads"),
+        (raw(version=4), "version 4; known are 2 and 3"),
+        (raw(version=0), "version 0"),
+        (raw(version=0x03000000), "big-endian"),
+        (raw(n_keys=HUGE), "no model has so many"),
+        (raw(n_tensors=(1 << 64) - 1), "no model has so many"),
+        (raw(n_keys=60_000), "60,000 keys"),
+        (raw([text("", HUGE) + bytes(9)]), "a key needs"),
+        (raw([text("x", 1 << 63) + bytes(9)]), "a key needs"),
+        (raw([key("", U32, bytes(4))]), "without a name"),
+        (raw([key(b"\xff\xfe", U32, bytes(4))]), "no UTF-8"),
+        (raw([ARCH, ARCH]), "'general.architecture' twice"),
+        (raw([key("k", 13, bytes(8))]), "of type 13"),
+        (raw([key("k", (1 << 32) - 1, bytes(8))]), "of type 4294967295"),
+        (raw([key("k\n\x1b", STRING, text("abc", HUGE))]), r"'k\n\x1b' needs"),
+        (raw([key("k", ARRAY, array(ARRAY, 1, array(U32, 1, bytes(4))))]), "array of type 9"),
+        (raw([key("k", ARRAY, array(77, 1, bytes(4)))]), "array of type 77"),
+        (raw([key("k", ARRAY, array(U32, HUGE, b""))]), "'k' needs"),
+        (raw([key("k", ARRAY, array(STRING, HUGE, b""))]), "'k' needs"),
+        (raw([key("k", ARRAY, array(STRING, 1, text("", HUGE)))]), "'k' needs"),
+        (raw([key("general.alignment", U32, struct.pack("<I", 0))]), "alignment is 0"),
+        (raw([key("general.alignment", U32, struct.pack("<I", 48))]), "alignment is 48"),
+        (raw([key("general.alignment", F32, struct.pack("<f", float("nan")))]), "alignment is nan"),
+        (raw([key("general.alignment", STRING, text("32" * 999))]), "alignment is '3232"),
+        (raw(tensors=[tensor("t", (8,))]), "not downloaded whole"),
+        (raw(tensors=[tensor("t", (9,))], weights=32), "ends 4 bytes behind the end"),
+        (raw(tensors=[tensor("t", (8,), offset=HUGE)], weights=32), "at 1,152,921,504,606,846,976 where 0"),
+        (raw(tensors=[tensor("t", (8,), offset=32)], weights=99), "at 32 where 0 was expected"),
+        (raw(tensors=[tensor("t", (8,)), tensor("t", (8,), offset=32)], weights=99), "'t' twice"),
+        (raw(tensors=[tensor("t", (8,), kind=4)], weights=99), "of type 4"),
+        (raw(tensors=[tensor("t", (8,), kind=1 << 31)], weights=99), "of type 2147483648"),
+        (raw(tensors=[tensor("t", (8,), kind=2)], weights=99), "cannot have the shape (8,)"),
+        (raw(tensors=[tensor("t", (HUGE, HUGE))], weights=99), "cannot have the shape"),
+        (raw(tensors=[tensor("t", (1 << 63, 0))], weights=99), "cannot have the shape"),
+        (raw(tensors=[tensor("t", (1,) * 5)], weights=99), "5 dimensions"),
+        (raw(tensors=[tensor("t", (), dims=(1 << 32) - 1)], weights=99), "4,294,967,295 dimensions"),
+        (raw(tensors=[tensor("t" * 64, (8,))], weights=99), "a text of 64 bytes"),
+        (raw(tensors=[tensor(b"\xc3", (8,))], weights=99), "no UTF-8"),
+    ],
+)
+def test_what_lies_is_refused_with_its_reason(
+    refusal: Callable[[bytes], str], content: bytes, reason: str
+) -> None:
+    assert reason in refusal(content)
+
+
+def test_a_text_that_is_misspelled_is_read_as_llama_cpp_loads_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(raw([ARCH, key("general.name", STRING, text(b"caf\xe9"))]))
+    assert read_header(path).metadata["general.name"] == "caf�"
+
+
+@pytest.mark.parametrize("path", [Path("nowhere.gguf"), Path("nul\0.gguf"), Path()])
+def test_what_is_no_file_is_refused(path: Path) -> None:
+    with pytest.raises(ModelError, match=r"cannot be read|neither a file"):
+        read_header(path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing to count them by")
+def test_what_is_no_file_is_not_left_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    for path in (tmp_path, tmp_path / "gone.gguf", Path("/dev/null")):
+        with pytest.raises(ModelError):
+            read_header(path)
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = write_llama(
+        tmp_path_factory.mktemp("small") / "small.gguf", width=8, layers=1, heads=2, kv_heads=1
+    )
+    return path.read_bytes()
+
+
+EVERYTHING = raw(
+    [
+        ARCH,
+        key("general.alignment", U32, struct.pack("<I", 64)),
+        key("numbers", ARRAY, array(I32, 3, bytes(12))),
+        key("texts", ARRAY, array(STRING, 3, text("a") + text("") + text("bc"))),
+        key("flag", BOOL, b"\x01"),
+    ],
+    [tensor("one", (4, 2)), tensor("two", (32,), kind=2, offset=64)],
+    weights=64 + 18,
+    alignment=64,
+)
+
+
+def test_cut_anywhere_it_is_refused(tmp_path: Path, small: bytes) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(EVERYTHING)
+    assert read_header(path).size == len(EVERYTHING)
+    cuts = [EVERYTHING[:size] for size in range(len(EVERYTHING))]
+    for cut in cuts + [small[:size] for size in range(0, len(small) - 64, 997)]:
+        path.write_bytes(cut)
+        with pytest.raises(ModelError):
+            read_header(path)

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gguf_files import byte_tokens, write_llama, write_parts
+from paceline.models import zoo
+from paceline.models.headers.cursor import MAX_STRINGS
+from paceline.models.headers.facts import ATTENTION, HYBRID, RECURRENT
+from paceline.models.headers.header import read, read_gguf
+from paceline.speculative.errors import ModelError
+from raw_gguf import ARCH, ARRAY, BOOL, F32, I32, STRING, U32, U64, array, key, text
+from raw_gguf import gguf as raw
+
+
+def number(name: str, value: int) -> bytes:
+    return key(name, U32, struct.pack("<I", value))
+
+
+def word(name: str, value: str) -> bytes:
+    return key(name, STRING, text(value))
+
+
+def write(path: Path, *keys: bytes) -> Path:
+    path.write_bytes(raw([*keys]))
+    return path
+
+
+def test_the_embedded_target() -> None:
+    facts = read_gguf(zoo.target_path())
+    assert (facts.path, facts.format, facts.name) == (zoo.target_path(), "gguf", "Paceline zoo target")
+    assert (facts.arch, facts.family, facts.quantisation) == ("llama", "paceline-zoo", "Q8_0")
+    assert (facts.parameters, facts.size) == (12_587_904, zoo.target_path().stat().st_size)
+    assert (facts.n_ctx, facts.n_layers, facts.n_vocab, facts.kv_bytes) == (2048, 6, 8192, 3072)
+    assert (facts.experts, facts.experts_used, facts.memory, facts.sliding_window) == (0, 0, ATTENTION, 0)
+    tokenizer = facts.tokenizer
+    assert tokenizer is not None
+    assert (tokenizer.kind, tokenizer.pre, tokenizer.add_bos, tokenizer.add_eos) == (
+        "BPE",
+        "gpt-2",
+        False,
+        None,
+    )
+    assert len(tokenizer.texts) == len(tokenizer.types) == 8192
+    assert tokenizer.special["eos"] in tokenizer.ends
+
+
+def test_without_tokens_all_the_rest_is_the_same() -> None:
+    whole, quick = (read_gguf(zoo.draft_path(), tokens=tokens) for tokens in (True, False))
+    assert whole.tokenizer is not None
+    assert quick.tokenizer is None
+    assert {**vars(whole), "tokenizer": None} == vars(quick)
+
+
+def test_tokens_are_told_as_they_were_written(tmp_path: Path) -> None:
+    path = write_llama(
+        tmp_path / "m.gguf", added_tokens=("<think>",), chat_template="{{ x }}", vocab_only=True
+    )
+    facts = read_gguf(path)
+    assert facts.tokenizer is not None
+    assert list(facts.tokenizer.texts) == [t.encode() for t in [*byte_tokens(), "<|end|>", "ĠĠ", "<think>"]]
+    assert list(facts.tokenizer.types) == [1] * 256 + [3, 1, 4]
+    assert facts.tokenizer.special == {"bos": 256, "eos": 256}
+    assert facts.tokenizer.ends == {256}
+    assert (facts.chat_template, facts.parameters, facts.n_vocab) == ("{{ x }}", None, 259)
+
+
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    facts = read_gguf(write_llama(tmp_path / "moe.gguf", experts=4), tokens=False)
+    assert (facts.experts, facts.experts_used) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("arch", "memory"),
+    [
+        ("llama", ATTENTION),
+        ("mamba2", RECURRENT),
+        ("rwkv7", RECURRENT),
+        ("falcon-h1", HYBRID),
+        ("lfm2", HYBRID),
+    ],
+)
+def test_how_a_model_remembers(tmp_path: Path, arch: str, memory: str) -> None:
+    keys = [word("general.architecture", arch), number(f"{arch}.block_count", 2)]
+    keys += [number(f"{arch}.embedding_length", 64), number(f"{arch}.attention.head_count", 4)]
+    facts = read_gguf(write(tmp_path / "m.gguf", *keys))
+    assert facts.memory == memory
+    assert (facts.kv_bytes == 0) == (memory == RECURRENT)
+
+
+@pytest.mark.parametrize(
+    ("said", "pooling"),
+    [
+        (number("llama.pooling_type", 0), 0),
+        (number("llama.pooling_type", 3), 3),
+        (number("llama.pooling_type", 4), 4),
+        (key("llama.attention.causal", BOOL, b"\0"), 1),
+        (key("llama.attention.causal", BOOL, b"\1"), 0),
+    ],
+    ids=["none", "last", "rank", "both ways", "causal"],
+)
+def test_whether_states_are_pooled_or_see_what_follows(tmp_path: Path, said: bytes, pooling: int) -> None:
+    assert read_gguf(write(tmp_path / "m.gguf", ARCH, said)).pooling == pooling
+
+
+def test_numbers_for_each_layer(tmp_path: Path) -> None:
+    kv_heads = key("llama.attention.head_count_kv", ARRAY, array(I32, 3, struct.pack("<3i", 2, 0, 4)))
+    keys = [ARCH, number("llama.block_count", 3), number("llama.embedding_length", 64)]
+    path = write(tmp_path / "m.gguf", *keys, number("llama.attention.head_count", 8), kv_heads)
+    assert read_gguf(path, tokens=False).kv_bytes == (2 + 4) * (8 + 8) * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("Qwen3 4B", "Qwen3 4B"), ("models", "my-file"), ("\x1b[31mQwen\n", "[31mQwen"), ("e" * 40, "my-file")],
+)
+def test_a_name_that_tells_nothing_gives_way_to_the_files(tmp_path: Path, name: str, shown: str) -> None:
+    assert read_gguf(write(tmp_path / "my-file.gguf", ARCH, word("general.name", name))).name == shown
+
+
+def test_the_base_name_tells_the_family_first(tmp_path: Path) -> None:
+    keys = [ARCH, word("general.name", "My Finetune"), word("general.basename", "Qwen2.5-Coder")]
+    assert read_gguf(write(tmp_path / "other-7b.gguf", *keys)).family == "qwen2.5-coder"
+
+
+@pytest.mark.parametrize("model", ["no_vocab", "none"])
+def test_a_model_can_have_no_tokenizer(tmp_path: Path, model: str) -> None:
+    assert read_gguf(write(tmp_path / "m.gguf", ARCH, word("tokenizer.ggml.model", model))).tokenizer is None
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [("llama", "SPM"), ("gemma4", "BPE"), ("bert", "WPM"), ("t5", "UGM"), ("plamo2", "PLaMo-2")],
+)
+def test_kinds_of_tokenizers(tmp_path: Path, model: str, kind: str) -> None:
+    tokens = key("tokenizer.ggml.tokens", ARRAY, array(STRING, 3, text("a") + text(b"\xff") + text("")))
+    ids = [number("tokenizer.ggml.prefix_token_id", 0), number("tokenizer.ggml.fim_pre_token_id", 1)]
+    ids += [number("tokenizer.ggml.eos_token_id", 3), number("tokenizer.ggml.seperator_token_id", 2)]
+    tokenizer = read_gguf(
+        write(tmp_path / "m.gguf", ARCH, word("tokenizer.ggml.model", model), tokens, *ids)
+    ).tokenizer
+    assert tokenizer is not None
+    assert (tokenizer.kind, list(tokenizer.texts)) == (kind, [b"a", b"\xff", b""])
+    assert tokenizer.special == {"fim_pre": 1, "sep": 2}  # 3 is no token's; the deprecated word gives way
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ([word("x", "y")], "names no architecture"),
+        ([word("general.architecture", "llama\n")], "names no architecture"),
+        ([word("general.architecture", "llama" * 99)], "names no architecture"),
+        ([number("general.architecture", 1)], "'general.architecture' is not a text"),
+        ([ARCH, word("llama.context_length", "8192")], "'llama.context_length' is not a whole number"),
+        ([ARCH, key("llama.context_length", F32, struct.pack("<f", float("nan")))], "is not a whole number"),
+        ([ARCH, key("llama.block_count", I32, struct.pack("<i", -1))], "is not at least 0"),
+        ([ARCH, word("tokenizer.ggml.tokens", "x")], "'tokenizer.ggml.tokens' is not a list"),
+        (
+            [
+                ARCH,
+                word("tokenizer.ggml.model", "gpt2"),
+                key("tokenizer.ggml.tokens", ARRAY, array(U64, 1, bytes(8))),
+            ],
+            "is not a list of texts",
+        ),
+        (
+            [ARCH, word("tokenizer.ggml.model", "gpt2"), number("tokenizer.ggml.add_bos_token", 1)],
+            "is not true or false",
+        ),
+        (
+            [
+                *(ARCH, word("tokenizer.ggml.model", "gpt2")),
+                key("tokenizer.ggml.tokens", ARRAY, array(STRING, 2, text("a") + text("b"))),
+                key("tokenizer.ggml.token_type", ARRAY, array(I32, 1, bytes(4))),
+            ],
+            "has 2 tokens and types of 1",
+        ),
+        (
+            [
+                *(ARCH, word("tokenizer.ggml.model", "gpt2")),
+                key("tokenizer.ggml.tokens", ARRAY, array(STRING, 1, text("a"))),
+                key("tokenizer.ggml.token_type", ARRAY, array(BOOL, MAX_STRINGS + 1, bytes(MAX_STRINGS + 1))),
+            ],
+            "has 1 tokens and types of 2,097,153",
+        ),
+    ],
+)
+def test_what_is_of_the_wrong_type_is_refused(tmp_path: Path, keys: list[bytes], reason: str) -> None:
+    path = write(tmp_path / "m.gguf", *keys)
+    with pytest.raises(ModelError, match=reason):
+        read_gguf(path)
+
+
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+)
+@given(data=st.data())
+def test_changed_bytes_give_facts_or_a_model_error(tmp_path: Path, data: st.DataObject) -> None:
+    path = write_llama(tmp_path / "m.gguf", vocab_only=True, experts=2)
+    content = bytearray(path.read_bytes())
+    keys = [
+        at
+        for at in range(len(content) - 6)
+        if bytes(content[at : at + 6]) in (b"llama.", b"tokeni", b"genera")
+    ]
+    for _ in range(data.draw(st.integers(1, 3))):  # behind a name is its type, and then the value
+        at = data.draw(st.sampled_from(keys)) + data.draw(st.integers(0, 60))
+        new = data.draw(
+            st.one_of(st.binary(min_size=1, max_size=8), st.integers(0, 12).map(lambda n: bytes([n])))
+        )
+        content[at : at + len(new)] = new
+    path.write_bytes(content)
+    for tokens in (True, False):
+        try:
+            facts = read_gguf(path, tokens=tokens)
+        except ModelError as error:
+            assert str(error).startswith(str(path))  # noqa: PT017  # either is right
+        else:
+            assert facts.arch.isprintable()
+            assert min(facts.n_ctx, facts.n_layers, facts.kv_bytes) >= 0
+
+
+def test_any_part_tells_the_whole(tmp_path: Path) -> None:
+    paths = write_parts(tmp_path)
+    facts = [read_gguf(path) for path in paths]
+    assert facts[0] == facts[1] == facts[2]
+    assert facts[0].files == tuple(paths)
+    assert facts[0].parameters == 6 * 32
+    assert facts[0].size == sum(path.stat().st_size for path in paths)
+    assert (facts[0].name, facts[0].family, facts[0].n_layers) == ("Llama 3.2 3B", "llama-3.2", 5)
+
+
+def test_parts_that_are_links_are_found_beside_the_link(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    links = []
+    for i, path in enumerate(write_parts(tmp_path)):
+        links.append(tmp_path / "snapshot" / path.name)
+        links[-1].symlink_to(path.rename(tmp_path / "blobs" / f"{i}"))
+    assert read_gguf(links[1]).files == tuple(links)
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    first, second, third = write_parts(tmp_path)
+    second.unlink()
+    for path in (first, third):
+        with pytest.raises(ModelError, match=rf"{second.name}: is missing, one of 3 parts"):
+            read_gguf(path)
+    first.rename(tmp_path / "elsewhere")
+    with pytest.raises(ModelError, match=rf"{first.name}: is missing.* give the first, .*{first.name}"):
+        read_gguf(third)
+
+
+def test_parts_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    first, second, _ = write_parts(tmp_path)
+    shutil.copy(first, second)
+    with pytest.raises(ModelError, match=rf"{second.name}: is not part 2 of 3"):
+        read_gguf(first)
+    alone = first.rename(tmp_path / "renamed.gguf")
+    with pytest.raises(ModelError, match=r"is one of 3 parts, and llama\.cpp finds them by their names"):
+        read_gguf(alone)
+
+
+def test_parts_with_too_few_tensors_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m-00001-of-00002.gguf"
+    parts = [number("split.count", 2), number("split.tensors.count", 7)]
+    write(path, ARCH, *parts, number("split.no", 0))
+    write(tmp_path / "m-00002-of-00002.gguf", *parts, number("split.no", 1))
+    with pytest.raises(ModelError, match="its 2 parts have 0 tensors, not 7"):
+        read_gguf(path)
+
+
+def test_a_file_whose_name_only_looks_like_a_part_is_read(tmp_path: Path) -> None:
+    assert read_gguf(write(tmp_path / "m-00001-of-00002.gguf", ARCH)).arch == "llama"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are none")
+def test_pipes_sockets_and_links_in_circles_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # names of sockets must be short
+    os.mkfifo("pipe.gguf")
+    Path("loop.gguf").symlink_to("loop.gguf")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("socket.gguf")
+        for name in ("pipe.gguf", "socket.gguf", "loop.gguf", "/dev/zero", "gone.gguf"):
+            with pytest.raises(ModelError, match=f"{name}: (is neither|cannot be read)"):
+                read(name)
+
+
+def test_a_file_or_a_folder(tmp_path: Path) -> None:
+    assert read(str(zoo.draft_path()), tokens=False).format == "gguf"
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert read(tmp_path, tokens=False).format == "hf"

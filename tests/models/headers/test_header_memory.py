@@ -1,0 +1,127 @@
+"""A file that was made to fill the memory of who reads its header does not."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from paceline.models.headers.gguf_header import STRING
+from raw_gguf import ARCH, ARRAY, I32, U32, key, tensor, text
+
+pytestmark = pytest.mark.slow
+MEASURE = """
+import sys
+from peak import peak_megabytes
+from paceline.speculative.errors import ModelError
+from paceline.models.headers.header import read
+from paceline.models.headers.gguf_header import read_header
+for reader in (read, read_header):
+    try:
+        reader(sys.argv[1])
+    except ModelError as error:
+        print(error)
+print(peak_megabytes())
+"""
+ROOM = 240 << 20
+LIMIT = 512  # MiB; broken UTF-8 takes four bytes of memory for each of the 64 MiB that a header may have
+
+
+def start(file: BinaryIO, n_keys: int, n_tensors: int = 0) -> None:
+    file.write(b"GGUF" + struct.pack("<IQQ", 3, n_tensors, n_keys) + ARCH)
+
+
+def array_of(file: BinaryIO, name: str, kind: int, count: int) -> None:
+    file.write(key(name, ARRAY, struct.pack("<IQ", kind, count)))
+
+
+def one_number_list(file: BinaryIO) -> None:
+    start(file, 2)
+    array_of(file, "k", I32, ROOM // 4)
+    file.truncate(file.tell() + ROOM)
+
+
+def flags(file: BinaryIO) -> None:
+    start(file, 2)
+    array_of(file, "k", 7, ROOM)
+    file.truncate(file.tell() + ROOM)
+
+
+def token_types(file: BinaryIO) -> None:
+    start(file, 2)
+    array_of(file, "tokenizer.ggml.token_type", I32, 4 << 20)
+    file.truncate(file.tell() + ROOM)
+
+
+def tiny_tokens(file: BinaryIO) -> None:
+    start(file, 2)
+    array_of(file, "tokenizer.ggml.tokens", STRING, 4 << 20)
+    file.write(b"\1\0\0\0\0\0\0\0a" * (4 << 20))
+
+
+def a_long_token(file: BinaryIO) -> None:
+    start(file, 2)
+    array_of(file, "tokenizer.ggml.tokens", STRING, 1)
+    file.write(struct.pack("<Q", ROOM))
+    file.truncate(file.tell() + ROOM)
+
+
+def a_long_merge(file: BinaryIO) -> None:
+    start(file, 2)
+    array_of(file, "tokenizer.ggml.merges", STRING, 1)
+    file.write(struct.pack("<Q", ROOM))
+    file.truncate(file.tell() + ROOM)
+
+
+def texts_that_grow(file: BinaryIO) -> None:
+    """Broken UTF-8, of which each byte becomes a character of two or four."""
+    n = ROOM >> 22
+    start(file, n + 1)
+    for i in range(n):
+        file.write(key(f"k{i}", STRING, text("\U0001f642".encode() + b"\xff" * ((4 << 20) - 4))))
+
+
+def many_keys(file: BinaryIO) -> None:
+    start(file, 65_000)
+    for i in range(64_999):
+        file.write(key(f"{i:03700}", U32, bytes(4)))
+
+
+def many_lists(file: BinaryIO) -> None:
+    start(file, 65_000)
+    for i in range(64_999):
+        file.write(key(f"{i}", ARRAY, struct.pack("<IQ", I32, 900) + bytes(3600)))
+
+
+def many_tensors(file: BinaryIO) -> None:
+    start(file, 1, 65_000)
+    for i in range(65_000):
+        file.write(tensor(f"{i:063}", (1 << 40, 1, 1, 0)))
+
+
+SHAPES = [
+    *(one_number_list, flags, token_types, tiny_tokens, a_long_token, a_long_merge, texts_that_grow),
+    *(many_keys, many_lists, many_tensors),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_reading_a_header_takes_little_memory_whatever_it_claims(
+    tmp_path: Path, shape: Callable[[BinaryIO], None]
+) -> None:
+    pytest.importorskip("resource")
+    path = tmp_path / "crafted.gguf"
+    with path.open("wb") as file:
+        shape(file)
+    code = f"import sys; sys.path[:] = {sys.path!r}{MEASURE}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=300
+    )
+    path.unlink()
+    peak = int(done.stdout.splitlines()[-1])
+    assert 20 < peak < LIMIT, done.stdout

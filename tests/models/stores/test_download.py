@@ -1,0 +1,452 @@
+"""Downloads from a local server that speaks the hub's protocol: whole, interrupted, refused."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.utils import WeakFileLock, close_session
+
+from hub_server import COMMIT, Hub, git_hash, own_cache, serving
+from paceline.models.stores import download
+from paceline.models.stores.download import in_cache, pull
+from paceline.models.stores.hub_layout import repo_folder
+from paceline.models.stores.reference import Held, parse
+from paceline.speculative.errors import ModelError, PacelineError, UsageError
+
+Seen = list[tuple[str, int, int]]
+Q4, Q8 = "m-Q4_K_M.gguf", "m-Q8_0.gguf"
+DATA = random.Random(0).randbytes(300_000)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_client() -> Iterator[None]:
+    """To make one, with all its certificates, takes longer than a test."""
+    yield
+    close_session()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    own_cache(monkeypatch, tmp_path / "hub")
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 10)
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    files = {"README.md": b"# m", Q4: DATA, Q8: DATA[:1000], "mmproj-m-Q4_K_M.gguf": DATA[:500]}
+    with serving(Hub({"user/repo": files})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        yield hub
+
+
+def pulled(text: str = "user/repo", seen: Seen | None = None, **options: Any) -> list[Held]:
+    seen = [] if seen is None else seen
+    return pull(parse(text), lambda *told: seen.append(told), **options)
+
+
+def refused(kind: type[PacelineError], *words: str, text: str = "user/repo", **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        pulled(text, **options)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert [word for word in words if word not in said] == []
+    return said
+
+
+def partials(cache: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in cache.rglob("*.incomplete")}
+
+
+def test_a_download_lies_in_the_cache_as_other_programs_expect_it(hub: Hub, cache: Path) -> None:
+    seen: Seen = []
+    (one,) = pulled(seen=seen)
+    digest = hashlib.sha256(DATA).hexdigest()
+    assert one == Held(
+        cache / f"models--user--repo/snapshots/{COMMIT}/{Q4}", len(DATA), digest, len(DATA), True
+    )
+    assert one.path.read_bytes() == DATA
+    assert one.path.resolve() == (cache / "models--user--repo/blobs" / digest).resolve()
+    assert seen[-1] == (Q4, len(DATA), len(DATA))
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    assert partials(cache) == {}
+    found = huggingface_hub.hf_hub_download("user/repo", Q4, cache_dir=cache, local_files_only=True)
+    assert Path(found) == one.path
+
+
+def test_what_is_there_is_not_downloaded_again(hub: Hub) -> None:
+    (first,) = pulled()
+    hub.asked.clear()
+    assert pulled() == in_cache(parse("user/repo")) == [Held(first.path, first.size, first.sha256)]
+    assert hub.ranges_asked() == []
+
+
+def test_the_token_goes_to_the_hub_and_not_to_its_storage(hub: Hub) -> None:
+    pulled()
+    told = {one.token for one in hub.asked if not one.path.startswith("/storage/")}
+    assert told == {"Bearer hf_secret"}
+    assert {one.token for one in hub.asked if one.path.startswith("/storage/")} == {""}
+
+
+def test_a_connection_that_breaks_is_made_again_from_there(hub: Hub) -> None:
+    hub.breaks = [100_000, 50_000]
+    (one,) = pulled()
+    assert hub.ranges_asked() == ["", "bytes=100000-", "bytes=150000-"]
+    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (len(DATA), True, True)
+
+
+def test_the_next_call_goes_on_where_a_lost_connection_ended(hub: Hub, cache: Path) -> None:
+    hub.breaks = [100_000, *[0] * 5]
+    refused(PacelineError, "is lost", "100.00 kB of 300.00 kB", "the same command goes on")
+    assert list(partials(cache).values()) == [100_000]
+    with pytest.raises(UsageError, match="is not completely on this machine: paceline pull hf"):
+        in_cache(parse("user/repo"))
+    hub.asked.clear()
+    seen: Seen = []
+    (one,) = pulled(seen=seen)
+    assert hub.ranges_asked() == ["bytes=100000-"]
+    assert seen[0] == (Q4, 100_000, len(DATA))
+    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (200_000, True, True)
+    assert partials(cache) == {}
+
+
+def test_a_process_that_is_killed_leaves_what_came(hub: Hub, cache: Path) -> None:
+    script = (
+        "from paceline.models.stores.download import pull;"
+        "from paceline.models.stores.reference import parse;"
+        "pull(parse('user/repo'), lambda *_: None)"
+    )
+    hub.breaks = [100_000]
+    held = threading.Event()
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=os.environ | {"HF_HUB_DISABLE_TELEMETRY": "1"}
+    ) as child:
+
+        def kill() -> None:
+            child.kill()
+            held.set()
+
+        try:
+            hub.sent = kill
+            assert held.wait(60)
+        finally:
+            child.kill()
+    assert child.returncode == -signal.SIGKILL
+    hub.sent = lambda: None
+    (size,) = partials(cache).values()
+    hub.asked.clear()
+    (one,) = pulled()
+    assert hub.ranges_asked() == [f"bytes={size}-" if size else ""]
+    assert (one.got, one.path.read_bytes() == DATA) == (len(DATA) - size, True)
+
+
+def test_a_file_with_another_hash_is_thrown_away(hub: Hub, cache: Path) -> None:
+    hub.wrong = {Q4: bytes(len(DATA))}
+    refused(ModelError, Q4, hashlib.sha256(DATA).hexdigest(), hashlib.sha256(bytes(len(DATA))).hexdigest())
+    assert partials(cache) == {}
+    assert [path for path in cache.rglob("*") if path.is_file() and path.stat().st_size >= len(DATA)] == []
+
+
+@pytest.mark.parametrize("left", [bytes(1000), bytes(len(DATA)), bytes(len(DATA) + 1)])
+def test_a_damaged_remainder_is_not_built_on(hub: Hub, cache: Path, left: bytes) -> None:
+    hub.breaks = [10, *[0] * 5]
+    refused(PacelineError, "is lost")
+    (remainder,) = cache.rglob("*.incomplete")
+    remainder.write_bytes(left)
+    (one,) = pulled()
+    came = len(DATA) + max(0, len(DATA) - len(left))  # what was built on it, and all of it anew
+    assert (one.got, one.checked, one.path.read_bytes() == DATA) == (came, True, True)
+
+
+def test_more_than_was_promised_is_refused(hub: Hub) -> None:
+    hub.wrong = {Q4: DATA + b"more"}
+    refused(PacelineError, "more than the 300,000 bytes")
+
+
+def test_all_parts_of_a_split_model_come(hub: Hub) -> None:
+    parts = {f"Q8/m-Q8_0-0000{i}-of-00003.gguf": bytes([i]) * 1000 for i in (1, 2, 3)}
+    hub.repos["user/parts"] = parts
+    held = pulled("user/parts")
+    assert [one.path.read_bytes() for one in held] == list(parts.values())
+    assert [one.path for one in in_cache(parse("user/parts:Q8_0"))] == [one.path for one in held]
+    held[1].path.unlink()
+    with pytest.raises(UsageError, match="not completely on this machine"):
+        in_cache(parse("user/parts"))
+
+
+def test_a_file_without_a_stated_hash_is_not_said_to_be_checked(hub: Hub) -> None:
+    hub.repos["user/small"] = {"s.gguf": b"tiny"}
+    (one,) = pulled("user/small")
+    assert (one.sha256, one.got, one.checked, one.path.read_bytes()) == ("", 4, False, b"tiny")
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+
+
+HEADERS = ("ETag", "X-Linked-Etag", "X-Repo-Commit", "X-Linked-Size")
+
+
+@pytest.mark.parametrize("content", [DATA, b"tiny"], ids=["large", "small"])
+@pytest.mark.parametrize("word", ["{outside}/key", "../../../../outside/key", "f" * 64, "", "9" * 5000])
+@pytest.mark.parametrize("lying", [HEADERS, HEADERS[:2]], ids=["all", "etags"])
+def test_no_header_names_a_file(
+    hub: Hub, tmp_path: Path, cache: Path, lying: tuple[str, ...], content: bytes, word: str
+) -> None:
+    (tmp_path / "outside").mkdir()
+    hub.repos["user/repo"] = {Q4: content}
+    hub.headers = dict.fromkeys(lying, f'"{word.format(outside=tmp_path / "outside")}"')
+    (one,) = pulled()
+    large = len(content) >= hub.large
+    blob = hashlib.sha256(content).hexdigest() if large else git_hash(content)
+    assert files_of(cache / "models--user--repo") == [
+        f"blobs/{blob}", "refs/main", f"snapshots/{COMMIT}/{Q4}"
+    ]  # fmt: skip
+    assert files_of(tmp_path / "outside") == []
+    assert (one.path.read_bytes() == content, one.checked) == (True, large)
+
+
+def outside_file(cache: Path) -> Path:
+    """A file of the user's own, as large as the one that is asked for."""
+    path = cache.parent / "private"
+    path.write_bytes(bytes(len(DATA)))
+    return path
+
+
+def link_outside(cache: Path, pointer: Path) -> None:
+    pointer.symlink_to(outside_file(cache))
+
+
+def link_to_another_blob(cache: Path, pointer: Path) -> None:
+    blob = repo_folder("user/repo") / "blobs" / ("a" * 64)
+    blob.parent.mkdir()
+    blob.write_bytes(bytes(len(DATA)))
+    pointer.symlink_to(f"../../blobs/{blob.name}")
+
+
+def link_to_a_short_blob(cache: Path, pointer: Path) -> None:
+    blob = repo_folder("user/repo") / "blobs" / hashlib.sha256(DATA).hexdigest()
+    blob.parent.mkdir()
+    blob.write_bytes(DATA[:-1])
+    pointer.symlink_to(f"../../blobs/{blob.name}")
+
+
+def blob_outside(cache: Path, pointer: Path) -> None:
+    blob = repo_folder("user/repo") / "blobs" / hashlib.sha256(DATA).hexdigest()
+    blob.parent.mkdir()
+    blob.symlink_to(outside_file(cache))
+    pointer.symlink_to(f"../../blobs/{blob.name}")
+
+
+def link_to_nothing(cache: Path, pointer: Path) -> None:
+    pointer.symlink_to("../../blobs/gone")
+
+
+def short_file(cache: Path, pointer: Path) -> None:
+    pointer.write_bytes(DATA[:-1])
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [link_outside, link_to_another_blob, link_to_a_short_blob, blob_outside, link_to_nothing, short_file],
+)
+def test_what_is_in_the_cache_under_a_name_it_does_not_deserve_is_replaced(
+    hub: Hub, cache: Path, lie: Callable[[Path, Path], None]
+) -> None:
+    pointer = repo_folder("user/repo") / "snapshots" / COMMIT / Q4
+    pointer.parent.mkdir(parents=True)
+    lie(cache, pointer)
+    (one,) = pulled()
+    assert (one.path, one.checked, one.path.read_bytes() == DATA) == (pointer, True, True)
+    assert one.path.resolve().name == hashlib.sha256(DATA).hexdigest()
+    for private in cache.parent.glob("private"):
+        assert private.read_bytes() == bytes(len(DATA))
+
+
+@pytest.mark.parametrize("lie", [link_outside, blob_outside, link_to_nothing])
+def test_a_link_out_of_the_cache_is_no_model_of_the_hub(
+    cache: Path, lie: Callable[[Path, Path], None]
+) -> None:
+    pointer = repo_folder("user/repo") / "snapshots" / COMMIT / Q4
+    pointer.parent.mkdir(parents=True)
+    lie(cache, pointer)
+    with pytest.raises(UsageError, match="user/repo is not on this machine"):
+        in_cache(parse("user/repo"))
+
+
+def test_a_snapshot_that_leads_out_of_the_cache_gets_nothing(hub: Hub, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (repo_folder("user/repo") / "snapshots").mkdir(parents=True)
+    (repo_folder("user/repo") / "snapshots" / COMMIT).symlink_to(tmp_path / "outside")
+    refused(ModelError, "leads out of the cache; delete it")
+    assert files_of(tmp_path / "outside") == []
+
+
+def test_where_links_are_not_wanted_the_file_itself_gets_the_name(
+    hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")
+    (one,) = pulled()
+    assert files_of(cache / "models--user--repo") == ["refs/main", f"snapshots/{COMMIT}/{Q4}"]
+    assert (one.checked, one.path.read_bytes() == DATA) == (True, True)
+    hub.asked.clear()
+    assert pulled() == [Held(one.path, len(DATA))]
+    assert hub.ranges_asked() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "C:x.gguf",
+        "a/../../x.gguf",
+        "/x.gguf",
+        "x\x1b[2J.gguf",
+        f"{'x' * 300}.gguf",
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused_before_anything_is_made(
+    hub: Hub, cache: Path, name: str
+) -> None:
+    hub.answer = INFO | {"siblings": [FILE | {"rfilename": name}]}
+    refused(
+        UsageError, "user/repo: has a file ", "a name that cannot be used safely; take another repository"
+    )
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "kind", "words"),
+    [
+        (401, "GatedRepo", PacelineError, ["user/repo is gated", "accept its terms at http", "HF_TOKEN"]),
+        (403, "GatedRepo", PacelineError, ["user/repo is gated"]),
+        (401, "Invalid credentials in Authorization header", PacelineError, ["does not accept the token"]),
+        (404, "RepoNotFound", UsageError, ["has no user/repo, or it is private"]),
+        (403, "", PacelineError, ["does not let this token read it"]),
+        (429, "", PacelineError, ["too many requests"]),
+        (500, "", PacelineError, ["answers with the error 500; try again later"]),
+        (418, "", PacelineError, ["answers with the error 418; see HF_ENDPOINT"]),
+    ],
+)
+def test_a_refusal_is_said_in_one_line(
+    hub: Hub, status: int, name: str, kind: type[PacelineError], words: list[str]
+) -> None:
+    hub.errors = {"/api/models/user/repo": (status, name)}
+    refused(kind, *words)
+
+
+def test_without_a_connection_it_says_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    refused(PacelineError, "no connection to 127.0.0.1:9", "--offline")
+    monkeypatch.setenv("HF_ENDPOINT", "not an address")
+    refused(PacelineError, "no connection to not an address")
+
+
+@pytest.mark.parametrize("variable", ["", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_offline_nobody_is_asked(hub: Hub, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    (first,) = pulled()
+    hub.asked.clear()
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    assert [one.path for one in pulled(offline=not variable)] == [first.path]
+    refused(
+        UsageError, "hf.co/user/repo:Q8_0 is not on this machine", text="user/repo:Q8_0", offline=not variable
+    )
+    assert hub.asked == []
+
+
+def test_a_full_disk_is_noticed_before(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(
+        "paceline.models.stores.download.shutil.disk_usage", lambda _: usage(10**6, 10**6 - 200_000, 200_000)
+    )
+    refused(PacelineError, "300.00 kB are to be downloaded", "200.00 kB free", "HF_HUB_CACHE")
+    assert hub.ranges_asked() == []
+    pulled(f"user/repo:{Q8}")
+
+
+def test_a_download_that_another_process_makes_is_left_to_it(
+    hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "BUSY", 0.01)
+    lock = cache / f".locks/models--user--repo/{hashlib.sha256(DATA).hexdigest()}.lock"
+    lock.parent.mkdir(parents=True)
+    with WeakFileLock(lock):
+        refused(PacelineError, "is being downloaded by another process")
+
+
+INFO = {"id": "user/repo", "sha": COMMIT, "siblings": []}
+FILE = {"rfilename": Q4, "size": 1, "blobId": "0" * 40}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ([], "does not answer as a Hugging Face hub does"),
+        ("text", "does not answer as a Hugging Face hub does"),
+        (INFO | {"sha": "../../x"}, "does not answer as a Hugging Face hub does"),
+        (INFO | {"siblings": [FILE | {"blobId": "../../../x"}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"size": "many"}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"size": float("inf")}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"size": -1}]}, "has no model"),
+        (INFO | {"siblings": [FILE | {"size": None}]}, "has no model"),
+        (INFO | {"siblings": ["x.gguf"]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"rfilename": None}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"lfs": {"sha256": "0" * 40}}]}, "does not answer as"),
+        (INFO | {"siblings": [FILE | {"blobId": "0" * 64}]}, "does not answer as"),
+        (INFO, "user/repo: has no model as a GGUF file"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_refused(hub: Hub, cache: Path, answer: Any, words: str) -> None:
+    hub.answer = answer
+    refused(PacelineError, words)
+    assert not cache.exists()
+
+
+def lay(name: str, commit: str, *files: str, main: bool = False) -> None:
+    folder = repo_folder(name)
+    for file in files:
+        path = folder / "snapshots" / commit / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file)
+    if main:
+        (folder / "refs").mkdir()
+        (folder / "refs/main").write_text(commit)
+
+
+def test_what_is_here_is_chosen_from_the_current_revision_first(cache: Path) -> None:
+    lay("u/r", "old", "a-Q4_K_M.gguf", "a-Q8_0.gguf")
+    lay("u/r", "new", "a-Q4_K_M.gguf", main=True)
+    lay("u/r", "else", "a-Q6_K.gguf")
+    os.utime(repo_folder("u/r") / "snapshots/old", (1, 1))
+
+    def name(text: str) -> str:
+        (one,) = in_cache(parse(text))
+        return one.path.relative_to(repo_folder("u/r") / "snapshots").as_posix()
+
+    assert name("u/r") == name("u/r:q4_k_m") == "new/a-Q4_K_M.gguf"
+    assert name("u/r:Q8_0") == "old/a-Q8_0.gguf"
+    assert name("u/r:Q6_K") == "else/a-Q6_K.gguf"
+
+
+def test_the_only_one_that_is_here_is_meant_and_of_several_none(cache: Path) -> None:
+    lay("u/r", "c", "a-Q2_K.gguf")
+    assert [one.path.name for one in in_cache(parse("u/r"))] == ["a-Q2_K.gguf"]
+    lay("u/r", "c", "a-Q3_K_S.gguf")
+    with pytest.raises(UsageError, match="u/r: which one of Q2_K, Q3_K_S"):
+        in_cache(parse("u/r"))
+    (repo_folder("u/r") / "snapshots/c/b-Q4_K_M.gguf").symlink_to("../../blobs/gone")
+    with pytest.raises(UsageError, match="u/r:Q4_K_M is not on this machine: paceline pull hf"):
+        in_cache(parse("u/r:Q4_K_M"))

@@ -1,0 +1,313 @@
+"""Everything a machine has is found, and what is in the way is a note."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGUFWriter
+
+from gguf_files import write_llama
+from model_stores import hub_file, hub_folder, ollama_manifest, ollama_model
+from paceline.cli.references import resolved
+from paceline.models import zoo
+from paceline.models.headers import facts_cache, header
+from paceline.models.stores import inventory as stores
+from paceline.models.stores import places as known_places
+from paceline.models.stores.inventory import Found, find
+from paceline.models.stores.search import FOLDERS, MODELS
+
+HOST = "registry.ollama.ai"
+
+
+@pytest.fixture(autouse=True)
+def no_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What Ollama's service has on this machine is none of a test's business."""
+    monkeypatch.setattr(known_places, "OLLAMA_SERVICE", tmp_path / "service")
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "paceline"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model, and one with experts."""
+    folder = tmp_path_factory.mktemp("made")
+    write_llama(folder / "plain.gguf", width=16, layers=1)
+    write_llama(folder / "experts.gguf", width=16, layers=1, experts=4)
+    return folder
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    path = tmp_path / "user"
+    path.mkdir()
+    return path
+
+
+def look(home: Path, *folders: Path, **environ: str) -> Found:
+    return find(folders, environ={"HOME": str(home)} | environ)
+
+
+def references(found: Found) -> list[str]:
+    return [model.reference for model in found.models]
+
+
+def put(source: Path, to: Path) -> Path:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_bytes(source.read_bytes() + str(to).encode())  # of a content of its own
+    return to
+
+
+def test_every_store_is_looked_into(home: Path, made: Path) -> None:
+    plain = made / "plain.gguf"
+    blob = ollama_model(home / ".ollama/models", f"{HOST}/library/tiny/1b", plain)
+    hub_file(home / ".cache/huggingface/hub", "user/repo", "m-Q8_0.gguf", put(plain, home / "other.gguf"))
+    studio = put(plain, home / ".lmstudio/models/user/repo/m.gguf")
+    llama = put(plain, home / ".cache/llama.cpp/user_repo_m.gguf")
+    (llama.parent / "manifest=user=repo=latest.json").write_text("{}")
+    given, configured = (
+        put(plain, home / "given/m.gguf"),
+        put(made / "experts.gguf", home / "more/deep/e.gguf"),
+    )
+    environ = {
+        "PACELINE_MODELS": os.pathsep.join(["", "~/nowhere", str(home / "more")]),
+        "LLAMA_CACHE": str(llama.parent),  # not everywhere below .cache
+    }
+    found = look(home, home / "given", **environ)
+    by_store = {model.store: model for model in found.models if model.store != "folder"}
+    assert {store: model.reference for store, model in by_store.items()} == {
+        "Ollama": "ollama:tiny:1b",
+        "Hugging Face": "user/repo:Q8_0",
+        "LM Studio": str(studio),
+        "llama.cpp": str(llama),
+    }
+    assert by_store["Ollama"].facts.path == blob
+    assert {model.reference for model in found.models if model.store == "folder"} == {
+        str(given),
+        str(configured),
+    }
+    assert [model.facts.experts for model in found.models].count(4) == 1
+    assert len(found.notes) == 1
+    assert found.notes[0].endswith("nowhere: no such folder")
+    counts = {(place.store, place.path.name): place.models for place in found.places}
+    assert counts[("Ollama", "models")] == counts[("Hugging Face", "hub")] == counts[("folder", "more")] == 1
+    assert counts[("Ollama", "service")] == counts[("folder", "nowhere")] == 0
+
+
+def test_one_file_under_two_names_is_one_model(home: Path, made: Path) -> None:
+    root = home / ".ollama/models"
+    blob = ollama_model(root, f"{HOST}/library/tiny/1b", made / "plain.gguf")
+    ollama_manifest(
+        root, f"{HOST}/library/mine/latest", (root / "manifests" / HOST / "library/tiny/1b").read_text()
+    )
+    linked = home / "linked" / "m.gguf"
+    linked.parent.mkdir()
+    linked.symlink_to(blob)
+    found = look(home, linked.parent, linked.parent)
+    assert [(model.reference, model.also) for model in found.models] == [
+        ("ollama:mine:latest", ("ollama:tiny:1b", str(linked)))
+    ]
+    assert found.notes == []
+
+
+def test_one_content_in_two_places_is_one_model_and_has_the_name(home: Path, made: Path) -> None:
+    hub = home / ".cache/huggingface/hub"
+    hub_file(hub, "user/repo", "m-Q8_0.gguf", made / "plain.gguf")
+    copied, other = home / "given/m.gguf", put(made / "plain.gguf", home / "given/other.gguf")
+    shutil.copy(made / "plain.gguf", copied)
+    found = look(home, copied.parent)
+    assert {(model.reference, model.also) for model in found.models} == {
+        ("user/repo:Q8_0", (str(copied),)),
+        (str(other), ()),
+    }
+
+
+def test_every_name_leads_where_the_command_line_looks(
+    home: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("OLLAMA_MODELS", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    root = home / ".ollama/models"
+    for name in (f"{HOST}/library/tiny/1b", f"{HOST}/someone/tiny/latest", "hf.co/user/repo-GGUF/Q8_0"):
+        ollama_model(root, name, made / ("experts.gguf" if "someone" in name else "plain.gguf"))
+    for name in ("m-Q8_0", "m-UD-Q4_K_XL", "n-Q8_0", "m"):
+        copy = put(made / "plain.gguf", home / f"{name}.gguf")
+        with copy.open("ab") as file:
+            file.write(name.encode())
+        hub_file(home / ".cache/huggingface/hub", "user/repo", f"{name}.gguf", copy)
+    models = look(home).models
+    assert len(models) == 6
+    for model in models:
+        for name in (model.reference, *model.also):
+            assert resolved(name) == model.facts.path
+
+
+def test_a_name_in_two_stores_means_the_first(home: Path, tmp_path: Path, made: Path) -> None:
+    ollama_model(home / ".ollama/models", f"{HOST}/library/tiny/1b", made / "plain.gguf")
+    other = ollama_model(tmp_path / "service", f"{HOST}/library/tiny/1b", made / "experts.gguf")
+    assert set(references(look(home))) == {"ollama:tiny:1b", str(other)}
+
+
+def test_stores_within_folders_are_known_by_their_paths(home: Path, made: Path) -> None:
+    blob = ollama_model(home / "disk/ollama", f"{HOST}/library/tiny/1b", made / "plain.gguf")
+    link = hub_file(home / "disk/hub", "user/repo", "m-Q8_0.gguf", made / "experts.gguf")
+    assert set(references(look(home, home / "disk"))) == {str(blob), str(link)}
+
+
+def test_what_belongs_to_models_is_none(home: Path, made: Path) -> None:
+    folder = home / "models"
+    for name in ("mmproj-F16", "MTP-m", "eagle3-m", "m.imatrix"):
+        put(made / "plain.gguf", folder / f"{name}.gguf")
+    (folder / "m.gguf.downloadInProgress").touch()
+    write_llama(folder / "vocab.gguf", vocab_only=True)
+    for name, arch, kind in (
+        ("lora", "llama", "adapter"),
+        ("clip", "clip", "mmproj"),
+        ("head", "eagle3", "model"),
+    ):
+        writer = GGUFWriter(folder / f"{name}.gguf", arch)
+        writer.add_type(kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    lora = folder / "lora"
+    lora.mkdir()
+    for name in ("adapter_config.json", "config.json", "adapter_model.safetensors"):
+        (lora / name).touch()
+    found = look(home, folder)
+    assert found.models == []
+    told = {Path(note.partition(":")[0]).name: note for note in found.notes}
+    assert len(found.notes) == len(told) == 10
+    assert "an adapter" in told["lora.gguf"]
+    assert "an adapter" in told["lora"]
+    assert "vocabulary only" in told["vocab.gguf"]
+    assert "draft head" in told["head.gguf"]
+    assert "projector" in told["clip.gguf"]
+    assert "half-way" in told["m.gguf.downloadInProgress"]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="names are UTF-8 there")
+def test_files_that_are_no_models_are_one_note_each(home: Path, made: Path) -> None:
+    folder = home / "models"
+    good = put(made / "plain.gguf", folder / "good.gguf")
+    (folder / "empty.gguf").touch()
+    (folder / "text.gguf").write_text("no model")
+    (folder / "cut.gguf").write_bytes(good.read_bytes()[:5000])
+    (folder / "bad\x1b[31m\n.gguf").write_bytes(b"GGUF")
+    (folder / os.fsdecode(b"\xff.gguf")).write_bytes(b"GGUF")
+    (folder / "gone.gguf").symlink_to("nowhere")
+    (folder / "loop.gguf").symlink_to("loop.gguf")
+    found = look(home, folder)
+    assert references(found) == [str(good)]
+    assert len(found.notes) == 7
+    assert all(note.isprintable() for note in found.notes)
+
+
+def test_safetensors_and_single_files_are_models(home: Path, made: Path) -> None:
+    saved = hub_folder(home / "models/saved")
+    (home / "models/other").mkdir()
+    (home / "models/other/config.json").write_text("{}")
+    file = put(made / "plain.gguf", home / "one.gguf")
+    found = look(home, home / "models", file)
+    assert set(references(found)) == {str(saved), str(file)}
+    assert found.notes == []
+
+
+def test_what_vanishes_meanwhile_is_a_note(home: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = put(made / "plain.gguf", home / "models/gone.gguf")
+    ours = put(made / "plain.gguf", home / "models/ours.gguf")
+    read = header.read
+
+    def late(path: Path, **options: bool) -> Any:
+        if path == gone:
+            path.unlink()
+        return read(path, **options)
+
+    monkeypatch.setattr(facts_cache, "read", late)
+    found = look(home, home / "models")
+    assert references(found) == [str(ours)]
+    assert len(found.notes) == 1
+    assert str(gone) in found.notes[0]
+
+
+def test_what_was_read_is_not_read_again(home: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(made / "plain.gguf", home / "models/m.gguf")
+    first = look(home, home / "models")
+
+    def never(path: Path, **options: bool) -> Any:
+        raise AssertionError(path)
+
+    monkeypatch.setattr(facts_cache, "read", never)
+    assert look(home, home / "models") == first
+
+
+def stopping(at: str) -> Callable[[str], None]:
+    def tick(what: str) -> None:
+        if what == at:
+            raise KeyboardInterrupt
+
+    return tick
+
+
+@pytest.mark.parametrize("at", [FOLDERS, MODELS])
+def test_ctrl_c_ends_the_search(home: Path, made: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    for i in range(200):
+        (home / f"{i}.gguf").write_bytes(b"GGUF")
+    asked = Counter[str]()
+    cancelled = threading.Event()
+    read = header.read
+
+    def counted(path: Path, **options: bool) -> Any:
+        asked[path.name] += 1
+        assert len(asked) == 1 or cancelled.wait(60)
+        return read(path, **options)
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            cancelled.set()
+            super().shutdown(wait=wait)
+
+    monkeypatch.setattr(facts_cache, "read", counted)
+    monkeypatch.setattr(stores, "ThreadPoolExecutor", Pool)
+    # One thread reads one header after the other, and the first one that is done ends it.
+    monkeypatch.setattr(stores, "AT_ONCE", 1)
+    with pytest.raises(KeyboardInterrupt):
+        find([home], tick=stopping(at), environ={"HOME": str(home)})
+    assert len(asked) <= 2
+
+
+def test_the_record_is_json_and_in_order(home: Path, tmp_path: Path) -> None:
+    pair = tmp_path / "pair"  # of one family: others come before or after it, whatever their size
+    pair.mkdir()
+    for path in (zoo.target_path(), zoo.draft_path()):
+        (pair / path.name).symlink_to(path)
+    (home / "models").symlink_to(pair)
+    found = look(home, home / "models")
+    said = json.loads(json.dumps(found.as_dict()))
+    assert [one["parameters"] for one in said["models"]] == sorted(
+        one["parameters"] for one in said["models"]
+    )
+    count = len(list(pair.glob("*.gguf")))
+    assert len(said["models"]) == count
+    assert said["places"][-1] == {"store": "folder", "path": str(home / "models"), "models": count}
+
+
+def test_the_zoos_own_files_have_its_names(home: Path) -> None:
+    """One that lies in a folder too is still one model, and its name wins."""
+    (home / "models").symlink_to(zoo.models_dir())
+    own = {"zoo:draft": zoo.draft_path()}
+    found = find([home / "models"], own=own, environ={"HOME": str(home)})
+    (draft,) = (one for one in found.models if one.facts.path.samefile(zoo.draft_path()))
+    assert (draft.reference, draft.store) == ("zoo:draft", "zoo")
+    assert draft.also == (str(home / "models" / zoo.draft_path().name),)

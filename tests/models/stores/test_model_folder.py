@@ -1,0 +1,79 @@
+"""What in a folder is a model, by names alone, and folders that are not what they should be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.models.stores.model_folder import Kind, walk
+from paceline.models.stores.search import Search
+
+
+def look(root: Path) -> tuple[list[str], list[str]]:
+    """The models, by their paths below root, and the notes."""
+    search = Search()
+    return [
+        str(path.relative_to(root)) for kind, path in walk(root, search) if kind is Kind.MODEL
+    ], search.notes
+
+
+def put(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def test_a_split_model_is_one(tmp_path: Path) -> None:
+    for name in ("m-00001-of-00002", "m-00002-of-00002", "n-00002-of-00002"):
+        put(tmp_path / f"{name}.gguf")
+    models, notes = look(tmp_path)
+    assert models == ["m-00001-of-00002.gguf"]
+    assert notes == [f"{tmp_path}/n-00002-of-00002.gguf: is a part of a model whose first part is missing"]
+
+
+def test_links_between_folders_end(tmp_path: Path) -> None:
+    folder = put(tmp_path / "z/m.gguf").parent
+    (folder / "up").symlink_to(tmp_path)
+    (folder / "self").symlink_to("self")
+    for early in ("again", "Another"):
+        (tmp_path / early).symlink_to(folder)
+    for left_alone in (".hidden", "datasets--a--b"):
+        put(tmp_path / left_alone / "m.gguf")
+    assert look(tmp_path) == (["z/m.gguf"], [])
+
+
+def test_a_link_leads_to_what_is_nowhere_else(tmp_path: Path) -> None:
+    put(tmp_path / "elsewhere/m.gguf")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/there").symlink_to(tmp_path / "elsewhere")
+    assert look(tmp_path / "here") == (["there/m.gguf"], [])
+
+
+def test_a_closed_folder_is_one_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "open/m.gguf")
+    put(tmp_path / "closed/m.gguf")
+    scandir = os.scandir
+
+    def guarded(path: Any) -> Any:
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", guarded)
+    assert look(tmp_path) == (
+        ["open/m.gguf"],
+        [f"{tmp_path}/closed: cannot be looked into (Permission denied)"],
+    )
+
+
+def test_stores_are_found_but_not_entered(tmp_path: Path) -> None:
+    put(tmp_path / "ollama/manifests/x.gguf")
+    put(tmp_path / "ollama/blobs/x.gguf")
+    put(tmp_path / "hub/models--a--b/snapshots/1/x.gguf")
+    assert list(walk(tmp_path, Search())) == [
+        (Kind.REPOSITORY, tmp_path / "hub/models--a--b"),
+        (Kind.OLLAMA, tmp_path / "ollama"),
+    ]

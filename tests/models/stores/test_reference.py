@@ -1,0 +1,208 @@
+"""What names of models mean, and which file of a repository is meant."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.models.stores.reference import HUB, OLLAMA, PATH, ZOO, Reference, parse, pick, variants
+from paceline.speculative.errors import UsageError
+
+LIBRARY = "registry.ollama.ai/library"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name", "tag"),
+    [
+        ("m.gguf", PATH, "m.gguf", ""),
+        ("dir/M.GGUF", PATH, "dir/M.GGUF", ""),
+        ("./user/repo", PATH, "./user/repo", ""),
+        ("../m.gguf", PATH, "../m.gguf", ""),
+        ("~/m", PATH, "~/m", ""),
+        ("/models/a:b", PATH, "/models/a:b", ""),
+        ("a/b/c", PATH, "a/b/c", ""),
+        ("C:/m.gguf", PATH, "C:/m.gguf", ""),
+        ("c:\\models\\folder", PATH, "c:\\models\\folder", ""),
+        ("ollama:llama3.2:3b", OLLAMA, f"{LIBRARY}/llama3.2", "3b"),
+        ("ollama:llama3.2", OLLAMA, f"{LIBRARY}/llama3.2", "latest"),
+        ("ollama:me/mine:v1", OLLAMA, "registry.ollama.ai/me/mine", "v1"),
+        ("ollama:hf.co/me/mine-GGUF:Q8_0", OLLAMA, "hf.co/me/mine-GGUF", "Q8_0"),
+        ("hf.co/user/repo:Q4_K_M", HUB, "user/repo", "Q4_K_M"),
+        ("hf.co/user/repo:latest", HUB, "user/repo", ""),
+        ("huggingface.co/user/repo", HUB, "user/repo", ""),
+        ("https://huggingface.co/user/repo", HUB, "user/repo", ""),
+        ("https://huggingface.co/user/repo/", HUB, "user/repo", ""),
+        ("https://huggingface.co/user/repo.git", HUB, "user/repo", ""),
+        ("https:/huggingface.co/user/repo", HUB, "user/repo", ""),  # as a Path spells it
+        ("https://huggingface.co/user/repo/tree/main", HUB, "user/repo", ""),
+        ("https://huggingface.co/u/r/resolve/main/Q8/m.gguf?download=true", HUB, "u/r", "Q8/m.gguf"),
+        ("hf:user/repo", HUB, "user/repo", ""),
+        ("user/repo", HUB, "user/repo", ""),
+        ("user/repo:q8_0", HUB, "user/repo", "q8_0"),
+        ("user/repo:m-Q8_0.gguf", HUB, "user/repo", "m-Q8_0.gguf"),
+        ("zoo:target", ZOO, "target", ""),
+        ("zoo:draft", ZOO, "draft", ""),
+        ("ZOO:smollm2-draft", ZOO, "smollm2-draft", ""),
+    ],
+)
+def test_every_way_to_name_a_model(text: str, kind: str, name: str, tag: str) -> None:
+    reference = parse(text)
+    assert reference == Reference(kind, name, tag)
+    assert parse(str(reference)) == reference
+
+
+@pytest.mark.parametrize("text", ["ollama:llama3.2", "user/repo", "zoo:target", "a;b", "llama"])
+def test_a_path_that_exists_wins(text: str) -> None:
+    assert parse(text, exists={text}.__contains__) == Reference(PATH, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "an empty model name"),
+        (" \n", "an empty model name"),
+        ("llama3.2", "no such file, and no name of a model: give a path, ollama:NAME"),
+        ("ollama:", "is empty"),
+        ("ollama:a//b", "is empty"),
+        ("ollama:a:", "is empty"),
+        ("ollama:a/b/c/d", "write ollama:NAME"),
+        ("ollama:../../etc/passwd", "write ollama:NAME"),
+        ("ollama:../x", "is no name"),
+        ("ollama:/etc/passwd", "is empty"),
+        ("ollama:a..b", "is no name"),
+        ("ollama:a\\b", "is no name"),
+        ("ollama:a$(id)", "is no name"),
+        ("ollama:-flag", "is no name"),
+        ("ollama:a\0b", "is no name"),
+        ("user/", "write hf.co/USER/REPO"),
+        ("user/repo:", "is empty"),
+        ("user/repo:Q4:x", "is no name"),
+        ("user/repo;rm", "is no name"),
+        ("user/re po", "is no name"),
+        ("user/repo\n", "is no name"),
+        ("user/`id`", "is no name"),
+        ("user/repo:a|b", "is no name"),
+        ("us..er/repo", "is no name"),
+        ("user/--repo", "is no name"),
+        ("user/a--b", "no repository can have this name"),
+        ("user/repo.", "no repository can have this name"),
+        ("hf.co/user", "write hf.co/USER/REPO"),
+        ("hf.co//user/repo", "write hf.co/USER/REPO"),
+        ("hf.co/../user/repo", "write hf.co/USER/REPO"),
+        ("hf.co/user/repo/tree/dev", "write hf.co/USER/REPO"),
+        ("hf.co/" + "a" * 600 + "/b", "at most 512 characters"),
+        ("https://example.com/user/repo", "only those of huggingface.co"),
+        ("zoo:", "is empty"),
+        ("zoo:../x", "is no name"),
+        ("zoo:a/b", "is no name"),
+        ("\x1b[31mred", "no such file"),
+        ("\ud800", "no such file"),
+    ],
+)
+def test_what_is_no_name_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+WORDS = st.sampled_from(
+    ["ollama:", "hf.co/", "zoo:", "https://", "..", "/", ":", "a", "b-c", "\\", "\0", "\n"]
+)
+
+
+@given(st.one_of(st.text(), st.lists(WORDS, max_size=8).map("".join)))
+def test_whatever_is_typed_nothing_leads_out_of_a_store(text: str) -> None:
+    try:
+        reference = parse(text, exists=lambda _: False)
+    except UsageError:
+        return
+    if reference.kind != PATH:
+        parts = [*reference.name.split("/"), *reference.tag.split("/")]
+        assert len(parts) <= 8
+        assert not any(".." in part or "\\" in part or not part.isprintable() for part in parts)
+        assert not Path(reference.name).is_absolute()
+        assert parse(str(reference), exists=lambda _: False) == reference
+
+
+BARTOWSKI = [
+    f"Phi-3-mini-{quant}.gguf"
+    for quant in ("IQ2_M", "Q2_K", "Q3_K_L", "Q4_K_L", "Q4_K_M", "Q4_K_M_L", "Q8_0", "Q8_0_L", "f32")
+]
+SPLIT = [f"{q}/m-{q}-0000{i}-of-00002.gguf" for q in ("Q2_K", "Q8_0") for i in (2, 1)]
+UNSLOTH = [
+    "Qwen3-8B-UD-Q4_K_M.gguf",
+    "Qwen3-8B-Q4_K_M.gguf",
+    "Qwen3-8B-UD-Q4_K_XL.gguf",
+    "BF16/Qwen3-8B.gguf",
+]
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "files"),
+    [
+        (BARTOWSKI, "", ["Phi-3-mini-Q4_K_M.gguf"]),
+        (BARTOWSKI, "q4_k_m", ["Phi-3-mini-Q4_K_M.gguf"]),
+        (BARTOWSKI, "Q4_K_M_L", ["Phi-3-mini-Q4_K_M_L.gguf"]),
+        (BARTOWSKI, "F32", ["Phi-3-mini-f32.gguf"]),
+        (BARTOWSKI, "phi-3-mini-q2_k.gguf", ["Phi-3-mini-Q2_K.gguf"]),
+        (SPLIT, "", ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"]),
+        (SPLIT, "m-Q2_K-00001-of-00002.gguf", SPLIT[1::-1]),
+        (UNSLOTH, "", ["Qwen3-8B-Q4_K_M.gguf"]),
+        (UNSLOTH, "UD-Q4_K_M", ["Qwen3-8B-UD-Q4_K_M.gguf"]),
+        (UNSLOTH, "Q4_K_XL", ["Qwen3-8B-UD-Q4_K_XL.gguf"]),
+        (UNSLOTH, "bf16", ["BF16/Qwen3-8B.gguf"]),
+        (["mmproj-m-Q8_0.gguf", "m.Q5_0.gguf", "imatrix-Q8_0.gguf", "mtp-m-Q8_0.gguf"], "", ["m.Q5_0.gguf"]),
+        (["ggml-model-q4_0.gguf", "tokenizer.json"], "Q4_0", ["ggml-model-q4_0.gguf"]),
+        (["a/m-Q8_0.gguf", "b/m-Q8_0.gguf"], "b/m-Q8_0.gguf", ["b/m-Q8_0.gguf"]),
+        (["model.gguf"], "", ["model.gguf"]),
+    ],
+)
+def test_the_file_that_is_meant(names: list[str], asked: str, files: list[str]) -> None:
+    assert pick(names, asked, "u/r") == tuple(files)
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "said"),
+    [
+        ([], "", "u/r: has no model as a GGUF file; look for a repository whose name ends in -GGUF"),
+        (["mmproj-F16.gguf", "model.safetensors"], "", "u/r: has no model as a GGUF file"),
+        (
+            ["a-Q2_K.gguf", "a-F16.gguf"],
+            "",
+            "u/r: which one of F16, Q2_K? Name it after a colon, as in hf.co/u/r:F16",
+        ),
+        (["a-Q2_K.gguf"], "Q2", "u/r: has no Q2; there is Q2_K. Name it after a colon, as in hf.co/u/r:Q2_K"),
+        (["a-Q4_K_M_L.gguf"], "Q4_K_M", "u/r: has no Q4_K_M; there is Q4_K_M_L."),
+        (["mmproj-a-Q8_0.gguf", "a-Q2_K.gguf"], "mmproj-a-Q8_0.gguf", "has no mmproj-a-Q8_0.gguf"),
+        (
+            ["x/a-Q8_0.gguf", "b-Q8_0.gguf"],
+            "",
+            "which one of b-Q8_0.gguf, x/a-Q8_0.gguf? Name it after a colon",
+        ),
+        ([SPLIT[0], SPLIT[3]], "Q2_K", "u/r: 1 of the parts of Q2_K are missing"),
+        (["../a-Q8_0.gguf", "/a-Q8_0.gguf"], "", "u/r: has a file '../a-Q8_0.gguf', a name that cannot be"),
+        ([f"m{i}-Q2_K.gguf" for i in range(99)], "", "m3-Q2_K.gguf and 75 more? Name it after"),
+    ],
+)
+def test_what_is_not_clear_is_asked_back(names: list[str], asked: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        pick(names, asked, "u/r")
+    assert said in str(caught.value)
+
+
+@given(st.permutations(BARTOWSKI + SPLIT + UNSLOTH))
+def test_the_order_of_a_listing_decides_nothing(names: list[str]) -> None:
+    assert variants(names) == variants(sorted(names))
+    assert len(variants(names)) == len(BARTOWSKI) + len(SPLIT) // 2 + len(UNSLOTH)
+
+
+@pytest.mark.parametrize("label", ["Q8_0", "F16", "IQ2_M", "Q4_K_M_L", "UD-Q4_K_XL", "BF16"])
+def test_a_variant_is_found_by_the_label_it_is_listed_with(label: str) -> None:
+    names = [f"m-{one}.gguf" for one in ("Q8_0", "F16", "IQ2_M", "Q4_K_M_L", "UD-Q4_K_XL", "BF16")]
+    random.Random(1).shuffle(names)
+    assert pick(names, label, "u/r") == (f"m-{label}.gguf",)

@@ -1,0 +1,273 @@
+"""Inflation keeps the function: same greedy text, the size asked for, no half-written file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gguf_files import write_llama
+from paceline.models.headers.gguf_file import GGUFFile
+from paceline.models.zoo import target_path
+from paceline.models.zoo.inflate import inflate, write_plain
+from paceline.models.zoo.layout import ROPE, Layout, choose_layout, layout_of
+from paceline.models.zoo.quantize import quantize
+from paceline.speculative.errors import ModelError, UsageError
+
+SOURCE = Layout(384, 6, 6, 2, 64, 1024, 8192, 1e-5)
+PROMPT = b"import os\n\n\ndef read_lines(path):\n"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("llama_cpp")
+    out = tmp_path_factory.mktemp("plain") / "plain.gguf"
+    quantize(target_path(), out, "F16")
+    return out
+
+
+@pytest.fixture(scope="module")
+def inflated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("llama_cpp")
+    out = tmp_path_factory.mktemp("inflated") / "60m.gguf"
+    inflate(target_path(), out, 60_000_000)
+    return out
+
+
+def greedy(path: Path, count: int = 48) -> list[int]:
+    import llama_cpp
+
+    model = llama_cpp.Llama(str(path), n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False)
+    prompt = model.tokenize(PROMPT, add_bos=False)
+    stream: Any = model.generate(prompt, top_k=1, temp=0.0, repeat_penalty=1.0)
+    return [token for token, _ in zip(stream, range(count), strict=False)]
+
+
+@pytest.mark.parametrize("parameters", [60e6, 125e6, 300e6, 1e9, 2e9])
+def test_layout_comes_within_five_percent_and_contains_the_source(parameters: float) -> None:
+    layout = choose_layout(SOURCE, int(parameters))
+    assert abs(layout.parameters / parameters - 1) < 0.05
+    assert layout.heads // layout.kv_heads == SOURCE.heads // SOURCE.kv_heads
+    assert layout.width >= 384
+    assert layout.blocks >= 6
+    assert layout.feed_forward >= 1024
+    assert layout.width % 32 == layout.feed_forward % 32 == 0
+
+
+def test_a_size_below_the_source_is_refused() -> None:
+    with pytest.raises(UsageError, match="cannot make a model of 5,000,000"):
+        choose_layout(SOURCE, 5_000_000)
+
+
+def test_inflated_model_continues_with_the_same_greedy_text(plain: Path, inflated: Path) -> None:
+    assert greedy(plain) == greedy(inflated)
+
+
+def test_inflated_file_has_the_parameters_asked_for(inflated: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    count = sum(int(tensor.n_elements) for tensor in gguf.GGUFReader(inflated).tensors)
+    assert abs(count / 60e6 - 1) < 0.05
+
+
+@pytest.mark.parametrize("ftype", ["Q8_0", "Q4_0", "BF16"])
+def test_other_types_load_and_generate(tmp_path: Path, ftype: str) -> None:
+    pytest.importorskip("llama_cpp")
+    phases = []
+    out = tmp_path / "model.gguf"
+    inflate(target_path(), out, 20_000_000, ftype, progress=lambda phase, done: phases.append((phase, done)))
+    assert len(greedy(out, 8)) == 8
+    assert phases[-1] == ("write" if ftype == "BF16" else "quantize", 1.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
+def test_an_existing_file_is_kept_unless_forced(tmp_path: Path) -> None:
+    out = tmp_path / "model.gguf"
+    out.write_bytes(b"precious")
+    with pytest.raises(UsageError, match="exists"):
+        inflate(target_path(), out, 20_000_000)
+    assert out.read_bytes() == b"precious"
+    inflate(target_path(), out, 20_000_000, force=True)
+    assert out.stat().st_size > 30_000_000
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    def stop(_phase: str, done: float) -> None:
+        if done > 0.2:
+            raise error
+
+    with pytest.raises(error):
+        inflate(target_path(), tmp_path / "model.gguf", 20_000_000, progress=stop)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_noticed_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=1_000_000))
+    with pytest.raises(ModelError, match=r"has 1\.00 MB free, .* GB are needed"):
+        inflate(target_path(), tmp_path / "model.gguf", 1_000_000_000)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Q3_K"):
+        inflate(target_path(), tmp_path / "model.gguf", 60_000_000, "Q3_K")
+
+
+def rewritten(
+    source: Path, out: Path, change: Callable[[dict[str, np.ndarray[Any, Any]], dict[str, Any]], object]
+) -> Path:
+    """A copy of a Llama file whose tensors and metadata `change` may alter."""
+    import gguf
+
+    reader = gguf.GGUFReader(source)
+    tensors = {one.name: gguf.quants.dequantize(one.data, one.tensor_type) for one in reader.tensors}
+    more: dict[str, Any] = {}
+    change(tensors, more)
+    writer = gguf.GGUFWriter(str(out), str(more.pop("general.architecture", "llama")))
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture" and key not in more:
+            kinds = field.types
+            writer.add_key_value(key, field.contents(), kinds[0], kinds[-1] if len(kinds) > 1 else None)
+    for key, value in more.items():
+        writer.add_array(key, value) if isinstance(value, list) else writer.add_uint32(key, value)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, np.ascontiguousarray(tensor, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
+
+
+def tie(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
+    del tensors["output.weight"]
+
+
+def slow_down(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
+    tensors[ROPE] = np.linspace(1, 4, 8, dtype=np.float32)
+
+
+@pytest.mark.parametrize("ftype", ["F32", "F16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("change", [tie, slow_down, None], ids=["tied", "slowed", "untied"])
+def test_whatever_the_source_is_the_same_weights_say_the_same(
+    tmp_path: Path, ftype: str, change: Callable[..., None] | None
+) -> None:
+    """In F32, against a copy of the same weights that is not inflated."""
+    gguf = pytest.importorskip("gguf")
+    pytest.importorskip("llama_cpp")
+    source = write_llama(tmp_path / "source.gguf", layers=3, heads=4, chat_template="{{ messages }}")
+    if change is not None:
+        source = rewritten(source, tmp_path / "changed.gguf", change)
+    if ftype != "F32":
+        quantize(source, tmp_path / "small.gguf", ftype)
+        source = tmp_path / "small.gguf"
+    file = GGUFFile(source)
+    layout = layout_of(file)
+    assert (layout.tied, layout.slowed) == (change is tie, change is slow_down)
+    write_plain(file, layout, layout, tmp_path / "same.gguf", "F32", 0, lambda *_: None)
+    larger = replace(layout, width=96, blocks=5, heads=6, kv_heads=3, feed_forward=192)
+    write_plain(file, layout, larger, tmp_path / "larger.gguf", "F32", 0, lambda *_: None)
+    said = greedy(tmp_path / "same.gguf", 12)  # the cache of keys and values is F16: near-ties may swap later
+    assert len(set(said)) > 4
+    assert greedy(tmp_path / "larger.gguf", 12) == said
+    made = gguf.GGUFReader(tmp_path / "larger.gguf")
+    assert sum(int(one.n_elements) for one in made.tensors) == larger.parameters
+    found = layout_of(GGUFFile(tmp_path / "larger.gguf"))
+    assert found.eps == pytest.approx(larger.eps / 1.5)
+    assert replace(found, eps=larger.eps) == larger
+    assert made.get_field("tokenizer.chat_template").contents() == "{{ messages }}"
+
+
+def bias(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
+    tensors["blk.0.attn_q.bias"] = np.zeros(64)
+
+
+def lose(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
+    del tensors["blk.1.ffn_up.weight"]
+
+
+def lose_embedding(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
+    del tensors["token_embd.weight"]
+
+
+def narrow(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
+    tensors["blk.1.attn_q.weight"] = np.zeros((32, 64))
+
+
+def vary(_tensors: object, more: dict[str, Any]) -> None:
+    more["llama.attention.head_count_kv"] = [2, 1]
+
+
+def rename(_tensors: object, more: dict[str, Any]) -> None:
+    more["general.architecture"] = "qwen2"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (bias, "has blk.0.attn_q.bias: only Llama models without biases"),
+        (lose, "has no blk.1.ffn_up.weight"),
+        (lose_embedding, "has no token_embd.weight"),
+        (narrow, "blk.1.attn_q.weight is of 32 x 64 weights where 64 x 64 were expected"),
+        (vary, "has blocks of several kinds (llama.attention.head_count_kv)"),
+        (rename, "is a qwen2 model: only llama can be inflated"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_other_models_are_refused_in_one_line(
+    tmp_path: Path, change: Callable[..., None], words: str
+) -> None:
+    source = rewritten(write_llama(tmp_path / "llama.gguf"), tmp_path / "source.gguf", change)
+    with pytest.raises(ModelError) as caught:
+        inflate(source, tmp_path / "out.gguf", 1_000_000)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"{source}")
+    assert not (tmp_path / "out.gguf").exists()
+
+
+def test_experts_are_refused(tmp_path: Path) -> None:
+    source = write_llama(tmp_path / "experts.gguf", experts=4)
+    with pytest.raises(ModelError, match="only plain Llama models can be inflated"):
+        inflate(source, tmp_path / "out.gguf", 1_000_000)
+
+
+def test_only_a_piece_of_a_tensor_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf = pytest.importorskip("gguf")
+    largest, read = 0, gguf.quants.dequantize
+
+    def watched(data: Any, kind: Any) -> Any:
+        nonlocal largest
+        found = read(data, kind)
+        largest = max(largest, found.shape[0] if found.ndim > 1 else 1)
+        return found
+
+    monkeypatch.setattr("paceline.models.zoo.inflate.CHUNK_ROWS", 512)
+    monkeypatch.setattr(gguf.quants, "dequantize", watched)
+    inflate(target_path(), tmp_path / "model.gguf", 20_000_000)
+    assert largest == 512  # of the embedding's 8,192 rows
+
+
+def test_heads_wider_than_the_model_keep_their_number() -> None:
+    """As in models whose heads together are wider than the residual stream."""
+    source = replace(SOURCE, heads=12, kv_heads=4)
+    layout = choose_layout(source, 125_000_000)
+    assert layout.heads >= 12
+    assert layout.kv_heads >= 4
+
+
+def huge(tensors: dict[str, np.ndarray[Any, Any]], _more: object) -> None:
+    tensors["blk.0.attn_q.weight"] = np.full((64, 64), 1e6)
+
+
+def test_weights_beyond_half_precision_are_refused_where_they_would_be_lost(tmp_path: Path) -> None:
+    source = rewritten(write_llama(tmp_path / "llama.gguf"), tmp_path / "source.gguf", huge)
+    with pytest.raises(ModelError, match=r"blk.0.attn_q.weight has weights too large for F16: use BF16"):
+        inflate(source, tmp_path / "out.gguf", 1_000_000, "F16")
+    assert not (tmp_path / "out.gguf").exists()
+    inflate(source, tmp_path / "out.gguf", 1_000_000, "BF16")

@@ -1,0 +1,103 @@
+"""GGUF files with some of a model's layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from paceline.backends.llama_cpp import LlamaTarget
+from paceline.models import zoo
+from paceline.models.zoo.inflate import inflate
+from paceline.models.zoo.shorten import layers_of, shorten
+from paceline.speculative.errors import ModelError, PacelineError, UsageError
+from paceline.speculative.interfaces import Want
+from paceline.speculative.tree import EMPTY
+
+PROMPT = [5, 300, 12, 7, 45, 300, 12]
+
+
+def rows(path: Path) -> np.ndarray:
+    target = LlamaTarget(path, n_ctx=64, cache_type="f32")
+    session = target.open()
+    session.extend(PROMPT)
+    out = np.array(target.forward([(session, EMPTY)], Want())[0].logits(0))
+    target.close()
+    return out
+
+
+def test_all_layers_are_the_model(tmp_path: Path) -> None:
+    source, out = zoo.draft_path(), tmp_path / "all.gguf"
+    ticks = []
+    size = shorten(source, out, range(layers_of(source)), tick=lambda: ticks.append(1))
+    assert size == out.stat().st_size
+    assert len(ticks) == len(gguf.GGUFReader(source).tensors)
+    assert np.array_equal(rows(out), rows(source))
+
+
+def test_layers_that_do_nothing_can_be_left_out(tmp_path: Path) -> None:
+    """What inflating adds is behind the model's own layers."""
+    large, out = tmp_path / "large.gguf", tmp_path / "part.gguf"
+    inflate(zoo.draft_path(), large, 60_000_000, "F32")
+    own, n = layers_of(zoo.draft_path()), layers_of(large)
+    assert own < n
+    shorten(large, out, range(own))
+    assert layers_of(out) == own
+    assert out.stat().st_size < large.stat().st_size
+    assert np.abs(rows(out) - rows(large)).max() < 1e-3
+    shorten(large, out, [0, *range(2, n)], force=True)  # one that does something
+    assert np.abs(rows(out) - rows(large)).max() > 1e-2
+
+
+def test_what_is_told_of_each_layer_is_told_of_those_that_are_left(tmp_path: Path) -> None:
+    source, out = tmp_path / "source.gguf", tmp_path / "out.gguf"
+    writer = gguf.GGUFWriter(str(source), "llama")
+    writer.add_block_count(3)
+    writer.add_name("tiny")
+    writer.add_array("llama.attention.head_count_kv", [4, 5, 6])
+    writer.add_array("general.tags", ["a", "b", "c"])
+    for at in range(3):
+        writer.add_tensor(f"blk.{at}.ffn_up.weight", np.full((2, 32), at, np.float32))
+    writer.add_tensor("token_embd.weight", np.ones((2, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    shorten(source, out, [2, 0])
+    read = gguf.GGUFReader(out)
+    assert read.fields["llama.attention.head_count_kv"].contents() == [4, 6]
+    assert read.fields["general.tags"].contents() == ["a", "b", "c"]
+    assert read.fields["llama.block_count"].contents() == 2
+    assert read.fields["general.name"].contents() == "tiny, 2 of 3 layers"
+    found = {tensor.name: float(np.asarray(tensor.data).flat[0]) for tensor in read.tensors}
+    assert found == {"blk.0.ffn_up.weight": 0.0, "blk.1.ffn_up.weight": 2.0, "token_embd.weight": 1.0}
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    source, out = zoo.draft_path(), tmp_path / "out.gguf"
+    for layers in ((), (99,), (-1, 0)):
+        with pytest.raises(UsageError, match="not all of those are there"):
+            shorten(source, out, layers)
+    with pytest.raises(ModelError, match="No such file"):
+        shorten(tmp_path / "none.gguf", out, [0])
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF no more")
+    with pytest.raises(ModelError, match=r"bad.gguf: is GGUF version"):
+        shorten(tmp_path / "bad.gguf", out, [0])
+    assert not out.exists()
+    out.write_bytes(b"mine")
+    with pytest.raises(PacelineError, match="exists"):
+        shorten(source, out, [0])
+    assert out.read_bytes() == b"mine"
+
+
+def test_a_write_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out.gguf"
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shorten(zoo.draft_path(), out, [0], tick=stop)
+    assert list(tmp_path.iterdir()) == []

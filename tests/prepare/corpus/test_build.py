@@ -1,0 +1,255 @@
+"""Building: what is in a corpus, and that a build that fails leaves what was there."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.backends.registry import open_tokenizer
+from paceline.drafters import suffix_sort
+from paceline.drafters.datastore import DatastoreDrafter
+from paceline.drafters.ngram_cache import NgramCache
+from paceline.drafters.suffix_array import SuffixArray
+from paceline.models import zoo
+from paceline.prepare.corpus.build import PIECE, UNKNOWN, Sources, Spool, Tick, build
+from paceline.speculative.errors import MissingExtraError, PacelineError, UsageError
+from paceline.speculative.interfaces import Budget
+from paceline.storage.corpora import Corpus, open_corpus
+from paceline.text.interface import Tokenizer
+
+CODE = "def add(first, second):\n    return first + second\n"
+SQL = "select name, age from people where age > 30 order by name;\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Iterator[Tokenizer]:
+    with closing(open_tokenizer(zoo.target_path())) as loaded:
+        yield loaded
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / "corpora"
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Sources:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text(CODE)
+    (tmp_path / "src" / "b.sql").write_text(SQL)
+    (tmp_path / "src" / "empty").write_text("")
+    (tmp_path / "log.jsonl").write_text(json.dumps({"completion": "the answer is 42"}))
+    return Sources([tmp_path / "src"], [tmp_path / "log.jsonl"])
+
+
+def left(home: Path) -> list[str]:
+    return sorted(path.name for path in home.iterdir())
+
+
+def test_a_corpus_holds_what_its_sources_do(sources: Sources, tokenizer: Tokenizer, home: Path) -> None:
+    corpus, skipped = build("mine", sources, tokenizer)
+    assert corpus == open_corpus("mine", tokenizer.vocab)
+    code, sql, answer = (tokenizer.text.encode_within(t) for t in (CODE, SQL, "the answer is 42"))
+    manifest = corpus.manifest
+    assert (manifest.tokens, manifest.documents) == (len(code) + len(sql) + len(answer), 3)
+    assert (manifest.model, manifest.n_vocab) == ("paceline-target.gguf", tokenizer.vocab.size)
+    first, second = manifest.sources
+    assert (first["files"], first["documents"], first["bytes"]) == (2, 2, len(CODE) + len(SQL))
+    assert (second["files"], second["tokens"], second["bytes"]) == (1, len(answer), 16)
+    assert manifest.skipped == skipped.counts == {"empty": 1}
+    assert left(home) == ["mine"]
+    assert left(corpus.folder) == ["datastore", "manifest.json", "static.ngram"]
+
+
+def test_drafters_find_it_in_both_kinds(sources: Sources, tokenizer: Tokenizer) -> None:
+    corpus, _ = build("mine", sources, tokenizer)
+    assert corpus.datastore is not None
+    assert corpus.static is not None
+    sql = tokenizer.text.encode_within(SQL)
+    drafter = DatastoreDrafter([SuffixArray(corpus.datastore)])
+    (tree,) = drafter.propose([(drafter.open(sql[:5], 0), Budget(4, 4))])
+    assert list(tree.tokens) == sql[5:9]
+    drafter.close()
+    tokens, counts = NgramCache.read(corpus.static).continuations(tuple(sql[:2]))
+    assert (list(tokens), list(counts)) == ([sql[2]], [1])
+
+
+@pytest.mark.parametrize(("kinds", "files"), [(["ngram"], ["static.ngram"]), (["datastore"], ["datastore"])])
+def test_only_what_was_asked_for_is_made(
+    sources: Sources, tokenizer: Tokenizer, kinds: list[str], files: list[str]
+) -> None:
+    corpus, _ = build("mine", sources, tokenizer, kinds)
+    assert left(corpus.folder) == sorted([*files, "manifest.json"])
+    assert (corpus.static is not None, corpus.datastore is not None) == (
+        "ngram" in kinds,
+        "datastore" in kinds,
+    )
+
+
+def test_a_new_corpus_takes_the_place_of_the_old(sources: Sources, tokenizer: Tokenizer, home: Path) -> None:
+    build("mine", sources, tokenizer)
+    build("mine", Sources(logs=sources.logs), tokenizer, ["ngram"])
+    assert open_corpus("mine", tokenizer.vocab).manifest.documents == 1
+    assert left(home) == ["mine"]
+    assert left(home / "mine") == ["manifest.json", "static.ngram"]
+
+
+def test_a_corpus_of_another_tokenizer_is_replaced_with_force_only(
+    sources: Sources, tokenizer: Tokenizer, models: Path
+) -> None:
+    build("mine", sources, tokenizer)
+    with closing(open_tokenizer(models / "target.gguf")) as other:
+        with pytest.raises(UsageError, match="another name, or replace it with --force"):
+            build("mine", sources, other)
+        open_corpus("mine", tokenizer.vocab)
+        build("mine", sources, other, force=True)
+        open_corpus("mine", other.vocab)
+
+
+def whole(tokenizer: Tokenizer, home: Path, corpus: Corpus) -> None:
+    """The corpus is there as it was, and nothing else."""
+    assert open_corpus("mine", tokenizer.vocab) == corpus
+    assert left(home) == ["mine"]
+
+
+def test_ctrl_c_at_any_moment_leaves_the_old_corpus_and_no_litter(
+    sources: Sources, tokenizer: Tokenizer, home: Path
+) -> None:
+    corpus, _ = build("mine", Sources(logs=sources.logs), tokenizer)
+    pressed_at = 0
+
+    def attempt(moment: int) -> bool:
+        """Whether the build got to its end before the key was pressed."""
+        moments = iter(range(moment, -1, -1))
+
+        def key() -> None:
+            if next(moments) == 0:
+                raise KeyboardInterrupt
+
+        @contextmanager
+        def phase(work: Mapping[str, int]) -> Iterator[Tick]:
+            yield lambda kind: key()
+
+        try:
+            build("mine", sources, tokenizer, phase=phase, check=key)
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    while not attempt(pressed_at):
+        whole(tokenizer, home, corpus)
+        pressed_at += 1
+    assert pressed_at > 8  # while tokenizing, counting and sorting
+    assert open_corpus("mine", tokenizer.vocab).manifest.documents == 3
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "lab.corpus.build.Spool.add",
+        "drafters.ngram_cache.NgramCache.write",
+        "drafters.suffix_sort.build",
+        "machine.corpora.replace",
+    ],
+)
+def test_a_full_disk_leaves_the_old_corpus_and_no_litter(
+    sources: Sources, tokenizer: Tokenizer, home: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    corpus, _ = build("mine", sources, tokenizer)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(f"paceline.{where}", full)
+    with pytest.raises(PacelineError, match="No space left on device; the corpus could not be written"):
+        build("mine", sources, tokenizer)
+    whole(tokenizer, home, corpus)
+
+
+def test_a_missing_extra_is_told_before_anything_is_read(
+    sources: Sources, tokenizer: Tokenizer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise MissingExtraError("install it")
+
+    monkeypatch.setattr(suffix_sort, "sorter", missing)
+    with pytest.raises(MissingExtraError):
+        build("mine", Sources([home / "not even there"]), tokenizer)
+    build("mine", sources, tokenizer, ["ngram"])
+
+
+def test_nothing_to_build_from_says_what_was_found(tmp_path: Path, tokenizer: Tokenizer, home: Path) -> None:
+    (tmp_path / "src").mkdir()
+    with pytest.raises(UsageError, match=r"would be empty: nothing to read was found \(no file\)"):
+        build("mine", Sources([tmp_path / "src"]), tokenizer)
+    (tmp_path / "src" / "a").write_text("")
+    (tmp_path / "src" / "b").write_bytes(b"\0")
+    with pytest.raises(UsageError, match=r"\(1 empty, 1 binary\)"):
+        build("mine", Sources([tmp_path / "src"]), tokenizer)
+    assert left(home) == []
+
+
+def test_texts_too_short_for_ngrams_are_refused(tmp_path: Path, tokenizer: Tokenizer, home: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    with pytest.raises(UsageError, match="too short to count n-grams in"):
+        build("mine", Sources([tmp_path / "a"]), tokenizer)
+    assert left(home) == []
+
+
+@pytest.mark.parametrize("stranger", [8192, 2**40, -1])
+def test_token_ids_of_another_model_are_refused(
+    tmp_path: Path, tokenizer: Tokenizer, home: Path, stranger: int
+) -> None:
+    (tmp_path / "log").write_text(json.dumps({"tokens": [1, 2, stranger]}))
+    with pytest.raises(UsageError, match="name the model that the log is of with --tokenizer"):
+        build("mine", Sources(logs=[tmp_path / "log"]), tokenizer)
+    assert left(home) == []
+
+
+def test_progress_reaches_exactly_what_was_announced(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Files of several pieces, skipped ones and logs alike."""
+    (tmp_path / "src").mkdir()
+    for i, size in enumerate((0, 1, PIECE - 1, PIECE, 5 * PIECE // 2)):
+        (tmp_path / "src" / f"{i}.txt").write_text(("word " * 19 + "\n") * (size // 96))
+    (tmp_path / "src" / "binary").write_bytes(bytes(3 * PIECE))
+    answers = [json.dumps({"prompt": "q" * PIECE, "completion": f"the answer is {i}"}) for i in range(5)]
+    (tmp_path / "log.jsonl").write_text("\n".join(answers))
+    left: list[dict[str, int]] = []
+
+    @contextmanager
+    def phase(work: Mapping[str, int]) -> Iterator[Tick]:
+        left.append(dict(work))
+
+        def tick(kind: str) -> None:
+            left[-1][kind] -= 1
+
+        yield tick
+
+    build("mine", Sources([tmp_path / "src"], [tmp_path / "log.jsonl"]), tokenizer, phase=phase)
+    assert left == [{"look for files": UNKNOWN - 7}, {"tokenize": 0}, {"count n-grams": 0}, {"sort": 0}]
+
+
+def test_long_texts_are_tokenized_as_they_would_be_whole(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    text = "".join(f"line {i} of it,\n\n   and {i * i} more\n" for i in range(6000))
+    assert len(text) > 3 * PIECE
+    (tmp_path / "a.txt").write_text(text)
+    corpus, _ = build("mine", Sources([tmp_path / "a.txt"]), tokenizer, ["datastore"])
+    assert corpus.manifest.tokens == len(tokenizer.text.encode_within(text))
+
+
+def test_a_spool_gives_back_its_documents(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "tokens")
+    assert [spool.add([[1, 2], [3]]), spool.add([]), spool.add([[]]), spool.add([[2**31]])] == [3, 0, 0, 1]
+    assert [document.tolist() for document in spool.documents()] == [[1, 2, 3], [2**31]]
+    assert (len(spool), spool.tokens) == (2, 4)
+    assert all(isinstance(document, np.ndarray) for document in spool.documents())
+    spool.remove()
+    assert list(tmp_path.iterdir()) == []

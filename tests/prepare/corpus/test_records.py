@@ -1,0 +1,100 @@
+"""What counts as an answer in a log's record, form by form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from paceline.prepare.corpus.records import contents, record
+
+CHAT = [
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "what is it?"},
+    {"role": "assistant", "content": "a dog"},
+    {"role": "user", "content": "sure?"},
+    {"role": "assistant", "content": "yes"},
+]
+
+
+def answers(said: dict[str, Any]) -> list[Any]:
+    return [content for content, answer in contents(said) if answer]
+
+
+def everything(said: dict[str, Any]) -> list[Any]:
+    return [content for content, _ in contents(said)]
+
+
+def test_the_assistants_messages_are_answers() -> None:
+    assert answers({"messages": CHAT}) == ["a dog", "yes"]
+    assert everything({"messages": CHAT}) == ["be brief", "what is it?", "a dog", "sure?", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({"prompt": "q", "completion": "a"}, ["a"]),
+        ({"prompt": "q", "response": "a"}, ["a"]),
+        ({"text": "a whole text"}, ["a whole text"]),
+        ({"prompt_tokens": [1, 2], "tokens": [3, 4]}, [[3, 4]]),
+        ({"messages": CHAT[:2], "completion": "a dog"}, ["a dog"]),
+        ({"choices": [{"message": {"role": "assistant", "content": "a"}}, {"text": "b"}]}, ["a", "b"]),
+        ({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, ["a"]),
+        (
+            {"request": {"messages": CHAT[:2]}, "response": {"choices": [{"message": CHAT[2]}]}},
+            ["a dog"],
+        ),
+        ({"response": {"body": {"choices": [{"message": CHAT[2]}]}}}, ["a dog"]),
+        (
+            {"messages": [{"role": "assistant", "reasoning_content": "hm", "content": "a"}]},
+            ["hm", "a"],
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [{"function": {"name": "ls", "arguments": '{"path": "."}'}}, 7],
+                    }
+                ]
+            },
+            ['{"path": "."}'],
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "x"}]}]},
+            ["a"],
+        ),
+    ],
+)
+def test_answers_are_found_in_every_known_form(said: dict[str, Any], found: list[Any]) -> None:
+    assert answers(said) == found
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"messages": "none"},
+        {"messages": [1, None, {"role": "assistant"}, {"role": "assistant", "content": 5}]},
+        {"choices": {"message": {"content": "a"}}},
+        {"completion": "", "text": " \n", "tokens": []},
+        {"tokens": [1, "2"]},
+        {"tokens": [True, False]},
+        {"response": {"response": {"response": {"response": {"text": "deeper than any log"}}}}},
+    ],
+)
+def test_what_is_no_answer_is_none(said: dict[str, Any]) -> None:
+    assert answers(said) == []
+
+
+def test_half_a_character_becomes_a_question_mark() -> None:
+    said = record(b'{"text": "a \\ud83d b"}')
+    assert said is not None
+    assert answers(said) == ["a ? b"]
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"[1]", b"3", b"\xff", b"[" * 100_000, json.dumps("x").encode()])
+def test_a_line_that_is_no_object_is_no_record(line: bytes) -> None:
+    assert record(line) is None

@@ -1,0 +1,143 @@
+"""Which conversation a request belongs to, and what goes on to the server behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from paceline.server import affinity
+from paceline.server.affinity import CHATS, LARGEST, Affinity, session_of
+from paceline.server.security import Message, Receive, Send
+
+TURNS = [
+    {"role": "system", "content": "be short"},
+    {"role": "user", "content": "hello"},
+    {"role": "assistant", "content": "hi"},
+    {"role": "user", "content": "and now?"},
+]
+
+
+def through(body: bytes, *, path: str = CHATS, pieces: int = 1, **headers: str) -> tuple[list[str], bytes]:
+    """The session ids that the app behind is sent, and the body."""
+    size = -(-len(body) // pieces) or 1
+    cut = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
+    messages: list[Message] = [
+        {"type": "http.request", "body": piece, "more_body": at + 1 < len(cut)}
+        for at, piece in enumerate(cut)
+    ]
+    came: list[Message] = []
+    scopes: list[Message] = []
+
+    async def receive() -> Message:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(_: Message) -> None: ...
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        scopes.append(scope)
+        while (message := await receive())["type"] == "http.request":
+            came.append(message)
+
+    given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": given}
+    asyncio.run(Affinity(app)(scope, receive, send))
+    ids = [value.decode() for name, value in scopes[0]["headers"] if name == b"x-session-id"]
+    return ids, b"".join(message["body"] for message in came)
+
+
+def chat(messages: Any, **more: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": messages, **more}).encode()
+
+
+def test_every_turn_of_a_chat_has_the_session_of_its_first_in_however_many_pieces_it_comes() -> None:
+    first, body = through(chat(TURNS[:2]))
+    later, whole = through(chat(TURNS, temperature=0.5), pieces=7)
+    assert len(first) == 1
+    assert first == later
+    assert body == chat(TURNS[:2])
+    assert whole == chat(TURNS, temperature=0.5)
+
+
+def test_another_beginning_or_another_key_is_another_session() -> None:
+    other = [TURNS[0], {"role": "user", "content": "good morning"}]
+    ids = [
+        through(chat(TURNS))[0],
+        through(chat(other))[0],
+        through(chat(TURNS), authorization="Bearer a")[0],
+        through(chat(TURNS), authorization="Bearer b")[0],
+        through(chat(TURNS), x_api_key="b")[0],
+    ]
+    assert len({tuple(one) for one in ids}) == len(ids)
+
+
+def test_a_client_s_own_session_id_is_kept() -> None:
+    assert through(chat(TURNS), x_session_id="mine")[0] == ["mine"]
+
+
+def test_the_header_is_the_one_that_ray_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_SERVE_SESSION_ID_HEADER_KEY", "X-Correlation-ID")
+    assert through(chat(TURNS), x_correlation_id="mine")[0] == []
+    assert Affinity(None)._header == b"x-correlation-id"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"text"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        chat(None),
+        chat("text"),
+        chat([]),
+        chat([1]),
+        chat([{"content": "nobody"}]),
+        chat([{"role": "system", "content": "nobody asks"}]),
+    ],
+)
+def test_what_is_no_chat_goes_on_as_it_is_without_a_session(body: bytes) -> None:
+    assert through(body) == ([], body)
+
+
+def test_completions_are_not_looked_into() -> None:
+    assert through(chat(TURNS), path="/v1/completions")[0] == []
+
+
+def test_a_body_that_is_too_large_goes_on_whole_without_a_session() -> None:
+    body = chat([{"role": "user", "content": "x" * (LARGEST + 1)}])
+    assert through(body, pieces=9) == ([], body)
+
+
+def test_a_body_that_stalls_goes_on_when_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(affinity, "PATIENCE", 0.01)
+    came: list[Message] = []
+
+    async def whole() -> None:
+        first: list[Message] = [{"type": "http.request", "body": b"{", "more_body": True}]
+
+        async def receive() -> Message:
+            if not first:
+                await asyncio.Event().wait()
+            return first.pop()
+
+        async def send(_: Message) -> None: ...
+
+        async def app(scope: Message, receive: Receive, send: Send) -> None:
+            came.append(await receive())
+            came.append(scope)
+
+        scope = {"type": "http", "method": "POST", "path": CHATS, "headers": []}
+        await Affinity(app)(scope, receive, send)
+
+    asyncio.run(whole())
+    assert came[0]["body"] == b"{"
+    assert came[1]["headers"] == []
+
+
+def test_keys_do_not_run_into_what_is_said() -> None:
+    assert session_of(chat(TURNS), b"a") != session_of(chat(TURNS), b"")

@@ -1,0 +1,236 @@
+"""Grammars of requests are compiled beside the passes: one that does harm is its client's trouble alone."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import paceline
+from paceline.api import LLM
+from paceline.request_handle import StepOutput
+from paceline.server.request_limits import Limits
+from paceline.server.service import Service
+from paceline.speculative.errors import TooSlowError, UsageError
+from paceline.speculative.request import GenerationRequest
+from paceline.text import grammar
+from paceline.text.grammar_check import GrammarChecker
+from paceline.text.grammar_source import Syntax, from_pattern, from_schema
+from schemas import ENDLESS, SLOW, WIDE, chain
+from serving import LONG, Gate, Served, serving, until
+
+COMPLETION = "/v1/completions"
+
+
+@pytest.fixture
+def toy() -> Iterator[LLM]:
+    with paceline.load("toy:seed=3,eos=7", "toy:seed=3,eos=7,noise=0.2", "lookup,model", sessions=2) as llm:
+        yield llm
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[Syntax]:
+    """What is checked, as it is begun."""
+    begun: list[Syntax] = []
+    check = GrammarChecker.check
+
+    def noting(self: GrammarChecker, syntax: Syntax, *more: Any) -> None:
+        begun.append(syntax)
+        check(self, syntax, *more)
+
+    monkeypatch.setattr(GrammarChecker, "check", noting)
+    return begun
+
+
+def body(schema: Any, **more: Any) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    return {"prompt": [1, 2, 3], "max_tokens": 2, "response_format": form, **more}
+
+
+def ask(syntax: Syntax | None = None, max_tokens: int = 8) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=[1, 2, 3], max_tokens=max_tokens, grammar=syntax, ignore_eos=syntax is None
+    )
+
+
+class Answer:
+    """How one answer ended."""
+
+    def __init__(self, service: Service, wanted: GenerationRequest, client: str = "a") -> None:
+        self._over, self._updates = threading.Event(), list[StepOutput]()
+        request = replace(wanted, client=client, timeout=service.limits.seconds)
+        (self.handle,) = service.submit([request], lambda _: self._take)
+
+    def _take(self, update: StepOutput) -> None:
+        self._updates.append(update)
+        if update.finish is not None:
+            self._over.set()
+
+    @property
+    def error(self) -> Exception | None:
+        assert self._over.wait(LONG)
+        end = self._updates[-1].finish
+        assert end is not None
+        return end.error
+
+    @property
+    def text(self) -> str:
+        assert self.error is None
+        return "".join(update.text for update in self._updates)
+
+
+@contextmanager
+def sent(served: Served, content: bytes) -> Iterator[socket.socket]:
+    """A completion whose client hangs up at the end, whatever has come by then."""
+    with socket.create_connection(("127.0.0.1", served.port), LONG) as line:
+        head = f"POST {COMPLETION} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        line.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+        yield line
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
+        (chain(950), "the JSON schema is nested too deeply"),
+        (SLOW, "the JSON schema takes too long to compile: simplify it"),
+        ({"type": "text"}, "the JSON schema cannot be used: Invalid type: text"),
+        ({"type": "string"}, "no text can satisfy the JSON schema"),  # with these few tokens
+    ],
+    ids=["chain", "slow", "wrong", "unsayable"],
+)
+def test_a_schema_that_cannot_be_used_is_told_by_the_status(
+    schema: Any, complaint: str, stream: bool, toy: LLM
+) -> None:
+    with serving(toy) as served:
+        answer = served.post(COMPLETION, body(schema, stream=stream))
+        assert answer.status_code == 400, answer.text
+        assert complaint in answer.json()["error"]["message"]
+        assert served.post(COMPLETION, body({"type": "integer"}, stream=stream)).status_code == 200
+        served.rest()
+
+
+def test_schemas_whose_clients_have_gone_hold_nobody_up(toy: LLM, checks: list[Syntax]) -> None:
+    with serving(toy) as served:
+        for stream in (False, True):
+            for _ in range(6):
+                begun = len(checks)
+                with sent(served, json.dumps(body(ENDLESS, stream=stream)).encode()):
+                    until(lambda begun=begun: len(checks) > begun)
+                until(lambda: not served.service.waiting)
+        assert served.post(COMPLETION, {"prompt": [1], "max_tokens": 1}).status_code == 200
+        served.rest()
+        assert served.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("schema", [SLOW, WIDE], ids=["slow", "wide"])
+def test_others_go_on_while_a_schema_is_compiled(schema: Any, toy: LLM, checks: list[Syntax]) -> None:
+    with Service(toy) as service:
+        slow = Answer(service, ask(from_schema(schema)))
+        until(lambda: checks)
+        for _ in range(3):
+            assert Answer(service, ask(), "b").text
+        assert not slow.handle.is_over
+        assert service.waiting == 1
+        assert service.pass_seconds < LONG
+        assert isinstance(slow.error, UsageError)
+
+
+def test_the_timeout_holds_for_what_is_compiled(toy: LLM, checks: list[Syntax]) -> None:
+    now = 0.0
+    with Service(toy, Limits(seconds=10.0), clock=lambda: now) as service:
+        answers = [Answer(service, ask(from_schema(ENDLESS)), client) for client in "abcd"]
+        until(lambda: checks)
+        now = 11.0
+        assert all(isinstance(answer.error, TooSlowError) for answer in answers)
+        now = 12.0
+        assert Answer(service, ask(from_pattern("[1-4]{3}"))).text
+    assert len(checks) <= 3  # those that waited are not compiled any more
+
+
+def test_a_grammar_is_compiled_once_for_all_who_send_it(
+    toy: LLM, checks: list[Syntax], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    thread = threading.current_thread
+
+    class Counted(grammar.CompiledGrammar):
+        def __init__(self, *given: Any) -> None:
+            compiled.append(thread().name)
+            super().__init__(*given)
+
+    monkeypatch.setattr("paceline.text.grammar.CompiledGrammar", Counted)
+    syntax = from_pattern("[1-4]{9}")
+    with Service(toy) as service:
+        for client in "aab":
+            answer = Answer(service, ask(syntax, 20), client)
+            assert len(answer.text) == 9
+        assert checks == [syntax]
+        assert len(compiled) == 1
+        assert compiled[0].startswith("paceline-grammars")  # not the thread that decodes
+
+
+def test_answers_of_one_request_share_its_grammar(toy: LLM, checks: list[Syntax]) -> None:
+    with serving(toy) as served:
+        answer = served.post(COMPLETION, body({"type": "integer"}, n=3))
+        assert len(answer.json()["choices"]) == 3
+    assert len(checks) == 1
+
+
+def test_a_client_has_one_grammar_compiled_at_a_time(toy: LLM, checks: list[Syntax]) -> None:
+    many = [from_schema({**ENDLESS, "title": str(n)}) for n in range(4)]
+    with Service(toy) as service:
+        for syntax in many:
+            Answer(service, ask(syntax), "many")
+        until(lambda: checks)
+        good = from_pattern("[1-4]{3}")
+        assert Answer(service, ask(good), "other").text
+        assert checks[:2] == [many[0], good]
+
+
+def test_a_client_that_has_gone_frees_its_place(toy: LLM, checks: list[Syntax]) -> None:
+    many = [from_schema({**ENDLESS, "title": str(n)}) for n in range(4)]
+    with Service(toy) as service:
+        handles = [
+            Answer(service, ask(syntax), client).handle for syntax, client in zip(many, "abcd", strict=True)
+        ]
+        until(lambda: len(checks) == 2)
+        for handle in handles:
+            service.cancel(handle)
+        assert Answer(service, ask(from_pattern("[1-4]{3}")), "e").text
+        until(lambda: not service.waiting)
+    assert len(checks) == 3
+
+
+def test_going_down_ends_what_is_compiled(toy: LLM, checks: list[Syntax]) -> None:
+    service = Service(toy)
+    answer = Answer(service, ask(from_schema(ENDLESS)))
+    until(lambda: checks)
+    service.close()
+    assert "going down" in str(answer.error)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("paceline-grammars")]
+
+
+def test_health_tells_of_a_pass_that_does_not_end(toy: LLM) -> None:
+    now, gate = 0.0, Gate(toy.target)
+    with serving(toy, clock=lambda: now) as served:
+        assert served.get("/health").json() == {"status": "ok", "pass_seconds": 0.0}
+        gate.shut()
+        answer = Answer(served.service, ask())
+        gate.held()
+        now = 100.0
+        assert served.get("/health").json() == {"status": "ok", "pass_seconds": 100.0}
+        now = 130.0
+        stuck = served.get("/health")
+        assert stuck.status_code == 503
+        assert "one pass for 130 seconds" in stuck.json()["error"]["message"]
+        gate.go()
+        assert answer.text
+        served.rest()
+        assert served.get("/health").json()["pass_seconds"] == 0.0

@@ -1,0 +1,164 @@
+"""The process of a server: what it may open, and how it ends where its service has."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import threading
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import httpx2
+import pytest
+
+import paceline
+from paceline.server import app, listen
+from paceline.server.security import Rules
+from paceline.server.service import Service
+from paceline.speculative.errors import PacelineError
+from paceline.speculative.request import GenerationRequest
+from serving import LONG, Gate, serving, until
+
+
+def test_a_server_whose_service_has_failed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that whoever looks after it may start another."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    def meanwhile(port: int, service: Service) -> None:
+        url = f"http://127.0.0.1:{port}/health"
+        until(lambda: _status(url) == 200)
+        monkeypatch.setattr(service, "on_step", broken)
+        request = GenerationRequest(prompt=[1], max_tokens=5)
+        service.submit([request], lambda _: lambda output: None)
+
+    with paceline.load("toy:", drafters="lookup") as llm:
+        service, listening = Service(llm), listen.bind("127.0.0.1", 0)
+        other = threading.Thread(target=meanwhile, args=(listening.getsockname()[1], service))
+        other.start()
+        with pytest.raises(PacelineError, match="start it again"):
+            listen.run(app.create(service, ["toy"], Rules()), service, listening, 1.0)
+        other.join(LONG)
+
+
+def test_a_process_ends_with_its_grace_though_a_pass_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    events: list[str] = []
+    monkeypatch.setattr(listen, "leave", left.append)
+    with paceline.load("toy:", drafters="lookup") as llm:
+        gate = Gate(llm.target)
+        gate.shut()
+        service, listening = Service(llm), listen.bind("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        def meanwhile() -> None:
+            until(lambda: _status(f"{url}/health") == 200)
+            body = {"prompt": [1], "max_tokens": 5, "stream": True}
+            with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=LONG) as answer:
+                gate.held()
+                os.kill(os.getpid(), signal.SIGTERM)
+                events.extend(line for line in answer.iter_lines() if line and not line.startswith(":"))
+
+        client = threading.Thread(target=meanwhile)
+        client.start()
+        listen.run(app.create(service, ["toy"], Rules()), service, listening, 0.2)
+        client.join(LONG)
+        gate.go()
+        assert service.close()
+    assert left == [0]
+    error, done = events
+    assert json.loads(error.removeprefix("data: "))["error"]["code"] == "unavailable"
+    assert done == "data: [DONE]"
+
+
+def _status(url: str) -> int:
+    try:
+        return httpx2.get(url, timeout=LONG).status_code
+    except httpx2.TransportError:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "most", "set_to"),
+    [
+        (256, 4096, 1024, 1152),  # more is to be had
+        (256, 512, 384, 512),  # not enough
+        (4096, 4096, 1024, None),
+        (100, 100, 16, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 1024, None),
+    ],
+)
+def test_connections_are_as_many_as_there_are_files_for(
+    soft: int, hard: int, most: int, set_to: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    assert listen.room() == most
+    assert given == ([] if set_to is None else [(set_to, hard)])
+
+
+class Told(logging.Handler):
+    """Whom the log of requests names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clients: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.clients.append(getattr(record, "fields")["client"])  # noqa: B009  # set by the guard
+
+
+@pytest.mark.parametrize(
+    ("proxies", "headers", "client"),
+    [
+        ([], ["6.6.6.6"], "127.0.0.1"),
+        (["10.0.0.1"], ["6.6.6.6"], "127.0.0.1"),
+        (["127.0.0.1"], [], "127.0.0.1"),
+        (["127.0.0.1"], ["6.6.6.6"], "6.6.6.6"),
+        (["127.0.0.1"], ["1.1.1.1, 6.6.6.6"], "6.6.6.6"),
+        (["127.0.0.1"], ["1.1.1.1", "6.6.6.6"], "6.6.6.6"),
+        (["127.0.0.1", "10.0.0.1"], ["1.1.1.1, 6.6.6.6, 10.0.0.1"], "6.6.6.6"),
+        (["127.0.0.1"], ["1.1.1.1, nobody"], "127.0.0.1"),
+        (["127.0.0.1"], ["::1"], "::1"),
+    ],
+)
+def test_a_client_is_named_by_a_trusted_proxy_alone(
+    proxies: list[str], headers: list[str], client: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told, log = Told(), logging.getLogger("paceline.server.requests")
+    caplog.set_level(logging.INFO, log.name)
+    log.addHandler(told)
+    try:
+        with (
+            paceline.load("toy:", drafters="lookup") as llm,
+            serving(llm, rules=Rules(proxies=proxies)) as up,
+        ):
+            httpx2.get(
+                f"{up.url}/health", headers=[("x-forwarded-for", one) for one in headers], timeout=LONG
+            )
+    finally:
+        log.removeHandler(told)
+    assert told.clients == [client]
+
+
+def test_one_address_has_only_so_many_idle_connections() -> None:
+    with paceline.load("toy:", drafters="lookup") as llm, serving(llm, most=64) as up, ExitStack() as stack:
+        lines = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", up.port), LONG)) for _ in range(40)
+        ]
+        until(lambda: up.connections == 16)
+        with suppress(ConnectionError):
+            assert lines[0].recv(1) == b""  # the oldest
+        lines[-1].sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert lines[-1].recv(12) == b"HTTP/1.1 200"
+
+
+def test_connections_from_a_proxy_are_as_many_as_there_may_be() -> None:
+    kind = listen.configured(None, 1.0, proxies=["127.0.0.1"]).http
+    assert getattr(kind, "proxies") == ["127.0.0.1"]  # noqa: B009  # of a class made there

@@ -1,0 +1,446 @@
+"""OpenAI's own client, which knows nothing of this server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+import paceline
+from paceline.api import LLM
+from paceline.server.request_limits import Limits
+from paceline.server.security import Rules
+from paceline.speculative.errors import ModelError
+from real_model import smollm2
+from serving import LONG, Gate, Served, serving, until
+
+ASKED: Any = [{"role": "user", "content": "Name a colour."}]
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Tom", "Ann"]}, "age": {"type": "integer", "minimum": 1, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    """A model that chats."""
+    with paceline.load(smollm2(), None, "lookup", sessions=3, n_ctx=512, threads=1, ngram_min=1) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def served(llm: LLM) -> Iterator[Served]:
+    with serving(llm, names=("small", "small/latest")) as up:
+        yield up
+
+
+@pytest.fixture(scope="module")
+def toy() -> Iterator[Served]:
+    with (
+        paceline.load("toy:seed=3,eos=7", "toy:seed=3,eos=7,noise=0.2", "lookup,model", sessions=2) as loaded,
+        serving(loaded, names=("toy",)) as up,
+    ):
+        yield up
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=LONG) as made:
+        yield made
+
+
+@pytest.fixture
+def digits(toy: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{toy.url}/v1", api_key="none", max_retries=0, timeout=LONG) as made:
+        yield made
+
+
+def test_a_chat_is_what_the_library_says(client: OpenAI, llm: LLM) -> None:
+    answer = client.chat.completions.create(model="small", messages=ASKED, max_tokens=12, temperature=0)
+    alone = llm.generate(llm.chat_tokens("Name a colour."), max_tokens=12)
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.message.role) == (alone.text, "assistant")
+    assert choice.finish_reason == ("length" if alone.stop_reason == "length" else "stop")
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == alone.n_prompt
+    assert answer.usage.completion_tokens == alone.n_tokens
+    assert answer.usage.total_tokens == alone.n_prompt + alone.n_tokens
+    assert (answer.model, answer.object) == ("small", "chat.completion")
+
+
+def test_a_stream_adds_up_to_the_whole(client: OpenAI) -> None:
+    how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 12, "temperature": 0}
+    whole = client.chat.completions.create(**how)
+    with client.chat.completions.create(**how, stream=True, stream_options={"include_usage": True}) as stream:
+        chunks = list(stream)
+    said = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert said == whole.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == whole.choices[0].finish_reason
+    assert (chunks[-1].choices, chunks[-1].usage) == ([], whole.usage.model_copy(
+        update={"prompt_tokens_details": chunks[-1].usage.prompt_tokens_details}
+    ))  # fmt: skip
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def test_a_stream_may_count_in_every_chunk(client: OpenAI) -> None:
+    """As vLLM's does, and guidellm asks for."""
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 12, "temperature": 0, "n": 2}
+    with client.chat.completions.create(**how, stream=True, stream_options=options) as stream:
+        usage = [chunk.usage for chunk in stream]
+    last = usage[-1]
+    assert all(one is not None for one in usage)
+    assert {one.prompt_tokens for one in usage} == {last.prompt_tokens}
+    written = [one.completion_tokens for one in usage]
+    assert written == sorted(written)
+    assert (written[0], written[-1]) == (0, last.completion_tokens)
+    assert all(one.total_tokens == one.prompt_tokens + one.completion_tokens for one in usage)
+
+
+def test_the_clients_own_helper_for_streams_accumulates_it(client: OpenAI) -> None:
+    how: dict[str, Any] = {
+        "model": "small",
+        "messages": ASKED,
+        "max_tokens": 30,
+        "temperature": 0,
+        "stop": " ",
+    }
+    with client.chat.completions.stream(**how) as stream:
+        for _ in stream:
+            pass
+        done = stream.get_final_completion()
+    whole = client.chat.completions.create(**how)
+    assert done.choices[0].message.content == whole.choices[0].message.content
+
+
+def test_completions_of_text_and_of_tokens(digits: OpenAI) -> None:
+    how: dict[str, Any] = {"model": "toy", "max_tokens": 9, "temperature": 0}
+    one, two = (digits.completions.create(prompt=prompt, **how).choices for prompt in ("12", "345"))
+    both = digits.completions.create(prompt=["12", "345"], **how)
+    assert [choice.text for choice in both.choices] == [one[0].text, two[0].text]
+    assert [choice.index for choice in both.choices] == [0, 1]
+    assert both.usage is not None
+    assert both.usage.prompt_tokens == 5
+    ids = digits.completions.create(prompt=[[1, 2], [3, 4, 5]], **how)
+    assert [choice.text for choice in ids.choices] == [one[0].text, two[0].text]
+    stream = digits.completions.create(prompt=["12", "345"], stream=True, **how)
+    texts = ["", ""]
+    for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [one[0].text, two[0].text]
+
+
+def test_a_stop_text_is_not_told_streamed_or_not(digits: OpenAI) -> None:
+    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 30, "temperature": 0}
+    whole = digits.completions.create(**how, extra_body={"ignore_eos": True}).choices[0].text
+    stop = whole[4:7]
+    for given in (stop, [stop, "unheard"]):
+        cut = digits.completions.create(**how, stop=given, extra_body={"ignore_eos": True}).choices[0]
+        assert (cut.text, cut.finish_reason) == (whole[: whole.index(stop)], "stop")
+    chunks = digits.completions.create(**how, stop=stop, stream=True, extra_body={"ignore_eos": True})
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole[: whole.index(stop)]
+
+
+def test_the_same_seed_gives_the_same_answers_and_n_different_ones(digits: OpenAI) -> None:
+    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 30, "temperature": 1.5}
+    first, again = (
+        [choice.text for choice in digits.completions.create(**how, n=4, seed=11).choices] for _ in range(2)
+    )
+    assert first == again
+    assert len(set(first)) > 1
+    assert digits.completions.create(**how, seed=11).choices[0].text == first[0]
+    assert digits.completions.create(**how, seed=-3).choices[0].text is not None
+    free = {digits.completions.create(**how).choices[0].text for _ in range(5)}
+    assert len(free) > 1
+
+
+def test_a_bias_forces_and_forbids(digits: OpenAI) -> None:
+    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 6, "temperature": 0}
+    assert digits.completions.create(**how, logit_bias={"4": 100}).choices[0].text == "444444"
+    assert "4" not in digits.completions.create(**how, logit_bias={"4": -100}).choices[0].text
+
+
+def test_penalties_change_what_is_repeated(digits: OpenAI) -> None:
+    how: dict[str, Any] = {"model": "toy", "prompt": "12", "max_tokens": 24, "temperature": 0}
+    plain = digits.completions.create(**how, extra_body={"ignore_eos": True}).choices[0].text
+    penalties: list[dict[str, Any]] = [{"frequency_penalty": 2.0}, {"presence_penalty": 2.0}]
+    for penalty in penalties:
+        other = digits.completions.create(**how, **penalty, extra_body={"ignore_eos": True}).choices[0].text
+        assert other != plain
+    strong = digits.completions.create(
+        **how, frequency_penalty=2.0, extra_body={"ignore_eos": True, "repeat_penalty": 1.5}
+    )
+    assert max(strong.choices[0].text.count(x) for x in "01234567") <= max(plain.count(x) for x in "01234567")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_of_a_chat(stream: bool, client: OpenAI) -> None:
+    how: dict[str, Any] = {"model": "small", "messages": ASKED, "max_tokens": 5, "temperature": 0}
+    how |= {"logprobs": True, "top_logprobs": 3}
+    content: list[Any] = []
+    if stream:
+        for chunk in client.chat.completions.create(**how, stream=True):
+            if chunk.choices[0].logprobs is not None:
+                content += chunk.choices[0].logprobs.content or []
+    else:
+        likely = client.chat.completions.create(**how).choices[0].logprobs
+        assert likely is not None
+        content = likely.content or []
+    assert len(content) == 5
+    for token in content:
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].token == token.token  # greedy
+        assert token.logprob == token.top_logprobs[0].logprob <= 0
+        assert bytes(token.bytes or []).decode(errors="replace") == token.token
+
+
+def test_log_probabilities_of_a_completion(digits: OpenAI) -> None:
+    (choice,) = digits.completions.create(
+        model="toy", prompt="12", max_tokens=7, temperature=0, logprobs=8, extra_body={"ignore_eos": True}
+    ).choices
+    likely: Any = choice.logprobs
+    assert len(likely.tokens) == len(likely.token_logprobs) == len(likely.text_offset) == 7
+    assert "".join(likely.tokens) == choice.text
+    assert [choice.text[at] for at in likely.text_offset] == likely.tokens
+    for token, own, top in zip(likely.tokens, likely.token_logprobs, likely.top_logprobs, strict=True):
+        assert top[token] == own == max(top.values())
+    with digits.completions.create(
+        model="toy", prompt="12", max_tokens=7, temperature=0, logprobs=1, stream=True,
+        extra_body={"ignore_eos": True},
+    ) as stream:  # fmt: skip
+        offsets = [
+            at for c in stream if c.choices[0].logprobs for at in c.choices[0].logprobs.text_offset or []
+        ]
+    assert offsets == likely.text_offset
+
+
+def test_an_answer_follows_its_schema(client: OpenAI) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+    for temperature in (0.0, 1.0):
+        answer = client.chat.completions.create(
+            model="small",
+            messages=ASKED,
+            response_format=form,
+            temperature=temperature,
+            max_tokens=60,
+            seed=1,
+        )
+        person = json.loads(answer.choices[0].message.content or "")
+        assert person["name"] in ("Tom", "Ann")
+        assert 1 <= person["age"] <= 99
+        assert answer.choices[0].finish_reason == "stop"
+
+
+def test_an_answer_is_an_object(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="small", messages=[{"role": "user", "content": "Write {} and nothing else."}],
+        response_format={"type": "json_object"}, temperature=0, max_tokens=100,
+    )  # fmt: skip
+    content = answer.choices[0].message.content or ""
+    assert isinstance(json.loads(content), dict)
+
+
+def test_models_are_listed(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["small", "small/latest"]
+    assert client.models.retrieve("small/latest").id == "small/latest"
+    with pytest.raises(openai.NotFoundError, match="this server has 'small'"):
+        client.models.retrieve("gpt-4")
+
+
+def test_the_parts_of_an_answer_and_who_drafted_them(digits: OpenAI) -> None:
+    how: dict[str, Any] = {"model": "toy", "prompt": "12" * 9, "max_tokens": 30, "temperature": 0}
+    wish = {"ignore_eos": True, "speculative": {"report": True}}
+    answer = digits.completions.create(**how, extra_body=wish)
+    told: Any = answer.model_extra["speculative"]
+    assert "".join(text for text, _ in told["parts"][0]) == answer.choices[0].text
+    assert {who for _, who in told["parts"][0]} <= {"target", "lookup", "model"}
+    assert 0 < sum(told["accepted"].values()) <= sum(told["drafted"].values())
+    parts: list[Any] = []
+    for chunk in digits.completions.create(**how, stream=True, extra_body=wish):
+        parts += (chunk.model_extra or {}).get("speculative", {}).get("parts", [])
+    assert "".join(text for text, _ in parts) == answer.choices[0].text
+    off = digits.completions.create(
+        **how, extra_body={"ignore_eos": True, "speculative": {"enabled": False, "report": True}}
+    )
+    assert off.choices[0].text == answer.choices[0].text
+    assert sum(off.model_extra["speculative"]["drafted"].values()) == 0
+    none = digits.completions.create(
+        **how, extra_body={"ignore_eos": True, "speculative": {"drafters": [], "report": True}}
+    )
+    assert sum(none.model_extra["speculative"]["drafted"].values()) == 0
+    timings: Any = answer.model_extra["timings"]
+    assert timings["predicted_n"] == 30
+    assert math.isfinite(timings["predicted_per_second"])
+
+
+def test_what_is_null_counts_as_left_out(digits: OpenAI) -> None:
+    """Programs on top of the client send what they were not told as null."""
+    answer = digits.completions.create(
+        model="toy", prompt="12", max_tokens=3, temperature=0, top_p=None, n=None, stop=None, seed=None,
+        logprobs=None, presence_penalty=None, frequency_penalty=None, logit_bias=None, stream_options=None,
+        echo=None, best_of=None, suffix=None,
+    )  # fmt: skip
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens <= 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"extra_body": {"warmth": 1}}, "warmth: this server knows no such field"),
+        ({"prompt": []}, "prompt"),
+        ({"stop": [""]}, "stop"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"extra_body": {"speculative": {"drafters": ["nobody"]}}}, "choose from lookup, model"),
+    ],
+    ids=str,
+)
+def test_a_bad_request_is_one_to_the_client(asked: dict[str, Any], words: str, digits: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as told:
+        digits.completions.create(**{"model": "toy", "prompt": "12", "max_tokens": 3, **asked})
+    assert words in told.value.message
+    assert told.value.type == "invalid_request_error"
+
+
+def test_a_model_that_is_not_there(digits: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="no model 'gpt-4' here; this server has 'toy'"):
+        digits.completions.create(model="gpt-4", prompt="12", max_tokens=3)
+
+
+def test_a_model_without_a_template_cannot_chat(digits: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="no chat template, so it cannot chat"):
+        digits.chat.completions.create(model="toy", messages=ASKED)
+
+
+def test_keys_are_asked_for(toy: Served) -> None:
+    with serving(toy.service.llm, rules=Rules(keys=("sesame", "open"))) as up:
+        for key in ("wrong", "sesam", "sesame "):
+            with (
+                OpenAI(base_url=f"{up.url}/v1", api_key=key.strip() + "!", max_retries=0) as stranger,
+                pytest.raises(openai.AuthenticationError, match="a key is needed"),
+            ):
+                stranger.models.list()
+        for key in ("sesame", "open"):
+            with OpenAI(base_url=f"{up.url}/v1", api_key=key, max_retries=0) as friend:
+                assert [model.id for model in friend.models.list()] == ["small"]
+        assert up.get("/health").status_code == 200
+        assert up.get("/metrics").status_code == up.get("/live").status_code == 401
+
+
+@pytest.fixture
+def gate(toy: Served, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    target = toy.service.llm.target
+    monkeypatch.setattr(target, "forward", target.forward)  # put back at the end
+    return Gate(target)
+
+
+def refused(up: Served, status: int) -> bool:
+    return f'requests_refused_total{{status="{status}"}} 1.0'.encode() in up.service.metrics.text(0, 0)
+
+
+def test_too_many_requests_come_back_by_themselves(toy: Served, gate: Gate) -> None:
+    """The client waits for as long as it is told, and then gets its answer."""
+    how: dict[str, Any] = {"model": "small", "prompt": "12", "max_tokens": 4}
+    with (
+        serving(toy.service.llm, Limits(queue=0)) as up,
+        OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0, timeout=LONG) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        gate.shut()
+        held = pool.submit(lambda: client.completions.create(**how, n=2))
+        until(lambda: up.service.running == 2)
+        with pytest.raises(openai.RateLimitError, match="the queue is full") as full:
+            client.completions.create(**how)
+        assert full.value.response.headers["retry-after"] == "1"
+        patient = pool.submit(lambda: client.with_options(max_retries=4).completions.create(**how))
+        until(lambda: b'refused_total{status="429"} 2.0' in up.service.metrics.text(0, 0))
+        gate.go()
+        assert len(held.result().choices) == 2
+        assert len(patient.result().choices) == 1
+        up.rest()
+
+
+def test_an_answer_that_takes_too_long_is_not_asked_for_again(toy: Served, gate: Gate) -> None:
+    with (
+        serving(toy.service.llm, Limits(seconds=0.2)) as up,
+        OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=2, timeout=LONG) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        gate.shut()
+        asked = pool.submit(lambda: client.completions.create(model="small", prompt="12", max_tokens=400))
+        gate.held()
+        sleep(0.3)
+        gate.go()
+        with pytest.raises(openai.APIStatusError, match=r"longer than the 0\.2 seconds") as late:
+            asked.result()
+        assert late.value.status_code == 408
+        assert refused(up, 408)
+        up.rest()
+
+
+def test_a_client_that_gives_up_leaves_nothing_behind(toy: Served, gate: Gate) -> None:
+    with OpenAI(base_url=f"{toy.url}/v1", api_key="none", max_retries=0, timeout=0.2) as client:
+        gate.shut()
+        for stream in (False, True):
+            with pytest.raises(openai.APITimeoutError):
+                for _ in client.completions.create(model="toy", prompt="12", max_tokens=50, stream=stream):
+                    pass
+        gate.go()
+    toy.rest()
+
+
+def test_a_model_that_fails_is_the_servers_fault(
+    toy: Served, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    with OpenAI(base_url=f"{toy.url}/v1", api_key="none", max_retries=0, timeout=LONG) as client:
+        for stream in (False, True):
+            gate.error = ModelError("/home/somebody/model.gguf: no luck")
+            with pytest.raises(openai.APIError, match="the server's log says why") as failed:
+                for _ in client.completions.create(model="toy", prompt="1", max_tokens=5, stream=stream):
+                    pass
+            assert "somebody" not in str(failed.value)
+            assert isinstance(failed.value, openai.InternalServerError) or stream
+        assert caplog.text.count("somebody") >= 2
+        assert client.completions.create(model="toy", prompt="1", max_tokens=5).choices
+    toy.rest()
+
+
+def test_many_at_once_of_an_asynchronous_client_each_get_their_own(toy: Served, digits: OpenAI) -> None:
+    prompts = [f"{n % 8}{n // 8}" for n in range(24)]
+    how: dict[str, Any] = {"model": "toy", "max_tokens": 20, "temperature": 0}
+    alone = [digits.completions.create(prompt=one, **how).choices[0].text for one in prompts]
+
+    async def streamed(client: AsyncOpenAI, prompt: str) -> str:
+        said = ""
+        async with await client.completions.create(prompt=prompt, stream=True, **how) as stream:
+            async for chunk in stream:
+                said += chunk.choices[0].text
+        return said
+
+    async def whole(client: AsyncOpenAI, prompt: str) -> str:
+        answer = await client.completions.create(prompt=prompt, **how)
+        return str(answer.choices[0].text)
+
+    async def everybody() -> list[str]:
+        async with AsyncOpenAI(base_url=f"{toy.url}/v1", api_key="none", timeout=LONG) as client:
+            return await asyncio.gather(
+                *[(streamed if at % 2 else whole)(client, one) for at, one in enumerate(prompts)]
+            )
+
+    assert asyncio.run(everybody()) == alone
+    toy.rest()

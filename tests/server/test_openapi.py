@@ -1,0 +1,75 @@
+"""What /openapi.json promises, tried with much that it allows and much that it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import load_all_checks
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+import paceline
+from paceline.api import LLM
+from paceline.server import app
+from paceline.server.request_limits import Limits
+from paceline.server.security import Rules
+from paceline.server.service import Service
+from real_model import smollm2
+
+load_all_checks()
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with paceline.load(smollm2(), None, "lookup", sessions=3, n_ctx=256, threads=1) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def api(llm: LLM) -> Iterator[Any]:
+    """Answers of few tokens; one that asks for more is refused."""
+    with Service(llm, Limits(n_predict=2)) as service:
+        made = app.create(service, ["small"], Rules())
+        yield schemathesis.openapi.from_asgi("/openapi.json", made).exclude(path="/live")  # which never ends
+        assert service.problem == ""
+
+
+OPERATIONS = [
+    ("POST", "/v1/chat/completions", 100),
+    ("POST", "/v1/completions", 100),
+    ("POST", "/tokenize", 50),
+    ("POST", "/detokenize", 50),
+    ("GET", "/v1/models", 1),
+    ("GET", "/v1/models/{name}", 20),
+    ("GET", "/health", 1),
+    ("GET", "/metrics", 1),
+]
+MODES = [
+    (*one, mode) for one in OPERATIONS for mode in GenerationMode if one[0] == "POST" or mode.is_positive
+]
+
+
+def test_no_path_is_left_out(api: Any) -> None:
+    there = {(found.ok().method.upper(), found.ok().path) for found in api.get_all_operations()}
+    assert there == {(method, path) for method, path, _ in OPERATIONS}
+
+
+@pytest.mark.parametrize(("method", "path", "examples", "mode"), MODES)
+def test_every_answer_is_as_promised(
+    method: str, path: str, examples: int, mode: GenerationMode, api: Any
+) -> None:
+    """But for what a schema cannot tell: which tokens there are, how many of them fit."""
+
+    @given(case=api[path][method].as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=examples, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    def try_one(case: Any) -> None:
+        case.call_and_validate(excluded_checks=[positive_data_acceptance])
+
+    try_one()

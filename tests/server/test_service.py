@@ -1,0 +1,504 @@
+"""One thread that decodes for everybody: each gets what it would get alone, and nobody is left waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import paceline
+from paceline.api import LLM
+from paceline.models import zoo
+from paceline.request_handle import Deliver, Finish, StepOutput
+from paceline.server.request_limits import FullError, Limits
+from paceline.server.service import Service
+from paceline.speculative.errors import ClosingError, ModelError, TooSlowError, UsageError
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.text.grammar import TextGrammar
+from paceline.text.grammar_source import Syntax, from_pattern
+from serving import LONG, Gate, until
+
+EXACT: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 256}
+
+
+class Answer:
+    """What is told of one answer."""
+
+    def __init__(self) -> None:
+        self.updates: list[StepOutput] = []
+        self._over = threading.Event()
+
+    def __call__(self, update: StepOutput) -> None:
+        assert not self._over.is_set()
+        self.updates.append(update)
+        if update.finish is not None:
+            self._over.set()
+
+    @property
+    def end(self) -> Finish:
+        assert self._over.wait(LONG)
+        end = self.updates[-1].finish
+        assert end is not None
+        return end
+
+    @property
+    def text(self) -> str:
+        assert self.end.error is None
+        return "".join(update.text for update in self.updates)
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for update in self.updates for token in update.tokens]
+
+
+@pytest.fixture
+def toy() -> Iterator[LLM]:
+    with paceline.load("toy:seed=3,eos=7", "toy:seed=3,eos=7,noise=0.2", "lookup,model", sessions=2) as llm:
+        yield llm
+
+
+@pytest.fixture
+def gate(toy: LLM) -> Gate:
+    return Gate(toy.target)
+
+
+def ask(prompt: Sequence[int] = (1, 2, 3), max_tokens: int = 8, **more: Any) -> GenerationRequest:
+    more = {"ignore_eos": True, **more}
+    return GenerationRequest(prompt=list(prompt), max_tokens=max_tokens, **more)
+
+
+def of(client: str, *requests: GenerationRequest, seconds: float | None = None) -> list[GenerationRequest]:
+    return [replace(one, client=client, timeout=seconds) for one in requests]
+
+
+def submit(service: Service, *requests: GenerationRequest, client: str = "a") -> list[Answer]:
+    answers = [Answer() for _ in requests]
+    service.submit(of(client, *requests, seconds=service.limits.seconds), lambda at: answers[at])
+    return answers
+
+
+def at_rest(service: Service) -> bool:
+    return service.is_idle
+
+
+def free(llm: LLM) -> bool:
+    """Whether all its sessions can be opened."""
+    sessions = [llm.target.open() for _ in range(llm.target.caps.sessions)]
+    for session in sessions:
+        session.extend([1])
+        session.close()
+    return True
+
+
+MODELS: dict[str, Callable[[Path, int], LLM]] = {
+    "toy": lambda _, sessions: paceline.load(
+        "toy:seed=3,eos=7", "toy:seed=3,eos=7,noise=0.2", "lookup,model", sessions=sessions
+    ),
+    "llama": lambda models, sessions: paceline.load(
+        models / "target.gguf", models / "draft.gguf", "lookup,model", sessions=sessions, **EXACT
+    ),
+}
+
+
+@pytest.mark.parametrize("sessions", [1, 3])
+@pytest.mark.parametrize("model", MODELS)
+def test_each_of_many_clients_gets_what_it_would_get_alone(model: str, sessions: int, models: Path) -> None:
+    """More than there are sessions, each with several requests of its own, at moments of its own."""
+    clients, each = 10, 4
+
+    def wanted(client: int, number: int) -> dict[str, Any]:
+        sampling = Sampling(temperature=0.8) if (client + number) % 2 else Sampling()
+        prompt = [(client * 7 + number) % 6, client % 6, number % 6, 5]
+        return {"prompt": prompt, "max_tokens": 3 + (5 * client + number) % 17, "sampling": sampling,
+                "seed": client}  # fmt: skip
+
+    with MODELS[model](models, sessions) as llm:
+        alone = {}
+        for client in range(clients):
+            for number in range(each):
+                one = wanted(client, number)
+                done = llm.generate(
+                    one["prompt"],
+                    max_tokens=one["max_tokens"],
+                    seed=one["seed"],
+                    temperature=one["sampling"].temperature,
+                )
+                alone[client, number] = (done.text, list(done.tokens), done.stop_reason)
+        got: dict[tuple[int, int], Any] = {}
+
+        def be(client: int) -> None:
+            random = Random(client)
+            for number in range(each):
+                threading.Event().wait(random.random() * 0.02)
+                (answer,) = submit(service, GenerationRequest(**wanted(client, number)), client=str(client))
+                if random.random() < 0.3:  # and one that it does not wait for
+                    (handle,) = service.submit(of(str(client), ask(max_tokens=30)), lambda _: lambda _: None)
+                    service.cancel(handle)
+                got[client, number] = (answer.text, answer.tokens, answer.end.reason)
+
+        with Service(llm) as service:
+            threads = [threading.Thread(target=be, args=(client,)) for client in range(clients)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(LONG)
+            until(lambda: at_rest(service))
+        assert got == alone
+        assert free(llm)
+
+
+def test_answers_of_a_trained_model_are_the_plain_ones(unrounded: Path) -> None:
+    prompts = ["Once upon a time", "The cat sat", "One day, Tom", "Lily had a"]
+    with paceline.load(unrounded, zoo.draft_path(), "auto", sessions=3, **EXACT) as llm:
+        plain = [llm.generate(one, max_tokens=32, plain=True) for one in prompts]
+        with Service(llm) as service:
+            answers = submit(
+                service, *[GenerationRequest(prompt=llm.tokens(one), max_tokens=32) for one in prompts]
+            )
+            assert [answer.text for answer in answers] == [one.text for one in plain]
+            assert [answer.tokens for answer in answers] == [list(one.tokens) for one in plain]
+
+
+def test_answers_to_one_request_are_told_apart(toy: LLM) -> None:
+    asks = [ask(sampling=Sampling(temperature=1.0), seed=seed) for seed in (5, 6, 5)]
+    with Service(toy) as service:
+        first, second, third = (answer.tokens for answer in submit(service, *asks) if answer.end)
+    assert first == third != second
+
+
+def test_what_is_told_adds_up(toy: LLM) -> None:
+    with Service(toy) as service:
+        (answer,) = submit(service, ask(max_tokens=20, logprobs=2))
+        end = answer.end
+    parts = [part for update in answer.updates for part in update.parts]
+    assert "".join(text for text, _ in parts) == answer.text
+    assert {source for _, source in parts} <= {"target", "lookup", "model"}
+    logprobs = [one for update in answer.updates for one in update.logprobs]
+    assert (len(logprobs), len(logprobs[0].top)) == (20, 2)
+    assert (end.n_prompt, end.n_tokens, end.reason) == (3, 20, "length")
+    assert end.stats.tokens == 20
+    assert 0 <= end.n_cached < 3
+    assert min(end.queue_seconds, end.first_token_seconds, end.decode_seconds) >= 0
+
+
+def test_of_a_prompt_that_was_read_before_only_what_is_new_is_read(models: Path) -> None:
+    with MODELS["llama"](models, 1) as llm, Service(llm) as service:
+        cached = []
+        for prompt in ([1, 2, 3, 4] * 10, [1, 2, 3, 4] * 10 + [9, 9], [5, 6]):
+            (answer,) = submit(service, ask(prompt, max_tokens=1))
+            cached.append(answer.end.n_cached)
+    assert cached[0] == cached[2] == 0
+    assert cached[1] in (39, 40)
+
+
+@pytest.mark.parametrize("when", ["waiting", "reading", "decoding"])
+def test_what_is_cancelled_leaves_nothing_behind(when: str, toy: LLM, gate: Gate) -> None:
+    with Service(toy, chunk=8) as service:
+        gate.shut()
+        others = submit(service, *[ask(max_tokens=40)] * (2 if when == "waiting" else 1))
+        gate.held()
+        told: list[StepOutput] = []
+        prompt = [1, 2, 3] * 30 if when == "reading" else [4]
+        (handle,) = service.submit(of("b", ask(prompt, max_tokens=100)), lambda _: told.append)
+        for _ in range(4):
+            gate.one()
+        n = len(told)
+        assert (service.running, service.waiting) == ((2, 1) if when == "waiting" else (2, 0))
+        assert (n > 0) == (when == "decoding")
+        service.cancel(handle)
+        service.cancel(handle)
+        gate.go()
+        assert all(answer.text for answer in others)
+        until(lambda: at_rest(service))
+        assert len(told) <= n + 1  # of the pass that was under way
+        assert all(update.finish is None for update in told)
+        service.cancel(handle)
+        assert submit(service, ask())[0].text
+    assert free(toy)
+    assert b'request_failure_total{reason="cancelled"} 1.0' in service.metrics.text(0, 0)
+
+
+def test_a_full_queue_is_told_with_a_time_to_come_back(toy: LLM, gate: Gate) -> None:
+    with Service(toy, Limits(queue=3)) as service:
+        gate.shut()
+        answers = submit(service, *[ask()] * 3)
+        answers += submit(service, *[ask()] * 2)
+        with pytest.raises(FullError, match="the queue is full") as full:
+            submit(service, ask())
+        assert 1 <= full.value.seconds <= 60
+        gate.go()
+        assert all(answer.text for answer in answers)
+        until(lambda: at_rest(service))
+        assert submit(service, ask())[0].text
+
+
+def test_of_a_full_queue_whoever_holds_most_is_refused_first(toy: LLM, gate: Gate) -> None:
+    with Service(toy, Limits(queue=4)) as service:
+        gate.shut()
+        running = submit(service, ask(), ask(), client="many")
+        gate.held()
+        many = [submit(service, ask(), client="many")[0] for _ in range(4)]
+        one, two = submit(service, ask(), client="one"), submit(service, ask(), client="two")
+        for client in ("many", "one"):  # they would have as many as anybody who would make room
+            with pytest.raises(FullError, match="the queue is full"):
+                submit(service, ask(), client=client)
+        with pytest.raises(FullError, match="the queue is full"):  # not for both
+            submit(service, ask(), ask(), client="three")
+        assert service.waiting == 4
+        gate.go()
+        assert all(answer.text for answer in (*running, *many[:2], *one, *two))
+        for answer in many[2:]:
+            assert isinstance(answer.end.error, FullError)
+        until(lambda: at_rest(service))
+    assert free(toy)
+
+
+def test_a_place_that_is_taken_while_its_grammar_is_compiled(toy: LLM, gate: Gate) -> None:
+    pattern = from_pattern("[1-5]{9}")
+    with Service(toy, Limits(queue=2)) as service:
+        gate.shut()
+        running = submit(service, ask(), ask())
+        gate.held()
+        first, last = submit(service, ask(), ask(grammar=pattern, ignore_eos=False))
+        other = submit(service, ask(), client="b")
+        gate.go()
+        assert all(answer.text for answer in (*running, first, *other))
+        assert isinstance(last.end.error, FullError)
+        until(lambda: at_rest(service))
+
+
+def test_a_client_has_only_so_many_open(toy: LLM, gate: Gate) -> None:
+    with Service(toy, Limits(each=2)) as service:
+        gate.shut()
+        answers = submit(service, ask(), ask())
+        with pytest.raises(FullError, match="2 of your requests are open"):
+            submit(service, ask())
+        answers += submit(service, ask(), client="b")
+        gate.go()
+        assert all(answer.text for answer in answers)
+
+
+@pytest.mark.parametrize(("limits", "most"), [(Limits(queue=3), 5), (Limits(each=2), 2)])
+def test_more_answers_than_there_will_ever_be_room_for_are_refused(
+    limits: Limits, most: int, toy: LLM
+) -> None:
+    with Service(toy, limits) as service:
+        with pytest.raises(UsageError, match=f"at most {most}") as refused:
+            submit(service, *[ask(max_tokens=1)] * (most + 1))
+        assert not isinstance(refused.value, FullError)  # to come back would not help
+        assert all(answer.text for answer in submit(service, *[ask(max_tokens=1)] * most))
+
+
+def test_a_client_that_sends_fifty_does_not_keep_another_waiting(toy: LLM, gate: Gate) -> None:
+    order: list[str] = []
+
+    def noting(name: str) -> Callable[[int], Deliver]:
+        return lambda at: lambda update: order.append(name) if update.finish else None
+
+    with Service(toy) as service:
+        gate.shut()
+        service.submit(of("many", *[ask()] * 50), noting("many"))
+        gate.held()
+        service.submit(of("one", ask()), noting("one"))
+        service.submit(of("two", *[ask()] * 2), noting("two"))
+        gate.go()
+        until(lambda: len(order) == 53)
+    assert order.index("one") < 6
+    assert [at for at, name in enumerate(order) if name == "two"][1] < 8
+
+
+def test_what_takes_too_long_is_ended_whether_it_waits_or_runs(toy: LLM, gate: Gate) -> None:
+    now = 0.0
+    with Service(toy, Limits(seconds=10.0), clock=lambda: now) as service:
+        gate.shut()
+        running, waiting = submit(service, *[ask(max_tokens=50)] * 2), submit(service, ask())
+        gate.held()
+        now = 11.0
+        late = submit(service, ask())
+        gate.go()
+        for answer in (*running, *waiting):
+            assert isinstance(answer.end.error, TooSlowError)
+            assert "10 seconds" in str(answer.end.error)
+        assert late[0].text
+        until(lambda: at_rest(service))
+    assert free(toy)
+
+
+def test_a_pass_that_fails_ends_those_in_it_and_no_other(
+    toy: LLM, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Service(toy) as service:
+        gate.shut()
+        answers = submit(service, ask(), ask(), ask())
+        gate.held()
+        gate.error = ModelError("llama_decode failed")
+        gate.go()
+        errors = [answer.end.error for answer in answers]
+        assert [str(error) for error in errors if error] == ["llama_decode failed"] * len(
+            [error for error in errors if error]
+        )
+        assert errors[2] is None
+        assert service.problem == ""
+        assert submit(service, ask())[0].text
+        until(lambda: at_rest(service))
+    assert caplog.text.count("the model has failed at a request") == 1
+    assert free(toy)
+
+
+def test_a_grammar_that_fails_ends_its_request_alone(toy: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(TextGrammar):
+        def mask(self, path: Any) -> Any:
+            if path and "5" in self.syntax.lark:
+                raise ZeroDivisionError("in the grammar")
+            return super().mask(path)
+
+    monkeypatch.setattr("paceline.engine_worker.TextGrammar", Odd)
+    bad, good = from_pattern("[1-5]{9}"), from_pattern("[1-4]{9}")
+    with Service(toy) as service:
+        first, second, third = submit(
+            service, ask(grammar=bad, ignore_eos=False, max_tokens=20), ask(max_tokens=30),
+            ask(grammar=good, ignore_eos=False, max_tokens=20),
+        )  # fmt: skip
+        assert isinstance(first.end.error, ZeroDivisionError)
+        assert second.end.n_tokens == 30
+        assert len(third.text) == 9
+        until(lambda: at_rest(service))
+    assert free(toy)
+
+
+def test_what_cannot_begin_ends_alone(toy: LLM) -> None:
+    nothing = Syntax("the schema", '%llguidance {"no_forcing": true}\nstart: /[^0-9]+/')
+    with Service(toy) as service:
+        first, second = submit(service, ask(grammar=nothing, ignore_eos=False), ask())
+        assert isinstance(first.end.error, UsageError)
+        assert second.text
+
+
+def test_going_down_lets_those_end_that_are_there(toy: LLM, gate: Gate) -> None:
+    service = Service(toy)
+    answers = submit(service, *[ask(max_tokens=40)] * 5)
+    service.announce()
+    with pytest.raises(ClosingError, match="going down"):
+        submit(service, ask())
+    service.close(wait=LONG)
+    assert [answer.end.n_tokens for answer in answers] == [40] * 5
+    assert free(toy)
+
+
+def test_what_is_broken_off_is_told_before_the_pass_ends(toy: LLM, gate: Gate) -> None:
+    service = Service(toy)
+    gate.shut()
+    answers = submit(service, *[ask(max_tokens=200)] * 5)
+    gate.held()
+    service.break_off()
+    assert all(isinstance(answer.end.error, ClosingError) for answer in answers)
+    assert not service.close(patience=0.01)
+    gate.go()
+    assert service.close()
+    assert not service._open
+    assert free(toy)
+
+
+def test_closing_at_once_tells_everybody(toy: LLM, gate: Gate) -> None:
+    service = Service(toy)
+    gate.shut()
+    answers = submit(service, *[ask(max_tokens=200)] * 5)
+    gate.held()
+    closing = threading.Thread(target=service.close)
+    closing.start()
+    gate.go()
+    closing.join(LONG)
+    assert all(isinstance(answer.end.error, ClosingError) for answer in answers)
+    assert not service._open
+    assert free(toy)
+    service.close()
+
+
+def test_a_service_that_dies_says_so(
+    toy: LLM, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with Service(toy) as service:
+        gate.shut()
+        answers = submit(service, *[ask()] * 4)
+        gate.held()
+        monkeypatch.setattr(service, "on_step", broken)
+        gate.go()
+        for answer in answers:
+            assert isinstance(answer.end.error, ClosingError)
+            assert "ZeroDivisionError" in str(answer.end.error)
+        assert "start it again" in service.problem
+        assert "a bug" not in service.problem  # which is not for everybody's eyes
+        with pytest.raises(ClosingError, match="start it again"):
+            submit(service, ask())
+    assert "the engine has failed" in caplog.text
+    assert "a bug" in caplog.text
+    assert not service._open
+    assert free(toy)
+
+
+def test_a_listener_that_fails_harms_nobody(toy: LLM) -> None:
+    def deaf(update: StepOutput) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    with Service(toy) as service:
+        service.submit(of("a", ask()), lambda _: deaf)
+        assert submit(service, ask())[0].text
+        until(lambda: at_rest(service))
+
+
+def test_a_request_that_meets_the_end_is_answered_all_the_same(toy: LLM) -> None:
+    """Whoever is let in just before the thread ends is told; nobody waits for ever."""
+    for _ in range(20):
+        service = Service(toy)
+        let_in: list[Answer] = []
+
+        def come(service: Service = service, let_in: list[Answer] = let_in) -> None:
+            try:
+                while True:
+                    let_in.extend(submit(service, ask(max_tokens=1)))
+            except (ClosingError, FullError):
+                pass
+
+        threads = [threading.Thread(target=come) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        service.close()
+        for thread in threads:
+            thread.join(LONG)
+        assert all(answer.end for answer in let_in)
+        assert not service._open
+
+
+@pytest.mark.parametrize(
+    ("wish", "drafters", "longest"),
+    [
+        ({}, {"lookup", "model"}, 8),
+        ({"n_draft": 0}, set(), 0),
+        ({"n_draft": 1}, {"lookup", "model"}, 1),
+        ({"drafters": frozenset({"model"})}, {"model"}, 8),
+        ({"drafters": frozenset({"lookup"}), "n_draft": 2}, {"lookup"}, 2),
+    ],
+    ids=["nothing", "plain", "one", "the model", "two of lookup"],
+)
+def test_how_a_request_is_drafted_for_is_its_own_matter(
+    wish: dict[str, Any], drafters: set[str], longest: int, toy: LLM
+) -> None:
+    """Beside one that says nothing; and its text is the same."""
+    with Service(toy) as service:
+        other, answer = submit(
+            service, ask([1, 2] * 8, max_tokens=60), ask([1, 2] * 8, max_tokens=60, **wish)
+        )
+        assert answer.text == other.text
+        end = answer.end
+    assert {name for name, one in end.stats.by_source.items() if one.drafted} == drafters
+    assert {name for name, one in other.end.stats.by_source.items() if one.drafted} == {"lookup", "model"}
+    assert max(len(update.tokens) for update in answer.updates) <= longest + 1

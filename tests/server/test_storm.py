@@ -1,0 +1,275 @@
+"""Clients that stall, hang up and talk nonsense, by the dozen, beside some that mean well: those get their
+texts, and when all have gone everything is as it was."""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+
+import paceline
+from paceline.request_handle import RequestHandle
+from paceline.server.app import Answers
+from paceline.server.connection import REFUSED, Connection
+from paceline.server.request_limits import Limits
+from paceline.server.responses import Choice
+from paceline.server.security import Rules
+from serving import LONG, Gate, Served, serving, until
+
+pytestmark = pytest.mark.slow
+
+KEPT = (RequestHandle, Answers, Choice, Connection)
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def asked(**more: Any) -> bytes:
+    body = json.dumps(
+        {"prompt": "12", "max_tokens": 90, "ignore_eos": True, "temperature": 0, **more}
+    ).encode()
+    return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+LARGE = json.dumps({"content": "1" * 200_000, "with_pieces": True}).encode()
+LARGE = HEAD.replace(b"/v1/completions", b"/tokenize") + b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE
+
+
+def stall(line: socket.socket) -> None:
+    """Until the server loses its patience."""
+    line.settimeout(LONG)
+    while line.recv(65536):
+        pass
+
+
+def nothing(line: socket.socket) -> None:
+    stall(line)
+
+
+def half_a_head(line: socket.socket) -> None:
+    line.sendall(HEAD[:40])
+    stall(line)
+
+
+def half_a_body(line: socket.socket) -> None:
+    line.sendall(asked()[:-20])
+    stall(line)
+
+
+def gone_in_the_body(line: socket.socket) -> None:
+    line.sendall(asked()[:-20])
+
+
+def a_chunk_too_few(line: socket.socket) -> None:
+    line.sendall(HEAD + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"pro\r\n')
+    stall(line)
+
+
+def gone_at_once(line: socket.socket) -> None:
+    line.sendall(asked(n=3))
+
+
+def gone_in_the_stream(line: socket.socket) -> None:
+    line.sendall(asked(stream=True))
+    line.recv(400)
+
+
+def reset_in_the_stream(line: socket.socket) -> None:
+    line.sendall(asked(stream=True, n=2))
+    line.recv(400)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def deaf(line: socket.socket) -> None:
+    """More is sent than the system holds for one who reads nothing."""
+    line.sendall(LARGE)
+    threading.Event().wait(4.0)
+
+
+def deaf_in_the_stream(line: socket.socket) -> None:
+    line.sendall(asked(stream=True, logprobs=8) * 8)  # one after another
+    threading.Event().wait(4.0)
+
+
+def nonsense(line: socket.socket) -> None:
+    line.sendall(b"\0\1\2 GET me out of here\r\n\r\n" * 10)
+    stall(line)
+
+
+def nonsense_after(line: socket.socket) -> None:
+    line.sendall(asked(max_tokens=1) + b"nonsense\r\n\r\n")
+    stall(line)
+
+
+def idle(line: socket.socket) -> None:
+    line.sendall(asked(max_tokens=1))
+    stall(line)
+
+
+BAD: list[Callable[[socket.socket], None]] = [
+    nothing, half_a_head, half_a_body, gone_in_the_body, a_chunk_too_few, gone_at_once, gone_in_the_stream,
+    reset_in_the_stream, deaf, deaf_in_the_stream, nonsense, nonsense_after, idle,
+]  # fmt: skip
+EACH = 4
+
+
+def be_bad(served: Served, how: Callable[[socket.socket], None]) -> None:
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    with line:
+        try:
+            line.connect(("127.0.0.1", served.port))
+            how(line)
+        except ConnectionError:  # it was dropped, as it should be
+            pass
+
+
+def be_good(served: Served, client: int, wanted: dict[str, str]) -> int:
+    """Sends what all send, streamed or whole; how many answers were right."""
+    random, right = Random(client), 0
+    with httpx2.Client(base_url=served.url, timeout=LONG) as http:
+        for prompt in random.sample(sorted(wanted), 4):
+            body = {"prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+            if random.random() < 0.5:
+                answer = http.post("/v1/completions", json=body)
+                said = answer.json()["choices"][0]["text"]
+            else:
+                said = ""
+                with http.stream("POST", "/v1/completions", json={**body, "stream": True}) as stream:
+                    for line in stream.iter_lines():
+                        if line.startswith("data: {"):
+                            said += json.loads(line[6:])["choices"][0]["text"]
+            right += said == wanted[prompt]
+            threading.Event().wait(random.random() * 0.3)
+    return right
+
+
+def storm(served: Served, wanted: dict[str, str]) -> None:
+    bad = [how for how in BAD for _ in range(EACH)]
+    Random(1).shuffle(bad)
+    with ThreadPoolExecutor(len(bad) + 10) as pool:
+        bads = [pool.submit(be_bad, served, how) for how in bad]
+        goods = [pool.submit(be_good, served, client, wanted) for client in range(10)]
+        assert [good.result(LONG) for good in goods] == [4] * 10
+        for one in bads:
+            one.result(LONG)
+    until(lambda: served.connections == 0)
+    served.rest()
+    until(lambda: not served.server.server_state.tasks)
+
+
+def left() -> Counter[str]:
+    """By their types: to ask an object for its class would wake what other libraries do lazily."""
+    gc.collect()
+    return Counter(type(one).__name__ for one in gc.get_objects() if issubclass(type(one), KEPT))
+
+
+@pytest.fixture(scope="module")
+def served(models: Path) -> Iterator[Served]:
+    exact: dict[str, Any] = {"threads": 1, "flash_attention": False, "cache_type": "f32", "n_ctx": 128}
+    with (
+        paceline.load(
+            models / "target.gguf", models / "draft.gguf", "lookup,model", sessions=3, **exact
+        ) as llm,
+        serving(llm, Limits(queue=500), Rules(patience=1.0), patience=1.0) as up,
+    ):
+        yield up
+
+
+def test_a_storm_leaves_nothing_behind(served: Served) -> None:
+    prompts = [f"{n} and {n * n}" for n in range(12)]
+    wanted = {one: served.text(one, max_tokens=24, ignore_eos=True) for one in prompts}
+    assert len(set(wanted.values())) > 6
+    before = left()  # of other tests
+    storm(served, wanted)  # the first one fills caches and pools
+    until(lambda: not left() - before, left)
+    process = psutil.Process()
+    files, memory = process.num_fds(), process.memory_info().rss
+    threads = {one for one in threading.enumerate() if not one.name.startswith("asyncio")}
+    storm(served, wanted)
+    until(lambda: not left() - before, left)
+    assert process.num_fds() == files
+    assert {one for one in threading.enumerate() if not one.name.startswith("asyncio")} == threads
+    assert process.memory_info().rss - memory < 100e6  # roughly: the system gives it back as it likes
+    assert served.guard._held == 0
+    assert served.service.problem == ""
+    assert {one: served.text(one, max_tokens=24, ignore_eos=True) for one in prompts} == wanted
+
+
+def test_bodies_that_never_end_keep_no_small_one_out(served: Served) -> None:
+    """What is in memory of large bodies has an end; a small one is let in all the same."""
+    limit = 100_000
+    with serving(served.service.llm, rules=Rules(body=limit), patience=LONG) as up:
+        assert up.get("/health").status_code == 200
+        head = HEAD + b"Content-Length: %d\r\n\r\n" % limit
+        lines = [socket.create_connection(("127.0.0.1", up.port), LONG) for _ in range(12)]
+        for line in lines:
+            line.sendall(head + b" " * (limit - 1))
+        until(lambda: up.guard._held >= 7 * limit)
+        assert up.text("12", max_tokens=1)
+        told = [line for line in lines if b"503" in received(line)]
+        assert 0 < len(told) < len(lines)
+        assert up.guard._held <= 9 * limit
+        for line in lines:
+            line.close()
+        until(lambda: up.guard._held == 0)
+        up.rest()
+
+
+def received(line: socket.socket) -> bytes:
+    """What has come so far, if anything."""
+    line.settimeout(0.2)
+    try:
+        return line.recv(1000)
+    except TimeoutError:
+        return b""
+
+
+def test_who_waits_in_the_queue_and_goes_leaves_it(served: Served) -> None:
+    forward = served.service.llm.target.forward
+    gate = Gate(served.service.llm.target)
+    try:
+        gate.shut()
+        lines = [socket.create_connection(("127.0.0.1", served.port), LONG) for _ in range(12)]
+        for number, line in enumerate(lines):
+            line.sendall(asked(stream=number % 2 == 0))
+        until(lambda: served.service.running + served.service.waiting == 12)
+        for line in lines:
+            line.close()
+        gate.go()
+        served.rest()
+    finally:
+        gate.go()
+        served.service.llm.target.forward = forward  # type: ignore[method-assign]
+
+
+def test_connections_have_an_end(served: Served) -> None:
+    """What is over the limit is told so, and what is far over it not even that: each takes a file."""
+    with serving(served.service.llm, patience=LONG, most=10, proxies=["127.0.0.1"]) as up:
+        lines = [socket.create_connection(("127.0.0.1", up.port), LONG) for _ in range(100)]
+        until(lambda: sum(is_dropped(line) for line in lines) == 100 - 10 - REFUSED)
+        assert up.connections == 10 + REFUSED
+        for line in lines:
+            line.close()
+        until(lambda: up.connections == 0)
+        assert up.text("12", max_tokens=1)
+
+
+def is_dropped(line: socket.socket) -> bool:
+    line.setblocking(False)
+    try:
+        return line.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True

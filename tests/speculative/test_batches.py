@@ -1,0 +1,142 @@
+"""What requests of one pass share: its rows, its failure and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.backends.toy import ToyForward, ToySession, ToyTarget
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.speculative.interfaces import Budget, Want
+from paceline.speculative.loop import ActiveRequest, advance, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.scheduler import Scheduler
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import DraftTree
+from stage import add_to
+
+V, ROWS = 6, 8
+
+
+class Narrow(ToyTarget):
+    """Takes so many rows in a pass, which are counted; fails where it is told to."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(V, seed=1)
+        self.caps = replace(self.caps, rows=rows)
+        self.asked: list[int] = []
+        self.fails = False
+
+    def forward(self, batch: Sequence[tuple[ToySession, DraftTree | int]], want: Want) -> list[ToyForward]:
+        if self.fails:
+            raise RuntimeError("in the pass")
+        self.asked.append(sum(1 + len(tree) for _, tree in batch if isinstance(tree, DraftTree)))
+        return super().forward(batch, want)
+
+
+class Watching(Fixed):
+    """Notes what it is told."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
+        self.told: list[tuple[list[ActiveRequest], list[Step]]] = []
+
+    def observe(self, requests: Sequence[ActiveRequest], steps: Sequence[Step]) -> None:
+        self.told.append((list(requests), list(steps)))
+
+
+class Once:
+    """Allows all, but for the one question that it fails at: the first about a draft."""
+
+    failed = False
+
+    def mask(self, path: Sequence[int]) -> Any:
+        if path and not self.failed:
+            self.failed = True
+            raise ZeroDivisionError("in the grammar")
+        return np.ones(V, dtype=np.bool_)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
+def test_all_drafts_of_a_pass_and_their_roots_fit_its_rows(n: int) -> None:
+    target = Narrow(ROWS)
+    drafter = ModelDrafter(ToyTarget(V, seed=1), V)
+    requests = [
+        start(target, drafter, GenerationRequest(prompt=[at % V, 1], max_tokens=40)) for at in range(n)
+    ]
+    for _ in range(4):
+        advance(target, drafter, Fixed(Budget(20, 20)), requests)
+    assert target.asked == [n * (ROWS // n)] * 4  # as many as there are, shared evenly
+
+
+def test_no_more_requests_run_than_a_pass_has_rows() -> None:
+    target = Narrow(2)
+    scheduler = Scheduler(target, NoDrafter(), Fixed(Budget(0, 0)))
+    jobs = [add_to(scheduler, [at], max_tokens=3) for at in range(5)]
+    while not scheduler.idle:
+        scheduler.step()
+        assert len(scheduler.running) <= 2
+    assert max(target.asked) == 2
+    assert [job.state for job in jobs] == ["done"] * 5
+
+
+def test_a_pass_that_fails_ends_all_that_were_in_it_and_none_that_waited() -> None:
+    target = Narrow(2)
+    scheduler = Scheduler(target, NoDrafter(), Fixed(Budget(0, 0)))
+    jobs = [add_to(scheduler, [at], max_tokens=9) for at in range(3)]
+    scheduler.step()
+    target.fails = True
+    assert scheduler.step() == []
+    assert [job.state for job in jobs] == ["failed", "failed", "waiting"]
+    assert [str(job.error) for job in jobs[:2]] == ["in the pass"] * 2
+    assert all(job.active is not None and job.active.session.tokens == [] for job in jobs[:2])  # closed
+    target.fails = False
+    while not scheduler.idle:
+        scheduler.step()
+    assert jobs[2].state == "done"
+
+
+def stops(_: int) -> bool:
+    raise ZeroDivisionError("in the stop")
+
+
+def test_a_policy_is_told_of_those_alone_that_decoded_in_the_pass() -> None:
+    """Not of one that reads its prompt, nor of one that failed, nor of one that is not there."""
+    target, policy, drafter = Narrow(64), Watching(Budget(2, 2)), LookupDrafter(1, 2)
+    going = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
+    failing = start(target, drafter, GenerationRequest(prompt=[2, 3, 2, 3], max_tokens=9), stop=stops)
+    reading = start(target, drafter, GenerationRequest(prompt=[1, 2, 3] * 40, max_tokens=9))
+    absent = start(target, drafter, GenerationRequest(prompt=[4, 5], max_tokens=9))
+    done = advance(target, drafter, policy, [going, failing, reading], chunk=16)
+    assert [request for request, _ in done] == [going, reading]
+    ((requests, steps),) = policy.told
+    assert requests == [going]
+    assert steps == [done[0][1]]
+    assert isinstance(failing.error, ZeroDivisionError)
+    assert absent.n_tokens == 0
+    # And not at all where all that there is reads.
+    advance(target, drafter, policy, [reading], chunk=16)
+    assert len(policy.told) == 1
+
+
+def test_a_grammar_that_failed_while_drafts_were_judged_ends_its_request() -> None:
+    """Also where it would answer again by the time that the target's rows are there."""
+    target, drafter = ToyTarget(V, seed=1), ModelDrafter(ToyTarget(V, seed=2), V)
+    grammar = Once()
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9), grammar=grammar)
+    other = start(target, drafter, GenerationRequest(prompt=[1, 2], max_tokens=9))
+    done = advance(target, drafter, Fixed(Budget(3, 3)), [request, other])
+    assert grammar.failed
+    assert isinstance(request.error, ZeroDivisionError)
+    assert request.n_tokens == 0
+    assert [one for one, _ in done] == [other]

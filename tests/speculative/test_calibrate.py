@@ -1,0 +1,218 @@
+"""Calibration against drafters whose chances are known: what is said comes to be what happens."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from statistics import mean, median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.speculative.policy.acceptance_model import RECENT
+from paceline.speculative.policy.calibration import BINS, TREND, Calibrator, Reliability, logit_at, logit_of
+
+# A guess of a drafter: its score, its position, and the chance that it is right.
+Guess = Callable[[random.Random], tuple[float, int, float]]
+
+
+def as_stated(r: random.Random) -> tuple[float, int, float]:
+    score = r.uniform(0.05, 0.95)
+    return score, 1 + r.randrange(6), score
+
+
+def by_score(r: random.Random) -> tuple[float, int, float]:
+    score = r.random()
+    return score, 1, score * score
+
+
+def upside_down(r: random.Random) -> tuple[float, int, float]:
+    score = r.random()
+    return score, 1, 1 - score
+
+
+def by_position(r: random.Random) -> tuple[float, int, float]:
+    depth = 1 + r.randrange(4)
+    return 0.7, depth, (0.9, 0.7, 0.5, 0.3)[depth - 1]
+
+
+def two_kinds(r: random.Random) -> tuple[float, int, float]:
+    score = r.choice([0.3, 1.0])
+    return score, 1, 0.1 if score < 0.5 else 0.85
+
+
+KINDS: dict[str, Guess] = {
+    "as stated": as_stated,
+    "states 0.9, is 0.5": lambda r: (0.9, 1 + r.randrange(3), 0.5),
+    "states 0.2, is 0.8": lambda r: (0.2, 1, 0.8),
+    "says 1, is 0.35": lambda r: (1.0, 1 + r.randrange(5), 0.35),
+    "says 0, is 0.35": lambda r: (0.0, 1 + r.randrange(5), 0.35),
+    "score says nothing": lambda r: (r.random(), 1, 0.3),
+    "worse than its score": by_score,
+    "score upside down": upside_down,
+    "by position": by_position,
+    "two kinds of guesses": two_kinds,
+    "always right": lambda r: (0.5, 1, 1.0),
+    "never right": lambda r: (0.9, 1, 0.0),
+}
+
+
+def learn(calibrator: Calibrator, guess: Guess, r: random.Random, n: int) -> None:
+    for _ in range(n):
+        score, depth, chance = guess(r)
+        calibrator.observe(logit_at(score), depth, 0.0, r.random() < chance)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", KINDS)
+def test_after_five_hundred_outcomes_what_is_said_is_what_happens(name: str, seed: int) -> None:
+    """The expected calibration error of the two thousand that follow, told before each is known. One that
+    knew every chance would have an error of 0.02: so much is luck."""
+    calibrator, r = Calibrator(), random.Random(seed)
+    learn(calibrator, KINDS[name], r, 500)
+    calibrator.reliability = Reliability()
+    learn(calibrator, KINDS[name], r, 2000)
+    assert calibrator.reliability.calibration.error <= 0.05
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_five_hundred_outcomes_are_enough_to_come_close_to_the_true_chance(name: str) -> None:
+    """The mean over many runs: a single one rests on about a hundred outcomes, and so is off by luck."""
+    off = []
+    for seed in range(20):
+        calibrator, r = Calibrator(), random.Random(seed)
+        learn(calibrator, KINDS[name], r, 500)
+        for _ in range(100):
+            score, depth, chance = KINDS[name](r)
+            off.append(abs(calibrator.probability(score, depth) - chance))
+    assert mean(off) <= 0.05
+
+
+def test_a_new_one_believes_the_score_and_the_last_guesses() -> None:
+    calibrator = Calibrator()
+    for score in (0.02, 0.3, 0.5, 0.77, 0.98):
+        for depth in range(1, 9):
+            assert calibrator.probability(score, depth) == pytest.approx(score, abs=1e-9)
+    low, even, high = (calibrator.probability(0.6, 1, recent) for recent in (-1.0, 0.0, 1.0))
+    assert low < even < high
+    assert Calibrator(trend=0.0).probability(0.6, 1, 1.0) == Calibrator().probability(0.6, 1)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.9, 0.2), (0.2, 0.9), (0.8, 0.4)])
+def test_a_change_of_the_text_is_followed_within_a_few_dozen_guesses(before: float, after: float) -> None:
+    """After three hundred guesses of one kind: to within 0.15 of the new chance, in the middle within 30
+    guesses, and never later than 60."""
+    took = []
+    for seed in range(40):
+        calibrator, r, recent = Calibrator(), random.Random(seed), 0.0
+        for n in range(500):
+            chance = before if n < 300 else after
+            if n >= 300 and abs(calibrator.probability(0.7, 1, recent) - after) <= 0.15:
+                took.append(n - 300)
+                break
+            right = r.random() < chance
+            calibrator.observe(logit_at(0.7), 1, recent, right)
+            recent += RECENT * ((1.0 if right else -1.0) - recent)
+    assert len(took) == 40
+    assert median(took) <= 30
+    assert max(took) <= 60
+
+
+@pytest.mark.parametrize("score", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("lucky", [True, False])
+def test_what_was_true_for_very_long_is_unlearned_as_fast(lucky: bool, score: float) -> None:
+    """Twenty thousand guesses of one kind, as of a text that is copied; then a few of the other."""
+    calibrator, recent = Calibrator(), 0.0
+    for n in range(20_010):
+        right = lucky == (n < 20_000)
+        calibrator.observe(logit_at(score), 1, recent, right)
+        recent += RECENT * ((1.0 if right else -1.0) - recent)
+        if n == 20_000 - 1:
+            assert (calibrator.probability(score, 1, recent) > 0.99) == lucky
+    assert (calibrator.probability(score, 1, recent) < 0.5) == lucky
+
+
+@pytest.mark.parametrize("sure", [1.0, -1.0])
+def test_a_belief_as_firm_as_can_be_grows_no_firmer_and_gives_way_to_the_first_surprise(sure: float) -> None:
+    calibrator, firm = Calibrator(), [1.0, TREND, 10.0 * sure, 0.0, 0.0, 0.0]
+    calibrator.weights[:] = firm
+    assert calibrator.observe(0.5, 1, 0.0, sure > 0) == 10.0 * sure + 0.5
+    assert calibrator.weights == firm
+    calibrator.observe(0.5, 1, 0.0, sure < 0)
+    assert sure * calibrator.weights[2] < 10.0
+    assert sure * calibrator.weights[0] < sure
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_seldom_seen_is_not_learned_from_a_whisper(seed: int) -> None:
+    """Guesses that fared neither well nor badly hardly tell what it means when they do."""
+    calibrator, r = Calibrator(), random.Random(seed)
+    for _ in range(1000):
+        calibrator.observe(logit_at(0.5), 1, r.choice([-0.02, 0.02]), r.random() < 0.5)
+    even, lucky = calibrator.probability(0.5, 1, 0.0), calibrator.probability(0.5, 1, 1.0)
+    assert 0.15 < lucky - even < 0.45
+
+
+anything = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(
+    outcomes=st.lists(
+        st.tuples(
+            st.one_of(st.floats(0.0, 1.0), anything), st.integers(1, 64), st.floats(-1.0, 1.0), st.booleans()
+        ),
+        max_size=60,
+    ),
+    score=st.one_of(st.sampled_from([0.0, 1.0, -0.1, 1.1]), anything),
+    repeat=st.sampled_from([1, 30]),
+)
+def test_no_drafter_makes_it_say_0_or_1_or_fail(
+    outcomes: list[tuple[float, int, float, bool]], score: float, repeat: int
+) -> None:
+    calibrator = Calibrator()
+    for said, depth, recent, right in outcomes * repeat:
+        calibrator.observe(logit_at(said), depth, recent, right)
+        assert 0.0 < calibrator.probability(score, depth, recent) < 1.0
+    assert all(map(math.isfinite, calibrator.weights))
+
+
+def test_a_score_beyond_the_ends_says_no_more_than_the_ends() -> None:
+    assert logit_at(0.0) == logit_at(-3.0) == logit_at(-math.inf) == logit_at(math.nan)
+    assert logit_at(1.0) == logit_at(1.001) == logit_at(math.inf) == pytest.approx(-logit_at(0.0))
+
+
+@given(score=st.floats(0.0, 1.0))
+def test_the_table_is_the_logarithm_to_a_thousandth_of_the_score(score: float) -> None:
+    assert logit_of(score - 0.001) - 1e-9 <= logit_at(score) <= logit_of(score) + 1e-9
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 0.9999), st.booleans()), min_size=1))
+def test_the_calibration_error_is_what_its_definition_adds_up_to(told: list[tuple[float, bool]]) -> None:
+    """ECE: over ten bins, the share of each times how far its mean is off."""
+    reliability = Reliability()
+    for said, happened in told:
+        reliability.add(said, happened)
+    expected = 0.0
+    for place in range(BINS):
+        inside = [(said, happened) for said, happened in told if int(said * BINS) == place]
+        if inside:
+            off = abs(mean(said for said, _ in inside) - mean(float(happened) for _, happened in inside))
+            expected += len(inside) / len(told) * off
+    assert reliability.total == len(told)
+    assert reliability.calibration.outcomes == reliability.total
+    assert reliability.calibration.error == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [100, 1000])
+def test_what_chance_alone_would_make_of_true_probabilities_is_told_beside_the_error(n: int) -> None:
+    r, errors, chances = random.Random(n), [], []
+    for _ in range(200):
+        reliability = Reliability()
+        for _ in range(n):
+            said = r.random()
+            reliability.add(said, r.random() < said)
+        errors.append(reliability.calibration.error)
+        chances.append(reliability.calibration.chance)
+    assert mean(chances) == pytest.approx(mean(errors), rel=0.1)

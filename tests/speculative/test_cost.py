@@ -1,0 +1,454 @@
+"""What a pass costs: the steps of the curve, depths that were not measured, and what use teaches."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from bisect import bisect_left
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.speculative.errors import UsageError
+from paceline.speculative.policy import speedup_formulas as theory
+from paceline.speculative.policy.cost_model import BUCKETS, MOST, OVERDUE, SINGLY, Cost, Costs, bucket
+from paceline.speculative.policy.cost_plausibility import fault
+
+# Two AVX-512 cores, Q4_0 (DESIGN): three rows cost more than four.
+JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0}
+DEPTH = 256
+
+
+def jagged() -> Cost:
+    return Cost({DEPTH: JAGGED})
+
+
+# The curve.
+
+
+def test_what_was_measured_stands_and_what_lies_between_costs_what_the_next_larger_does() -> None:
+    cost = jagged()
+    assert cost.rows == tuple(JAGGED)
+    assert (cost.most, cost.depths) == (32, (256,))
+    assert {n: cost.seconds(n, DEPTH) for n in JAGGED} == JAGGED
+    assert cost.seconds(6, DEPTH) == 3.64
+    assert [cost.seconds(n, DEPTH) for n in (9, 10, 11)] == [4.0] * 3
+    assert cost.seconds(17, DEPTH) == 8.0
+    assert cost.seconds(0, DEPTH) == 0.0
+
+
+def test_the_curve_is_0_and_then_the_seconds_of_each_number_of_rows() -> None:
+    cost = jagged()
+    assert cost.curve(4, DEPTH) == [0.0, 1.0, 1.79, 2.42, 1.83]
+    assert cost.curve(0, DEPTH) == [0.0]
+    assert cost.curve(40, DEPTH) == [cost.seconds(n, DEPTH) for n in range(41)]
+    assert cost.curve(2, DEPTH) == [0.0, 1.0, 1.79]  # after a longer one
+
+
+def test_a_curve_that_was_given_away_is_the_askers_own() -> None:
+    cost = jagged()
+    cost.curve(3, DEPTH)[1] = 99.0
+    assert cost.seconds(1, DEPTH) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("cells", "beyond"),
+    [
+        ({1: 1.0, 8: 4.0, 16: 8.0}, 8.5),
+        ({1: 1.0, 8: 2.0, 16: 8.0}, 8.75),
+        ({1: 1.0, 8: 4.0, 15: 7.0, 16: 9.0}, 9.625),  # an edge at the last is no slope
+        ({1: 1.0, 8: 7.9, 16: 8.0}, 8.25),  # flat lately, but a row costs 0.5 on the whole
+        ({1: 1.0, 8: 9.0, 16: 8.0}, 8.25),
+        ({1: 4.0, 2: 5.0}, 6.25),
+        ({1: 2.0}, 4.0),  # nothing but the single row: each costs as much
+    ],
+)
+def test_beyond_the_last_it_goes_on_as_from_half_as_many_rows(cells: dict[int, float], beyond: float) -> None:
+    cost = Cost({DEPTH: cells})
+    assert cost.seconds(cost.most + 1, DEPTH) == pytest.approx(beyond)
+
+
+def test_a_flat_one_has_no_edge() -> None:
+    assert Cost.flat(2.0, 0.5, rows=4).curve(5, 10_000) == [0.0, 2.0, 2.5, 3.0, 3.5, 4.0]
+    assert Cost.flat().seconds(64, 1) == 1.0
+
+
+CELLS = st.dictionaries(st.integers(2, 70), st.floats(0.01, 10.0), max_size=10).flatmap(
+    lambda rest: st.floats(0.01, 10.0).map(lambda one: rest | {1: one})
+)
+
+
+@given(CELLS, st.integers(0, 90))
+def test_the_curve_is_what_its_rule_says(cells: dict[int, float], n: int) -> None:
+    cost = Cost({DEPTH: cells})
+    cells = {m: min(s, SINGLY * m * cells[1]) for m, s in cells.items()}
+    rows = sorted(cells)
+    if n == 0:
+        expected = 0.0
+    elif n <= rows[-1]:
+        expected = cells[rows[bisect_left(rows, n)]]
+    else:
+        last = cells[rows[-1]]
+        half = max((m for m in rows if m <= rows[-1] / 2), default=0)
+        slope = max((last - cells.get(half, 0.0)) / (rows[-1] - half), last / rows[-1] / 2)
+        expected = last + slope * (n - rows[-1])
+    assert cost.seconds(n, DEPTH) == pytest.approx(expected)
+
+
+# Depths.
+
+
+def test_depths_are_told_apart_by_factors_of_two() -> None:
+    assert [bucket(d) for d in (0, 1, 256, 362)] == [0] * 4
+    assert [bucket(d) for d in (363, 512, 724, 725, 1024, 4096)] == [1, 1, 1, 2, 2, 4]
+    assert bucket(1 << 60) == BUCKETS - 1
+
+
+def test_between_two_measured_depths_it_lies_on_a_line_and_outside_it_is_the_nearest() -> None:
+    cost = Cost({256: {1: 1.0, 2: 3.0}, 1024: {1: 4.0, 2: 3.0}})
+    assert cost.seconds(1, 512) == pytest.approx(2.0)  # a third of the way
+    assert cost.seconds(2, 512) == pytest.approx(3.0)
+    assert (cost.seconds(1, 3), cost.seconds(1, 100_000)) == (1.0, 4.0)
+
+
+def test_rows_that_a_depth_has_not_come_from_its_neighbour_times_how_the_two_compare() -> None:
+    cost = Cost({256: {1: 1.0, 2: 2.0, 8: 3.0}, 1024: {1: 2.0, 2: 2.0}})
+    # 2x and 1x in what is known of both: 1.41x.
+    assert cost.seconds(8, 1024) == pytest.approx(3.0 * math.sqrt(2))
+    assert cost.rows == (1, 2, 8)
+
+
+def test_rows_that_nothing_else_was_measured_with_are_taken_as_they_are() -> None:
+    cost = Cost({256: {1: 1.0}, 1024: {8: 3.0}})
+    assert (cost.seconds(8, 256), cost.seconds(1, 1024)) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "one row costs is missing"),
+        ({256: {}}, "one row costs is missing"),
+        ({256: {2: 1.0}}, "one row costs is missing"),
+        ({256: {0: 1.0, 1: 1.0}}, "1 to"),
+        ({256: {1: 0.0}}, "above 0"),
+        ({256: {1: -1.0}}, "above 0"),
+        ({256: {1: math.nan}}, "above 0"),
+        ({256: {1: math.inf}}, "above 0"),
+        ({256: {1: 1.0, MOST + 1: 1.0}}, "65,536"),
+        ({200: {1: 1.0}, 256: {1: 1.0}}, "200 and 256 are too much alike"),
+    ],
+)
+def test_what_no_pass_can_cost_is_refused(table: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Cost(table)
+
+
+# What use teaches.
+
+
+def test_a_busy_machine_is_noticed_within_a_few_passes_for_all_rows_and_depths_alike() -> None:
+    cost = Cost({256: JAGGED, 1024: {1: 2.0}})
+    for _ in range(30):
+        cost.observe(1, DEPTH, 1.5)
+    assert cost.seconds(1, DEPTH) == pytest.approx(1.5, rel=0.01)
+    assert cost.seconds(8, DEPTH) == pytest.approx(1.5 * JAGGED[8], rel=0.01)
+    assert cost.seconds(1, 1024) == pytest.approx(1.5 * 2.0, rel=0.01)
+
+
+def test_a_slow_minute_that_only_one_kind_of_pass_sees_makes_no_cell_dear() -> None:
+    cost = jagged()
+    for _ in range(100):
+        cost.observe(1, DEPTH, 1.0)
+        cost.observe(8, DEPTH, JAGGED[8])
+    for _ in range(200):
+        cost.observe(8, DEPTH, 2 * JAGGED[8])
+    for _ in range(30):
+        cost.observe(1, DEPTH, 1.0)
+    assert cost.seconds(8, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(JAGGED[8], rel=0.05)
+    assert cost.seconds(1, DEPTH) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_cell_that_was_measured_wrong_comes_right_beside_the_others() -> None:
+    cost = Cost({DEPTH: JAGGED | {8: 6.0}})
+    passes = random.Random(0).choices((1, 4, 8, 16), weights=(8, 2, 2, 1), k=1500)
+    for n in passes:
+        cost.observe(n, DEPTH, JAGGED[n])
+    for n in (1, 4, 8, 16):
+        assert cost.seconds(n, DEPTH) == pytest.approx(JAGGED[n], rel=0.05)
+    ratio = cost.seconds(2, DEPTH) / cost.seconds(1, DEPTH)  # what was not seen stays beside what was
+    assert ratio == pytest.approx(JAGGED[2], rel=0.05)
+
+
+def test_one_hiccup_moves_nothing_by_more_than_a_little() -> None:
+    cost = jagged()
+    for _ in range(20):
+        cost.observe(1, DEPTH, 1.0)
+        cost.observe(8, DEPTH, JAGGED[8])
+    cost.observe(8, DEPTH, 100 * JAGGED[8])
+    for n, seconds in JAGGED.items():
+        assert cost.seconds(n, DEPTH) == pytest.approx(seconds, rel=0.02)
+    assert cost.as_dict()["seconds"][0] == pytest.approx(list(JAGGED.values()), rel=0.02)
+
+
+def test_noise_does_not_add_up() -> None:
+    cost = jagged()
+    noise = random.Random(1)
+    for _ in range(3000):
+        n = noise.choice((1, 2, 4, 8))
+        cost.observe(n, DEPTH, JAGGED[n] * math.exp(noise.gauss(0.0, 0.2)))
+    for n in (2, 4, 8):
+        ratio = cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH)
+        assert ratio == pytest.approx(JAGGED[n], rel=0.15)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_a_time_that_no_clock_can_tell_is_ignored(seconds: float) -> None:
+    cost = jagged()
+    for _ in range(10):
+        cost.observe(1, DEPTH, seconds)
+        cost.observe(6, DEPTH, seconds)
+        cost.observe(0, DEPTH, 1.0)
+    assert cost.as_dict() == jagged().as_dict()
+
+
+def test_rows_that_were_never_measured_become_a_cell_when_they_were_seen_three_times() -> None:
+    cost = jagged()
+    cost.observe(6, DEPTH, 2.5)
+    cost.observe(6, DEPTH, 250.0)  # a hiccup
+    assert (cost.seconds(6, DEPTH), cost.seconds(1, DEPTH)) == (3.64, 1.0)
+    cost.observe(6, DEPTH, 2.6)
+    assert (cost.seconds(6, DEPTH), cost.seconds(1, DEPTH)) == (2.6, 1.0)
+    assert 6 in cost.rows
+    assert cost.seconds(7, DEPTH) == 3.64
+
+
+def test_what_is_seen_first_on_a_busy_machine_is_kept_as_on_an_idle_one() -> None:
+    cost = jagged()
+    for _ in range(50):
+        cost.observe(1, DEPTH, 2.0)
+    for _ in range(3):
+        cost.observe(6, DEPTH, 2 * 2.5)
+    for _ in range(50):
+        cost.observe(1, DEPTH, 1.0)
+    assert cost.seconds(6, DEPTH) == pytest.approx(2.5, rel=0.01)
+
+
+def test_rows_beyond_the_last_can_be_learned_too() -> None:
+    cost = jagged()
+    for _ in range(3):
+        cost.observe(40, DEPTH, 9.0)
+    assert (cost.most, cost.seconds(40, DEPTH)) == (40, 9.0)
+
+
+def test_a_depth_that_is_seen_becomes_known_and_tells_of_rows_that_it_has_not_seen() -> None:
+    cost = jagged()
+    for _ in range(3):
+        cost.observe(1, 5000, 3.0)
+    assert cost.depths == (256, 5000)
+    assert cost.seconds(1, 5000) == 3.0
+    assert cost.seconds(8, 5000) == pytest.approx(3 * JAGGED[8])
+    assert cost.seconds(8, DEPTH) == JAGGED[8]
+
+
+# Cells that rest on little.
+
+
+def thin(samples: dict[int, int], noise: float = 1.0, table: dict[int, float] = JAGGED) -> Cost:
+    return Cost({DEPTH: table}, noise, {DEPTH: {n: samples.get(n, 20) for n in table}})
+
+
+def test_a_curve_falls_only_where_that_was_measured_often_enough() -> None:
+    """Of many cells that were timed once the lowest are those that luck made low (the winner's curse)."""
+    assert thin({}).seconds(4, DEPTH) == JAGGED[4]
+    assert thin({4: 2}).seconds(4, DEPTH) == JAGGED[3]
+    assert thin({4: 2}).seconds(8, DEPTH) == JAGGED[8]  # of which enough is known
+    cost = Cost({DEPTH: JAGGED, 1024: {4: 2.0}}, 1.0, {DEPTH: dict.fromkeys(JAGGED, 2), 1024: {4: 1}})
+    assert cost.seconds(4, DEPTH) == JAGGED[4]  # three samples in all
+
+
+def test_a_cell_of_few_samples_costs_more_by_what_noise_may_have_hidden() -> None:
+    once, twice, often = (thin({8: k}, noise=1.44).seconds(8, DEPTH) for k in (1, 2, 3))
+    assert once == pytest.approx(max(JAGGED[7], 1.2 * JAGGED[8]))
+    assert often == JAGGED[8] < twice <= once
+
+
+@pytest.mark.parametrize(("samples", "read"), [(3, 2.0), (7, 2.0), (8, 4.6)])
+def test_a_hiccup_in_a_few_samples_is_held_to_what_more_rows_cost(samples: int, read: float) -> None:
+    """Four rows that were measured at 4.6, beside eight that cost 2.0."""
+    cost = thin({4: samples, 8: 3}, table={1: 1.2, 2: 1.3, 4: 4.6, 8: 2.0})
+    assert cost.seconds(4, DEPTH) == read
+    assert thin({4: samples, 8: 2}, table={1: 1.2, 4: 4.6, 8: 2.0}).seconds(4, DEPTH) == 4.6  # who is right?
+    assert thin({4: samples, 8: 3}, table={1: 1.0, 4: 2.9, 8: 2.0}).seconds(4, DEPTH) == 2.9  # by eights
+
+
+# A bad minute: two rows stand at 300 ms, one at 0.99 and three at 1.8.
+BAD = {1: 0.99, 2: 300.0, 3: 1.8, 8: 3.0}
+
+
+@pytest.mark.parametrize("samples", [{2: 3}, {2: 3, 3: 2}, {2: 30}])
+def test_no_rows_cost_more_than_one_by_one(samples: dict[int, int]) -> None:
+    cost = thin(samples, table=BAD)
+    assert cost.seconds(2, DEPTH) <= SINGLY * 2 * 0.99
+    assert cost.seconds(3, DEPTH) <= SINGLY * 2 * 0.99  # nor do they make dearer what comes after them
+    assert cost.seconds(8, DEPTH) == 3.0
+    assert cost.table == {DEPTH: BAD}  # as it was measured: plausible.py tells what is wrong with it
+
+
+def test_a_cell_that_no_pass_can_cost_comes_right_with_the_first_passes() -> None:
+    cost = thin({2: 30}, table=BAD)
+    for _ in range(40):
+        cost.observe(1, DEPTH, 0.99)
+        cost.observe(2, DEPTH, 1.5)
+    assert cost.seconds(2, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(1.5 / 0.99, rel=0.2)
+    assert not fault(cost.table)
+
+
+def test_what_was_not_seen_for_long_is_replaced_where_three_passes_contradict_it() -> None:
+    cost = Cost({DEPTH: {1: 1.0, 2: 1.9, 4: 3.8, 8: 2.0}})
+    for _ in range(OVERDUE + 1):
+        assert not cost.is_overdue(1, DEPTH)
+        assert not cost.is_overdue(4, DEPTH)
+        cost.observe(1, DEPTH, 2.0)  # a slow hour
+    assert (cost.is_overdue(1, DEPTH), cost.is_overdue(4, DEPTH)) == (False, True)
+    for seconds in (2.4, 240.0, 2.4):
+        assert cost.seconds(4, DEPTH) == pytest.approx(7.6)
+        cost.observe(4, DEPTH, seconds)
+    assert cost.seconds(4, DEPTH) == pytest.approx(2.4)
+    assert not cost.is_overdue(4, DEPTH)
+    for seconds in (3.6, 4.0, 360.0):  # which agree
+        cost.observe(2, DEPTH, seconds)
+    assert cost.seconds(2, DEPTH) == pytest.approx(3.8)
+    assert not cost.is_overdue(2, DEPTH)
+
+
+def test_a_cell_that_was_timed_once_and_too_low_comes_right_within_a_few_passes() -> None:
+    """Five and eight rows that were measured at 2.6 and 3.2 of one row and cost 4.1 and 5.5."""
+    true = {1: 1.0, 2: 1.9, 3: 2.8, 4: 3.4, 5: 4.1, 8: 5.5}
+    cost = thin({5: 1, 8: 1}, table=true | {5: 2.6, 8: 3.2})
+    for n in (1, 5, 1, 8) * 4:
+        cost.observe(n, DEPTH, true[n])
+    for n in (5, 8):
+        assert cost.seconds(n, DEPTH) / cost.seconds(1, DEPTH) == pytest.approx(true[n], rel=0.2)
+
+
+# SmolLM2-135M as shipped, in milliseconds, on two threads of one Zen core: llama.cpp does not repack Q4_1.
+Q4_1 = {1: 13.2, 2: 23.1, 3: 32.0, 4: 36.5, 5: 43.1, 6: 49.6, 7: 55.3, 8: 61.6, 9: 68.9, 10: 73.6, 12: 85.5,
+        16: 107.1, 17: 113.7, 24: 161.5, 32: 208.7, 33: 226.3, 48: 322.6, 64: 393.0}  # fmt: skip
+
+
+def test_a_type_that_is_not_repacked_has_no_cheap_rows_to_draft_for() -> None:
+    """Every row more costs close to half a pass, wherever the draft ends."""
+    curve = thin({}, table=Q4_1).curve(64, DEPTH)
+    assert all(low <= high for low, high in pairwise(curve))
+    rows = [(curve[n] - curve[1]) / (n - 1) / curve[1] for n in range(2, 65)]
+    assert min(rows) == pytest.approx(0.455, abs=0.005)
+    assert theory.break_even(curve[4] / curve[1], 3) == pytest.approx(0.75, abs=0.01)
+
+
+# On the disk.
+
+
+@settings(max_examples=50)
+@given(
+    st.dictionaries(st.sampled_from([100, 512, 2000, 9000]), CELLS, min_size=1),
+    st.lists(st.tuples(st.integers(1, 80), st.sampled_from([50, 600, 2000, 70_000]), st.floats(0.001, 99.0))),
+    st.integers(1, 5),
+    st.floats(1.0, 3.0),
+)
+def test_what_is_read_says_what_was_written(
+    table: dict[int, dict[int, float]],
+    passes: list[tuple[int, int, float]],
+    samples: int,
+    noise: float,
+) -> None:
+    cost = Cost(table, noise, {depth: dict.fromkeys(cells, samples) for depth, cells in table.items()})
+    for _ in range(3):
+        for n, depth, seconds in passes:
+            cost.observe(n, depth, seconds)
+    said = json.loads(json.dumps(cost.as_dict(), allow_nan=False))
+    again = Cost.read(said)
+    assert (again.rows, again.depths) == (cost.rows, cost.depths)
+    for depth in (1, 600, 5000, 70_000):
+        assert again.curve(90, depth) == pytest.approx(cost.curve(90, depth))
+        assert min(cost.curve(90, depth)[1:]) > 0
+
+
+GOOD = {"rows": [1, 2], "depths": [256, 1024], "seconds": [[1.0, 2], [None, 3.0]]}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rows": [2, 3]},
+        {"rows": [1, 1]},
+        {"rows": [2, 1]},
+        {"rows": [1.0, 2]},
+        {"rows": [True, 2]},
+        {"rows": []},
+        {"rows": "12"},
+        {"rows": None},
+        {"rows": [1, 10**9]},
+        {"depths": [256]},
+        {"depths": [1024, 256]},
+        {"depths": [-1, 256]},
+        {"depths": [256, 300]},
+        {"depths": []},
+        {"seconds": []},
+        {"seconds": [[1.0, 2.0]]},
+        {"seconds": [[1.0], [2.0]]},
+        {"seconds": [[None, 1.0], [None, 2.0]]},
+        {"seconds": [[1.0, 0.0], [1.0, 2.0]]},
+        {"seconds": [[1.0, -1.0], [1.0, 2.0]]},
+        {"seconds": [[1.0, math.nan], [1.0, 2.0]]},
+        {"seconds": [[1.0, "2"], [1.0, 2.0]]},
+        {"seconds": [[1.0, 10**400], [1.0, 2.0]]},
+        {"seconds": [1.0, 2.0]},
+        {"samples": [[1, 1]]},
+        {"samples": [[1, 1], [1]]},
+        {"samples": [[1, 1], [1, 1]]},
+        {"samples": [[1, 1], [None, 0]]},
+        {"samples": [[1, 1], [None, 1.5]]},
+        {"samples": 3},
+        {"noise": 0.5},
+        {"noise": math.nan},
+        {"noise": "1"},
+        {"seconds": {"256": 1}},
+    ],
+)
+def test_what_is_no_cost_curve_is_refused_with_advice(changed: dict[str, Any]) -> None:
+    assert Cost.read(GOOD).seconds(2, 1024) == 3.0
+    assert Cost.read(GOOD | {"samples": [[1, 1], [None, 1]], "noise": 2}).seconds(2, 1024) > 3.0
+    with pytest.raises(UsageError, match=r"doctor|alike"):
+        Cost.read(GOOD | changed)
+
+
+@pytest.mark.parametrize("said", [None, 3, "x", [], [1], {}, {"rows": [1]}])
+def test_anything_else_is_refused_too(said: Any) -> None:
+    with pytest.raises(UsageError, match="doctor"):
+        Cost.read(said)
+    with pytest.raises(UsageError, match="doctor"):
+        Costs.read(said)
+
+
+def test_the_costs_of_a_step_are_read_back_whatever_stands_beside_them() -> None:
+    costs = Costs(jagged(), Cost.flat(0.1), 0.002)
+    again = Costs.read(json.loads(json.dumps(costs.as_dict())) | {"format": 1, "made": {}})
+    assert again.as_dict() == costs.as_dict()
+    alone = Costs.read({"target": GOOD})
+    assert (alone.draft, alone.step) == (None, 0.0)
+    assert Costs(jagged()).as_dict()["draft"] is None
+
+
+@pytest.mark.parametrize("step", [-1.0, math.nan, math.inf, "0", None, True])
+def test_a_step_that_takes_no_time_a_clock_can_tell_is_refused(step: Any) -> None:
+    with pytest.raises(UsageError, match="step"):
+        Costs.read({"target": GOOD, "step": step})
+
+
+def test_a_draft_that_is_no_curve_is_refused() -> None:
+    with pytest.raises(UsageError, match="no cost curve"):
+        Costs.read({"target": GOOD, "draft": {"rows": [1]}})

@@ -1,0 +1,450 @@
+"""The loop: stopping, budgets, batches, and equality with plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enumeration import Ticking
+from paceline.backends.toy import ToySession, ToyTarget
+from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.lookahead import LookaheadDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.speculative.errors import ContractError, UsageError
+from paceline.speculative.interfaces import Budget, Drafter, Session
+from paceline.speculative.loop import advance, decode, start
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Step
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+
+GREEDY = Sampling()
+V = 6
+NONE = NoDrafter()
+BUDGET = Budget(depth=5, nodes=12, width=1)
+
+
+def model(seed: int = 0, noise: float = 0.3, temperature: float = 0.0) -> ModelDrafter:
+    return ModelDrafter(ToyTarget(V, seed=seed, noise=noise), V, temperature=temperature)
+
+
+MAKERS: dict[str, Callable[[int], Drafter]] = {
+    "none": lambda seed: NONE,
+    "lookup": lambda seed: LookupDrafter(),
+    "model": model,
+    "model, sampled": lambda seed: model(seed, temperature=0.9),
+    "model of another kind": lambda seed: model(seed + 1),
+    "lookup,model": lambda seed: ComposedDrafter([LookupDrafter(2, 3), model(seed)]),
+}
+
+
+def steps_of(
+    target: ToyTarget,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    budget: Budget = BUDGET,
+    max_tokens: int = 40,
+    sampling: Sampling = GREEDY,
+    stop: Callable[[int], bool] = lambda token: False,
+    seed: int = 0,
+) -> list[Step]:
+    request = start(
+        target,
+        drafter,
+        GenerationRequest(prompt=prompt, max_tokens=max_tokens, sampling=sampling, seed=seed),
+        stop=stop,
+    )
+    steps = [step for _, step in decode(target, drafter, Fixed(budget), [request])]
+    assert request.stop_reason == steps[-1].stop_reason
+    request.close()
+    return steps
+
+
+def tokens_of(steps: Sequence[Step]) -> list[int]:
+    return [token for step in steps for token in step.tokens]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(
+    prompt=st.lists(st.integers(0, V - 1), min_size=1, max_size=12),
+    seed=st.integers(0, 20),
+    depth=st.integers(1, 6),
+    width=st.integers(1, 4),
+    p_min=st.sampled_from([0.0, 0.4]),
+    eos=st.sampled_from([frozenset[int](), frozenset({2})]),
+)
+@settings(max_examples=25, deadline=None)
+def test_greedy_output_and_stop_are_those_of_plain_decoding(
+    name: str, prompt: list[int], seed: int, depth: int, width: int, p_min: float, eos: frozenset[int]
+) -> None:
+    target = ToyTarget(V, seed=seed, eos=eos)
+    budget = Budget(depth=depth, nodes=depth * width, width=width, p_min=p_min)
+    drafted = steps_of(target, MAKERS[name](seed), prompt, budget)
+    plain = steps_of(target, NONE, prompt)
+    assert tokens_of(drafted) == tokens_of(plain)
+    assert drafted[-1].stop_reason == plain[-1].stop_reason
+
+
+@given(prompt=st.lists(st.integers(0, V - 1), min_size=1, max_size=8), seed=st.integers(0, 1000))
+@settings(max_examples=25, deadline=None)
+def test_a_seed_gives_the_same_text_with_any_deterministic_drafter(prompt: list[int], seed: int) -> None:
+    target = ToyTarget(V, seed=1)
+    sampling = Sampling(temperature=0.8, repeat_penalty=1.2)
+    plain = tokens_of(steps_of(target, NONE, prompt, sampling=sampling, seed=seed))
+    for drafter in (LookupDrafter(), model(1)):
+        assert tokens_of(steps_of(target, drafter, prompt, sampling=sampling, seed=seed)) == plain
+
+
+def test_a_target_drafting_for_itself_is_accepted_in_full() -> None:
+    """n_draft 5: six tokens a step, all but the bonus drafted, until max_tokens cuts the last draft."""
+    steps = steps_of(ToyTarget(V, seed=3), model(3, noise=0.0), [1, 2, 3], max_tokens=20)
+    assert [len(s.tokens) for s in steps] == [6, 6, 6, 2]
+    assert [s.accepted["model"] for s in steps] == [5, 5, 5, 1]
+    assert steps[0].sources == ("model",) * 5 + ("target",)
+    assert steps[0].drafted == {"model": 5}
+
+
+def test_no_step_emits_past_max_tokens() -> None:
+    for n in range(1, 9):
+        assert len(tokens_of(steps_of(ToyTarget(V, seed=3), model(3, 0.0), [1], max_tokens=n))) == n
+
+
+def test_a_stop_inside_the_accepted_path_cuts_it_there() -> None:
+    target = ToyTarget(V, seed=3)
+    plain = tokens_of(steps_of(target, NONE, [1, 2, 3]))
+    for cut in range(1, 8):
+        seen: list[int] = []
+
+        def stop(token: int, seen: list[int] = seen, cut: int = cut) -> bool:
+            seen.append(token)
+            return len(seen) == cut
+
+        steps = steps_of(target, model(3, 0.0), [1, 2, 3], stop=stop)
+        assert tokens_of(steps) == plain[:cut] == seen
+        assert steps[-1].stop_reason == "stop"
+        assert steps[-1].path == tuple(range(len(steps[-1].tokens) - 1))
+
+
+@pytest.mark.parametrize("ends", ["stop", "eos", "length"])
+def test_a_session_holds_what_was_emitted_and_nothing_that_a_stop_cut_off(ends: str) -> None:
+    """And what follows on it is what follows on a fresh one."""
+    prompt, drafter = [1, 2, 3], model(3, 0.0)
+    plain = tokens_of(steps_of(ToyTarget(V, seed=3), NONE, prompt))
+    eos = frozenset({plain[2]} if ends == "eos" else ())
+    target, seen = ToyTarget(V, seed=3, eos=eos), list[int]()
+
+    def stop(token: int) -> bool:
+        seen.append(token)
+        return ends == "stop" and len(seen) == 3
+
+    request = start(
+        target, drafter, GenerationRequest(prompt=prompt, max_tokens=3 if ends == "length" else 20), stop=stop
+    )
+    emitted: list[int] = []
+    for _, step in decode(target, drafter, Fixed(BUDGET), [request]):
+        assert len(step.tree) > len(step.path) or ends == "length"
+        emitted += step.tokens
+        assert request.session.tokens == [*prompt, *emitted]
+    assert request.stop_reason == ends
+    assert emitted == plain[: len(emitted)]
+    follows = [*prompt, *emitted, 5]
+    rows = []
+    assert isinstance(request.session, ToySession)
+    for session in (request.session, target.open()):
+        session.extend(follows[len(session.tokens) :])
+        rows.append(target.forward([(session, EMPTY)], NONE.wants)[0].logits(0))
+    assert rows[0].tolist() == rows[1].tolist()
+
+
+@pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0)])
+@pytest.mark.parametrize("n", range(1, 8))
+def test_a_stop_is_told_of_the_last_token_at_max_tokens_too(n: int, maker: Callable[[], Drafter]) -> None:
+    """It ends the text then as anywhere: with its own reason, since what it recognised is to be cut off."""
+    for stops in (True, False):
+        seen: list[int] = []
+
+        def stop(token: int, seen: list[int] = seen, stops: bool = stops) -> bool:
+            seen.append(token)
+            return stops and len(seen) == n
+
+        steps = steps_of(ToyTarget(V, seed=3), maker(), [1, 2, 3], max_tokens=n, stop=stop)
+        assert tokens_of(steps) == seen
+        assert len(seen) == n
+        assert steps[-1].stop_reason == ("stop" if stops else "length")
+
+
+def test_a_cut_step_counts_the_same_acceptances_in_total_and_by_source() -> None:
+    stops = iter([False, True])
+    target, drafter = ToyTarget(V, seed=3), model(3, noise=0.0)
+    request = start(
+        target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=20), stop=lambda token: next(stops)
+    )
+    ((_, step),) = advance(target, drafter, Fixed(BUDGET), [request])
+    assert len(step.tokens) == 2
+    assert request.stats.accepted == request.stats.by_source["model"].accepted == 5
+
+
+def test_eos_inside_the_accepted_path_ends_the_output_with_it() -> None:
+    free = tokens_of(steps_of(ToyTarget(V, seed=3), NONE, [1, 2, 3]))
+    eos = free[2]
+    steps = steps_of(ToyTarget(V, seed=3, eos=frozenset({eos})), model(3, 0.0), [1, 2, 3])
+    assert tokens_of(steps) == free[: free.index(eos) + 1]
+    assert steps[-1].stop_reason == "eos"
+
+
+def test_where_an_end_of_text_is_what_a_stop_waits_for_too_the_reason_is_eos() -> None:
+    steps = steps_of(ToyTarget(V, seed=3, eos=frozenset(range(V))), NONE, [1], stop=lambda token: True)
+    assert steps[-1].stop_reason == "eos"
+
+
+def test_eos_can_be_ignored() -> None:
+    target = ToyTarget(V, seed=3, eos=frozenset(range(V)))
+    request = start(target, NONE, GenerationRequest(prompt=[1], max_tokens=5, ignore_eos=True))
+    assert len([0 for _ in decode(target, NONE, Fixed(BUDGET), [request])]) == 5
+
+
+@pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0), LookupDrafter])
+def test_the_context_ends_plain_and_drafted_decoding_at_the_same_token(
+    maker: Callable[[], Drafter],
+) -> None:
+    steps = steps_of(ToyTarget(V, seed=3, n_ctx=10), maker(), [1, 2, 3], max_tokens=100)
+    assert len(tokens_of(steps)) == 8  # ten positions are filled, and one more token is predicted
+    assert steps[-1].stop_reason == "context"
+
+
+@pytest.mark.parametrize("maker", [lambda: NONE, lambda: model(3, 0.0)])
+def test_a_prompt_that_fills_the_context_has_one_token_after_it(maker: Callable[[], Drafter]) -> None:
+    (step,) = steps_of(ToyTarget(V, seed=3, n_ctx=3), maker(), [1, 2, 3])
+    assert (len(step.tokens), step.stop_reason) == (1, "context")
+
+
+def test_requests_decoded_together_give_what_each_gives_alone() -> None:
+    target, drafter = ToyTarget(V, seed=2), ComposedDrafter([LookupDrafter(), model(2)])
+    prompts = [[1], [1, 2, 3, 1, 2], [5, 5, 5], [0, 4]]
+    lengths = [3, 17, 9, 1]
+    requests = [
+        start(target, drafter, GenerationRequest(prompt=p, max_tokens=n))
+        for p, n in zip(prompts, lengths, strict=True)
+    ]
+    together: dict[int, list[int]] = {id(r): [] for r in requests}
+    for request, step in decode(target, drafter, Fixed(BUDGET), requests):
+        together[id(request)] += step.tokens
+    for request, prompt, n in zip(requests, prompts, lengths, strict=True):
+        assert together[id(request)] == tokens_of(steps_of(target, drafter, prompt, max_tokens=n))
+        assert request.stats.tokens == n
+
+
+def test_a_target_that_takes_no_branches_is_given_chains() -> None:
+    target = ToyTarget(V, seed=2, branch=1)
+    request = start(target, NONE, GenerationRequest(prompt=[1], max_tokens=9))
+    assert request.cap(Budget(4, 12, width=3), target.caps, 99) == Budget(4, 12, width=1)
+
+
+def test_a_draft_and_its_root_fit_the_rows_of_a_pass_and_the_rest_of_the_context() -> None:
+    target = ToyTarget(V, seed=2, n_ctx=20)
+    request = start(target, NONE, GenerationRequest(prompt=[1] * 5, max_tokens=99))
+    assert request.cap(Budget(40, 40, width=4), target.caps, 8) == Budget(15, 7, width=4)
+    assert request.cap(Budget(40, 40, width=4), target.caps, 99) == Budget(15, 15, width=4)
+
+
+def test_the_statistics_add_up() -> None:
+    target, drafter = ToyTarget(V, seed=3), model(3, noise=0.3)
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 3], max_tokens=30))
+    steps = [step for _, step in decode(target, drafter, Fixed(BUDGET), [request])]
+    stats = request.stats
+    assert stats.steps == len(steps)
+    assert stats.tokens == 30 == sum(len(s.tokens) for s in steps)
+    assert stats.drafted == sum(s.drafted["model"] for s in steps) == stats.by_source["model"].drafted
+    assert stats.accepted == stats.by_source["model"].accepted == 30 - stats.steps
+    assert stats.acceptance_rate == stats.accepted / stats.drafted
+    assert stats.acceptance_length == 1 + stats.accepted / stats.steps
+    assert stats.as_dict()["time"]["forward"] == pytest.approx(sum(s.times.forward for s in steps))
+    assert all(s.times.total > 0 for s in steps)
+
+
+class Rogue:
+    """A drafter that breaks its contract."""
+
+    name = "rogue"
+    wants = NONE.wants
+
+    def __init__(self, tree: DraftTree) -> None:
+        self._tree = tree
+
+    def open(
+        self, prompt: Sequence[int], seed: int, session: Session | None = None, scope: str = ""
+    ) -> object:
+        return NONE.open(prompt, seed)
+
+    def propose(self, batch: Sequence[object]) -> list[DraftTree]:
+        return [self._tree] * len(batch)
+
+    def close(self) -> None: ...
+
+
+FORK = DraftTree((1, 2), (ROOT, ROOT), (0.5, 0.5), ("rogue", "rogue"))
+
+
+@pytest.mark.parametrize(
+    "tree", [chain([1] * 6, "rogue"), chain([V], "rogue"), chain([-1], "rogue"), FORK], ids=str
+)
+def test_a_draft_over_budget_or_outside_the_vocabulary_never_reaches_the_engine(tree: DraftTree) -> None:
+    target, rogue = ToyTarget(V), Rogue(tree)
+    request = start(target, rogue, GenerationRequest(prompt=[1], max_tokens=20))  # type: ignore[arg-type]
+    with pytest.raises(ContractError, match="rogue"):
+        advance(target, rogue, Fixed(BUDGET), [request])  # type: ignore[arg-type]
+
+
+def test_a_proposal_missing_from_a_batch_is_noticed() -> None:
+    class Silent(NoDrafter):
+        def propose(self, batch: Sequence[object]) -> list[DraftTree]:
+            return []
+
+    target, silent = ToyTarget(V), Silent()
+    request = start(target, silent, GenerationRequest(prompt=[1], max_tokens=20))
+    with pytest.raises(ContractError, match="0 proposals for 1 requests"):
+        advance(target, silent, Fixed(BUDGET), [request])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "complaint"),
+    [
+        ([], 5, "prompt is empty"),
+        ([1, V], 5, "outside the vocabulary of 6"),
+        ([1], 0, "max_tokens 0"),
+        ([1] * 11, 5, "11 tokens, the context 10"),
+    ],
+)
+def test_requests_that_cannot_be_served_are_refused(prompt: list[int], n: int, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        start(ToyTarget(V, n_ctx=10), NONE, GenerationRequest(prompt=prompt, max_tokens=n))
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_drafter_that_fails_to_open_leaves_no_session_open(error: type[BaseException]) -> None:
+    class Broken(NoDrafter):
+        def open(self, prompt: Sequence[int], seed: int, *_: object) -> object:  # type: ignore[override]
+            raise error("no room")
+
+    class Counting(ToyTarget):
+        def open(self, beside=None):  # type: ignore[no-untyped-def]
+            self.session = super().open()
+            return self.session
+
+    target = Counting(V)
+    with pytest.raises(error, match="no room"):
+        start(target, Broken(), GenerationRequest(prompt=[1], max_tokens=5))  # type: ignore[arg-type]
+    assert target.session.tokens == []
+
+
+def test_a_memory_that_fails_to_close_leaves_no_session_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise RuntimeError("no disk")
+
+    request = start(ToyTarget(V), LookupDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=5))
+    monkeypatch.setattr(request.memory, "close", fails)
+    with pytest.raises(RuntimeError, match="no disk"):
+        request.close()
+    assert list(request.session.tokens) == []
+
+
+def test_a_memory_is_shown_every_step_the_last_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, drafter, shown = ToyTarget(V, seed=3), LookupDrafter(), list[Step]()
+    request = start(target, drafter, GenerationRequest(prompt=[1, 2, 1, 2], max_tokens=9))
+    monkeypatch.setattr(request.memory, "observe", lambda step, features: shown.append(step))
+    steps = [step for _, step in decode(target, drafter, Fixed(BUDGET), [request])]
+    assert shown == steps
+    assert steps[-1].stop_reason == "length"
+
+
+def test_a_closed_request_forgets_its_tokens() -> None:
+    target = ToyTarget(V)
+    request = start(target, LookupDrafter(), GenerationRequest(prompt=[1, 2], max_tokens=5))
+    request.close()
+    assert list(request.session.tokens) == []
+
+
+def test_probes_do_not_count_as_drafted() -> None:
+    steps = steps_of(ToyTarget(V, seed=3), LookaheadDrafter(3, 3, 2), [1, 2, 3], Budget(4, 12, 6))
+    assert any(step.tree.probe for step in steps)
+    for step in steps:
+        assert sum(step.drafted.values()) == len(step.tree) - len(step.tree.probe)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "rate"])
+@pytest.mark.parametrize("lengths", [[9], [3, 17, 9]])
+def test_the_phases_of_all_steps_add_up_to_the_time_that_the_clock_told(
+    lengths: list[int], policy: str
+) -> None:
+    """Every look at the clock takes a second, so that what two of them enclose is a second at least; but for
+    what happens between two steps, which is the caller's. What came after a request's last step is kept in
+    its `late`."""
+    clock, passes = Ticking(1.0), 0
+    target, drafter = ToyTarget(V, seed=2), Portfolio([LookupDrafter(1, 3), model(2)])
+    decides: Policy = Fixed(BUDGET) if policy == "fixed" else Rate(Costs(Cost.flat(4.0, 0.1)), clock=clock)
+    requests = [
+        start(target, drafter, GenerationRequest(prompt=[1, 2, i], max_tokens=n))
+        for i, n in enumerate(lengths)
+    ]
+    active, began, seconds = list(requests), clock(), 0.0
+    while active:
+        for _, step in advance(target, drafter, decides, active, clock):
+            seconds += step.times.total
+            assert min(step.times.draft, step.times.forward, step.times.verify, step.times.keep) > 0
+            assert step.times.other > 0
+        passes += 1
+        active = [request for request in active if request.stop_reason is None]
+    left = sum(request.late for request in requests)
+    told = sum(request.stats.seconds for request in requests)
+    assert seconds == pytest.approx(told)
+    assert seconds + left == pytest.approx(clock() - began - (passes + 1))
+
+
+def test_what_others_do_in_the_meantime_is_not_counted() -> None:
+    """A passing clock: a draft takes 3 seconds, a pass 5, deciding and learning 2 each."""
+
+    class Slowly(Fixed):
+        def budgets(self, requests, reading=0):  # type: ignore[no-untyped-def]
+            clock.spend(2.0)
+            return super().budgets(requests)
+
+        def observe(self, requests, steps):  # type: ignore[no-untyped-def]
+            clock.spend(2.0)
+
+    class Drafts(LookupDrafter):
+        def propose(self, batch):  # type: ignore[no-untyped-def]
+            clock.spend(3.0)
+            return super().propose(batch)
+
+    class Passes(ToyTarget):
+        def forward(self, batch, want):  # type: ignore[no-untyped-def]
+            clock.spend(5.0)
+            return super().forward(batch, want)
+
+    class Clock:
+        now = 0.0
+
+        def __call__(self) -> float:
+            return self.now
+
+        def spend(self, seconds: float) -> None:
+            self.now += seconds
+
+    clock, target, drafter = Clock(), Passes(V, seed=3), Drafts()
+    requests = [start(target, drafter, GenerationRequest(prompt=[i], max_tokens=4)) for i in range(2)]
+    for n in range(2):
+        steps = advance(target, drafter, Slowly(BUDGET), requests, clock)
+        for _, step in steps:
+            assert (step.times.draft, step.times.forward) == (1.5, 2.5)
+            assert (step.times.verify, step.times.keep) == (0.0, 0.0)
+            assert step.times.other == 1.0 + n * 1.0  # deciding; and what was learned from the step before
+        clock.spend(1000.0)
+    assert [request.late for request in requests] == [1.0, 1.0]

@@ -1,0 +1,119 @@
+"""When a drafter is called: dear ones that gain nothing are left alone, and found again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.speculative.policy.drafter_value import CERTAINTY, FIRST, PROBING, WELCOME, Gain, certainty
+from stage import Prompter, stage
+
+LINE = {n: 1 + 0.15 * (n - 1) for n in range(1, 65)}
+TOKENS = 8000
+
+
+def test_kinds_of_steps_are_told_apart_by_how_sure_the_draft_is() -> None:
+    assert [certainty(s) for s in (0.0, 0.3, 0.31, 0.6, 0.75, 0.85, 0.92, 1.0)] == [0, 0, 1, 2, 3, 4, 5, 6]
+    assert len(Gain().tokens) == 1 + len(CERTAINTY)
+
+
+def test_a_drafter_is_called_before_it_is_judged() -> None:
+    gain = Gain()
+    for _ in range(WELCOME):
+        assert gain.should_call(0, 100.0)
+        gain.observe(0, 0.0, 1.0, 2)
+    assert not gain.should_call(0, 100.0)
+    assert (gain.seconds, gain.level) == (1.0, 0.5)
+
+
+def test_it_is_judged_by_the_kind_of_step() -> None:
+    gain = Gain(seconds=0.3, calls=9)
+    for _ in range(40):
+        gain.observe(2, 0.0, 0.3, 1)
+    assert gain.should_call(0, 1.0)
+    assert not gain.should_call(2, 1.0)
+
+
+def test_a_row_of_nothing_does_not_keep_out_who_has_gained_something() -> None:
+    gain = Gain(seconds=0.05, calls=9)
+    for tokens in [0.5, 0.0, 0.0, 0.0] * 20 + [0.0] * 40:
+        gain.observe(0, tokens, 0.05, 1)
+        assert gain.should_call(0, 1.0)
+    for _ in range(200):  # but for good it does
+        gain.observe(0, 0.0, 0.05, 1)
+    assert not gain.should_call(0, 1.0)
+
+
+def test_of_the_first_outcomes_it_is_the_mean_with_a_token_that_was_never_gained() -> None:
+    gain = Gain()
+    for tokens in (0.0, 0.0, 0.0, 2.0):
+        gain.observe(3, tokens, 1.0, 1)
+    assert gain.tokens[3] == pytest.approx((FIRST * 1.0 + 2.0) / (FIRST + 4))
+
+
+def test_a_hiccup_does_not_keep_it_out_for_long() -> None:
+    """Four times what it usually takes is the most that counts."""
+    gain = Gain()
+    for _ in range(20):
+        gain.observe(0, 0.0, 1.0, 1)
+    gain.observe(0, 0.0, 1000.0, 1)
+    assert gain.seconds == pytest.approx(1.0 + 3 / 8)
+
+
+@given(seconds=st.floats(0.01, 10.0), passes=st.lists(st.floats(0.0, 20.0), max_size=60))
+def test_one_that_does_not_pay_is_called_for_its_share_of_time(seconds: float, passes: list[float]) -> None:
+    """And no more often after a long time in which it was not looked at."""
+    gain = Gain(tokens=[0.0] * 7, seconds=seconds, calls=9)
+    spent, called = 0.0, 0
+    for pass_ in passes:
+        gain.save(pass_)
+        spent += pass_
+        called += gain.should_call(0, 1.0)
+    assert called * seconds <= PROBING * spent + 1e-9
+    gain.save(1e9)
+    assert gain.should_call(0, 1.0)
+    assert not gain.should_call(0, 1.0)
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0, 5.0])
+def test_a_dear_drafter_that_is_never_right_costs_a_hundredth_of_the_time(seconds: float) -> None:
+    """In passes of the target over one row; beside the calls that it takes to see that it is of no use: the
+    token that is hoped for at first counts as FIRST outcomes."""
+    useless = Prompter("useless", lambda at: 0.0, seconds, score=0.7)
+    play = stage(LINE, [useless], TOKENS).perform()
+    first = max(WELCOME, 40 if seconds < 0.1 else 20 if seconds < 1.0 else 0)
+    assert useless.spent - first * seconds <= PROBING * play.clock.now
+    guesses = 4.0  # passes, until they are known to be wrong
+    assert play.clock.now <= TOKENS * (1 + PROBING) + first * seconds + guesses
+
+
+def test_one_that_is_cheap_is_called_at_every_step() -> None:
+    cheap = Prompter("cheap", lambda at: 0.0, 0.001, score=0.7)
+    stage(LINE, [cheap], 500).perform()
+    assert cheap.asked == list(range(499))  # the last token leaves no room for a draft
+
+
+@pytest.mark.parametrize(("seconds", "within"), [(0.05, 600), (0.3, 800), (1.0, 2400)])
+def test_one_that_has_become_useful_is_found_again(seconds: float, within: int) -> None:
+    """After 6000 tokens at which it was never right it is so 9 times of 10; from `within` tokens later it is
+    asked at four steps in five at least."""
+    change = 6000
+    late = Prompter("late", lambda at: 0.9 * (at >= change), seconds, score=0.7)
+    play = stage(LINE, [late], change + within + 1000)
+    steps = [request.n_tokens for request, _ in play.steps()]
+    after = [n for n in steps if n > change + within]
+    assert sum(at > change + within for at in late.asked) >= 0.8 * len(after)
+    assert len(after) <= 400  # 1000 tokens
+
+
+def test_of_two_the_dear_one_is_asked_where_the_cheap_one_is_unsure() -> None:
+    """The cheap one knows half of the text, and says which."""
+    knows = [at // 50 % 2 == 0 for at in range(20_000)]
+    cheap = Prompter("cheap", lambda at: 0.97 if knows[at] else 0.1, 0.0)
+    dear = Prompter("dear", lambda at: 0.9, 1.0, score=0.9)
+    stage(LINE, [cheap, dear], 6000).perform()
+    late = [at for at in dear.asked if at > 2000]
+    where_sure = sum(knows[at] for at in late)
+    assert where_sure <= 0.05 * len(late)
+    assert len(late) > 300

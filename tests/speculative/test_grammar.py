@@ -1,0 +1,216 @@
+"""Drafting under a grammar, proved by enumeration: the output distribution is plain sampling's, masked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automaton import Automaton, Blind
+from enumeration import Tape, distance, drafted_distribution, plain_distribution
+from paceline.backends.toy import ToyTarget
+from paceline.drafters.compose import ComposedDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.speculative import loop as decode_module
+from paceline.speculative.errors import UsageError
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.interfaces import Budget, Drafter, Grammar
+from paceline.speculative.loop import advance, decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.tree import ROOT, DraftTree
+from paceline.speculative.verify import verify
+
+EXACT = 1e-12
+V = 4
+PROMPT = [0, 1, 2, 0, 1]
+SAMPLINGS = {
+    "temperature": Sampling(temperature=0.9),
+    "filters": Sampling(temperature=1.2, top_k=3, top_p=0.9, min_p=0.05),
+    "XTC": Sampling(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.2),
+    "penalties and bias": Sampling(temperature=1.0, frequency_penalty=0.5, logit_bias={2: 1.0}),
+}
+
+
+def toy(seed: int = 5, noise: float = 0.0) -> ToyTarget:
+    return ToyTarget(V, seed=seed, noise=noise, sharpness=0.7)
+
+
+def model(temperature: float) -> ModelDrafter:
+    return ModelDrafter(toy(noise=0.5), V, temperature=temperature, top_k=3)
+
+
+CHAIN, TREE = Budget(2, 2), Budget(2, 3, width=2, p_split=0.2)
+DRAFTERS: dict[str, tuple[Drafter, Budget, str]] = {
+    "lookup": (LookupDrafter(1, 3), Budget(3, 3), "auto"),
+    "greedy chain": (model(0.0), CHAIN, "auto"),
+    "greedy tree": (model(0.0), Budget(2, 6, width=3, p_split=0.05), "auto"),
+    "sampled chain, token rule": (model(1.0), CHAIN, "token"),
+    "sampled chain, block rule": (model(1.0), CHAIN, "block"),
+    "sampled tree, recursive": (model(1.0), TREE, "recursive"),
+    "sampled tree, traversal": (model(1.0), TREE, "traversal"),
+    "lookup then sampled": (ComposedDrafter([LookupDrafter(3, 3), model(1.0)]), CHAIN, "auto"),
+    "blind greedy tree": (Blind(model(0.0)), TREE, "auto"),
+    "blind chain, token rule": (Blind(model(3.0)), CHAIN, "token"),
+    "blind chain, block rule": (Blind(model(3.0)), CHAIN, "block"),
+    "blind tree, recursive": (Blind(model(3.0)), TREE, "recursive"),
+    "blind tree, traversal": (Blind(model(3.0)), TREE, "traversal"),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize(("drafter", "budget", "rule"), DRAFTERS.values(), ids=DRAFTERS)
+def test_under_a_grammar_the_loop_emits_exactly_the_plain_distribution(
+    drafter: Drafter, budget: Budget, rule: str, sampling: Sampling
+) -> None:
+    drafted = drafted_distribution(toy(), drafter, PROMPT, budget, sampling, 3, rule, Automaton)
+    plain = plain_distribution(toy(), PROMPT, sampling, 3, Automaton)
+    assert sum(drafted.values()) == pytest.approx(1.0, abs=EXACT)
+    assert distance(drafted, plain) < EXACT
+    assert distance(plain, plain_distribution(toy(), PROMPT, sampling, 3)) > 0.01
+
+
+@given(
+    seed=st.integers(0, 1000),
+    noise=st.sampled_from([0.1, 3.0]),
+    budget=st.sampled_from([CHAIN, TREE, Budget(1, 3, width=3, p_split=0.0)]),
+    blind=st.booleans(),
+)
+@settings(max_examples=15, deadline=None)
+def test_any_sampled_draft_is_exact_under_a_grammar(
+    seed: int, noise: float, budget: Budget, blind: bool
+) -> None:
+    """Also where the draft has nothing to do with the target."""
+    sampling = Sampling(temperature=1.0)
+    drafter: Drafter = ModelDrafter(toy(seed, noise), V, temperature=1.3)
+    drafter = Blind(drafter) if blind else drafter
+    drafted = drafted_distribution(toy(seed), drafter, PROMPT, budget, sampling, 2, grammar=Automaton)
+    assert distance(drafted, plain_distribution(toy(seed), PROMPT, sampling, 2, Automaton)) < EXACT
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_to_prune_a_sampled_token_for_what_it_is_would_bias(
+    monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """Why prune() keeps a forbidden token that was drawn: the proof above notices where it does not."""
+
+    def without_forbidden(tree: DraftTree, grammar: Grammar) -> DraftTree:
+        kept: list[bool] = []
+        for parent, token in zip(tree.parents, tree.tokens, strict=True):
+            allowed = bool(grammar.mask(tree.path_tokens(parent))[token])
+            kept.append(allowed and (parent == ROOT or kept[parent]))
+        return tree.only(kept)
+
+    monkeypatch.setattr(decode_module, "prune", without_forbidden)
+    sampling = Sampling(temperature=1.0)
+    drafted = drafted_distribution(toy(), Blind(model(3.0)), PROMPT, CHAIN, sampling, 3, rule, Automaton)
+    assert distance(drafted, plain_distribution(toy(), PROMPT, sampling, 3, Automaton)) > 0.01
+
+
+def test_greedy_drafts_follow_the_likeliest_allowed_tokens() -> None:
+    """The target as its own draft: everything it drafts under the grammar is accepted."""
+    drafter = ModelDrafter(toy(), V)
+    request = start(toy(), drafter, GenerationRequest(prompt=PROMPT, max_tokens=12), grammar=Automaton())
+    steps = [step for _, step in decode(toy(), drafter, Fixed(Budget(3, 3)), [request])]
+    assert request.stats.drafted == request.stats.accepted > 0
+    plain = plain_distribution(toy(), PROMPT, Sampling(), 12, Automaton)
+    assert [*plain] == [tuple(token for step in steps for token in step.tokens)]
+
+
+def test_the_grammar_is_told_what_is_emitted_and_nothing_else() -> None:
+    drafter, grammar, sampling = Blind(model(1.0)), Automaton(), Sampling(temperature=1.0)
+    target = toy()
+    request = start(
+        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=9, sampling=sampling), grammar=grammar
+    )
+    emitted: list[int] = []
+    while request.stop_reason is None:
+        ((_, step),) = advance(target, drafter, Fixed(TREE), [request])
+        emitted += step.tokens
+        assert grammar.emitted == emitted
+    assert len(emitted) == 9
+
+
+class Silent:
+    """Lets the text go on with tokens it does not have."""
+
+    def mask(self, path: Sequence[int]) -> np.ndarray:
+        return np.zeros(V, dtype=np.bool_)
+
+    def commit(self, tokens: Sequence[int]) -> None: ...
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_no_token_may_follow_the_request_says_so(temperature: float) -> None:
+    target = ToyTarget(V)
+    sampling = Sampling(temperature=temperature)
+    request = start(
+        target,
+        NoDrafter(),
+        GenerationRequest(prompt=PROMPT, max_tokens=3, sampling=sampling),
+        grammar=Silent(),
+    )
+    with pytest.raises(UsageError, match="no token can follow"):
+        list(decode(target, NoDrafter(), Fixed(CHAIN), [request]))
+
+
+def test_a_bias_that_forbids_all_that_the_grammar_allows_is_refused() -> None:
+    target = ToyTarget(V)
+    sampling = Sampling(logit_bias={0: -np.inf, 1: -np.inf})
+    request = start(
+        target,
+        NoDrafter(),
+        GenerationRequest(prompt=PROMPT, max_tokens=3, sampling=sampling),
+        grammar=Automaton(),
+    )
+    with pytest.raises(UsageError, match="a logit bias or the grammar forbids every one"):
+        list(decode(target, NoDrafter(), Fixed(CHAIN), [request]))
+
+
+def test_a_grammar_and_ignore_eos_contradict_each_other() -> None:
+    with pytest.raises(UsageError, match="cannot be combined with ignore_eos"):
+        GenerationRequest(prompt=PROMPT, max_tokens=3, ignore_eos=True, grammar=Digits())
+
+
+class Digits:
+    """A grammar as a request names it."""
+
+    name = "digits"
+
+    def matches(self, text: str) -> bool:
+        return text.isdigit()
+
+
+def test_a_dead_end_below_a_draft_that_is_not_taken_is_no_error() -> None:
+    """Traversal looks at rows that may never be drawn from; plain decoding would not have come by."""
+
+    class DeadEnd:
+        def mask(self, path: Sequence[int]) -> np.ndarray:
+            return np.array([not path or path[0] != 0] * V)
+
+        def commit(self, tokens: Sequence[int]) -> None: ...
+
+    q = np.full(V, 0.25)
+    tree = DraftTree((0, 1), (ROOT, 0), (0.5, 0.5), ("x", "x"), q=(q, q))
+
+    class Rejecting(Tape):
+        def accept(self, probability: float) -> bool:
+            return False
+
+    class Rows(Answers):
+        def argmax(self, row: int) -> int:
+            return 1
+
+        def logits(self, row: int) -> np.ndarray:
+            return np.array([0.0, 1.0, 0.5, 0.2])
+
+    sampling = Sampling(temperature=1.0)
+    verdict = verify(tree, Rows(), sampling, [], Rejecting([]), "traversal", DeadEnd())
+    assert verdict.path == ()
+    assert verdict.token != 0

@@ -1,0 +1,283 @@
+"""Logits that are not numbers: of the target one clear error, whoever drafts and however it is sampled; of a
+draft model no draft."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automaton import Automaton
+from enumeration import Tape, Ticking
+from faulty import FAULTS, FaultyToy
+from paceline.backends.toy import ToyTarget
+from paceline.backends.translated import TranslatedTarget
+from paceline.drafters.cascade import CascadeDrafter
+from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.lookahead import LookaheadDrafter
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.drafters.slem import SlemDrafter
+from paceline.speculative.errors import LogitsError, ModelError, UsageError
+from paceline.speculative.forward_output import Answers
+from paceline.speculative.interfaces import Budget, Drafter
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.cost_model import Cost, Costs
+from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling, adjust, argmax, odds, top_k
+from paceline.speculative.tree import chain
+from paceline.speculative.verify import RULES, verify
+from tongues import speaking, translation
+
+GREEDY = Sampling()
+V = 8
+PROMPT = [3, 1, 4, 1, 5]
+BUDGET = Budget(depth=4, nodes=8, width=2)
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "greedy, penalised": Sampling(presence_penalty=0.5),
+    "temperature": Sampling(temperature=0.9),
+    "top-k": Sampling(temperature=0.9, top_k=3),
+    "top-p": Sampling(temperature=0.9, top_p=0.9),
+    "typical": Sampling(temperature=0.9, typical_p=0.9),
+    "XTC": Sampling(temperature=0.9, xtc_probability=0.5),
+}
+# With drafts that are not sampled a text of a seed is the same, and so is where it breaks.
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "none": NoDrafter,
+    "lookup": lambda: LookupDrafter(1, 3),
+    "lookahead": lambda: LookaheadDrafter(3, 3, 2),
+    "model": lambda: ModelDrafter(ToyTarget(V, noise=0.1), V),
+}
+
+
+def run(target: ToyTarget, drafter: Drafter, sampling: Sampling = GREEDY, **more: Any) -> list[int]:
+    request = start(
+        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=200, sampling=sampling, seed=5, **more)
+    )
+    try:
+        return [t for _, step in decode(target, drafter, Fixed(BUDGET), [request]) for t in step.tokens]
+    finally:
+        request.close()
+
+
+def broken_text(fault: str, sampling: Sampling) -> tuple[FaultyToy, list[int]]:
+    """A target that breaks in mid-text, and the tokens up to there, the last one that after which it does."""
+    text = run(ToyTarget(V), NoDrafter(), sampling)
+    late = max(set(text) - set(PROMPT[-1:]), key=text.index)  # the token that comes first as late as any
+    return FaultyToy(V, fault=fault, after=late), text[: text.index(late) + 1]
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_target_whose_logits_are_not_numbers_is_one_error_that_says_where(
+    fault: str, sampling: str, drafter: str
+) -> None:
+    target, text = broken_text(fault, SAMPLINGS[sampling])
+    assert len(text) > 1
+    place = len(PROMPT) + len(text)
+    words = f"the toy model: its logits are not numbers ({FAULTS[fault][0]}) at position {place}: the file is"
+    with pytest.raises(ModelError, match=re.escape(words)):
+        run(target, DRAFTERS[drafter](), SAMPLINGS[sampling])
+
+
+@pytest.mark.parametrize("rule", ["auto", *RULES])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_sampled_drafts_do_not_hide_it(fault: str, rule: str) -> None:
+    drafter = ModelDrafter(ToyTarget(V, noise=0.1), V, temperature=0.8)
+    sampling = Sampling(temperature=0.9)
+    request = start(
+        FaultyToy(V, fault=fault, after=2),
+        drafter,
+        GenerationRequest(prompt=PROMPT, max_tokens=500, sampling=sampling),
+        rule=rule,
+    )
+    width = 1 if rule in ("token", "block") else 2
+    policy = Fixed(Budget(depth=3, nodes=6, width=width, p_split=0.05))
+    steps = decode(FaultyToy(V, fault=fault, after=2), drafter, policy, [request])
+    with pytest.raises(LogitsError, match=re.escape(f"({FAULTS[fault][0]}) at position")):
+        list(steps)
+    assert 2 not in request.session.tokens[:-1]  # after which nothing was drawn
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_log_probabilities_and_grammars_do_not_hide_it(fault: str) -> None:
+    with pytest.raises(LogitsError, match="not numbers"):
+        run(FaultyToy(V, fault=fault), NoDrafter(), logprobs=3)
+    target, none = FaultyToy(4, fault=fault), NoDrafter()
+    request = start(target, none, GenerationRequest(prompt=[0, 1], max_tokens=9), grammar=Automaton())
+    with pytest.raises(LogitsError, match="not numbers"):
+        list(decode(target, none, Fixed(BUDGET), [request]))
+
+
+def test_a_mask_over_the_nan_does_not_make_the_row_one_of_numbers() -> None:
+    row, mask = np.array([0.0, np.nan, 1.0]), np.array([True, False, True])
+    for sampling in (Sampling(), Sampling(temperature=1.0)):
+        with pytest.raises(LogitsError, match=re.escape("(NaN)")):
+            odds(row, sampling, (), mask)
+    with pytest.raises(LogitsError):
+        adjust(row, Sampling(logit_bias={1: -np.inf}), ())
+
+
+def test_minus_infinity_in_a_row_is_a_token_that_cannot_follow_and_no_fault() -> None:
+    row = np.array([-np.inf, 0.5, -np.inf, 0.0])
+    assert argmax(row) == 1
+    assert odds(row, Sampling(temperature=1.0), ()).of(0) == 0.0
+    assert adjust(row, Sampling(), ()) is row
+    with pytest.raises(UsageError, match="forbids every one"):  # of numbers, but nothing is left of them
+        odds(row, Sampling(), (), np.array([True, False, True, False]))
+
+
+def test_top_k_of_any_row_has_k_tokens() -> None:
+    """An engine tells them of every row, also of those that nothing is drawn from."""
+    for value in (np.nan, np.inf, -np.inf):
+        for row in (np.full(9, value), np.where(np.arange(9) == 4, value, np.arange(9.0))):
+            for k in (1, 2, 8, 9, 20):
+                assert len(set(top_k(row, k).tolist())) == min(k, 9)
+
+
+class Table(Answers):
+    """A Forward of given rows."""
+
+    def __init__(self, *rows: list[float]) -> None:
+        self._rows = [np.array(row) for row in rows]
+
+    def logits(self, row: int) -> Any:
+        return self._rows[row]
+
+    def argmax(self, row: int) -> int:
+        return argmax(self._rows[row])
+
+
+@pytest.mark.parametrize("rule", ["auto", "token", "block", "recursive", "traversal"])
+def test_a_row_that_nothing_comes_to_may_be_anything(rule: str) -> None:
+    """The text is the one that plain decoding says; no row behind a wrong guess is part of it."""
+    wrong = [np.nan, np.nan]
+    q = np.array([0.5, 0.5])
+    fixed, sampled = chain([1, 0], "x"), chain([1, 0], "x", q=[q, q])
+    never, forward = [0.0, -np.inf], Table([0.0, -np.inf], wrong, wrong)
+    assert never == forward.logits(0).tolist()
+    assert verify(fixed, forward, Sampling(), [0], Tape([])).path == ()
+    for tree in (fixed, sampled):
+        verdict = verify(tree, forward, Sampling(temperature=1.0), [0], Tape([]), rule)
+        assert (verdict.path, verdict.token) == ((), 0)
+    with pytest.raises(LogitsError, match="at position 2"):
+        verify(chain([0], "x", q=[q]), forward, Sampling(temperature=1.0), [0], Tape([1]), rule)
+
+
+def test_traversal_raises_only_where_it_ends_at_such_a_row() -> None:
+    q = np.array([0.5, 0.5])
+    tree, forward = chain([0, 0], "x", q=[q, q]), Table([0.0, 0.5], [np.nan, 0.0], [0.0, 0.0])
+    sampling = Sampling(temperature=1.0)
+    assert verify(tree, forward, sampling, [0], Tape([0]), "traversal").path == ()
+    with pytest.raises(LogitsError, match="at position 2"):
+        verify(tree, forward, sampling, [0], Tape([1]), "traversal")
+
+
+def test_one_request_of_a_batch_that_breaks_leaves_the_target_usable() -> None:
+    target, none = FaultyToy(V, fault="one NaN", after=7), NoDrafter()
+    alone = run(ToyTarget(V), none)
+    assert 7 not in [*PROMPT, *alone[:5]]
+    healthy = start(target, none, GenerationRequest(prompt=PROMPT, max_tokens=5))
+    sick = start(target, none, GenerationRequest(prompt=[1, 7], max_tokens=5))
+    with pytest.raises(LogitsError, match="at position 2"):
+        list(decode(target, none, Fixed(BUDGET), [healthy, sick]))
+    for request in (healthy, sick):
+        request.close()
+    again = start(target, none, GenerationRequest(prompt=PROMPT, max_tokens=5))
+    assert [t for _, step in decode(target, none, Fixed(BUDGET), [again]) for t in step.tokens] == alone[:5]
+
+
+# A broken draft model.
+
+
+@dataclass
+class Means:
+    """target: whose output is to stay. warned: what the user was told."""
+
+    target: ToyTarget
+    warned: list[str]
+
+
+WORDS = [f"w{i}" for i in range(V)]
+
+
+def _tli(draft: ToyTarget, means: Means) -> Drafter:
+    speaking(draft, WORDS[::-1])
+    view = TranslatedTarget(draft, translation(means.target.vocab, draft.vocab))
+    return ModelDrafter(view, V, warn=means.warned.append)
+
+
+def _slem(draft: ToyTarget, means: Means) -> Drafter:
+    speaking(draft, WORDS[::-1])
+    return SlemDrafter(draft, translation(means.target.vocab, draft.vocab), means.warned.append)
+
+
+WITH_DRAFT: dict[str, Callable[[ToyTarget, Means], Drafter]] = {
+    "model": lambda draft, means: ModelDrafter(draft, V, warn=means.warned.append),
+    "model, sampled": lambda draft, means: ModelDrafter(draft, V, temperature=0.8, warn=means.warned.append),
+    "cascade": lambda draft, means: CascadeDrafter(draft, V, LookupDrafter(1, 3), warn=means.warned.append),
+    "tli": _tli,
+    "slem": _slem,
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("kind", WITH_DRAFT)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_draft_model_costs_its_drafts_and_nothing_else(fault: str, kind: str, sampling: str) -> None:
+    means = Means(speaking(ToyTarget(V), WORDS), [])
+    drafter = ComposedDrafter([WITH_DRAFT[kind](FaultyToy(V, fault=fault), means)])
+    request = start(
+        means.target,
+        drafter,
+        GenerationRequest(prompt=PROMPT, max_tokens=40, sampling=SAMPLINGS[sampling], seed=5),
+    )
+    policy = Fixed(Budget(depth=4, nodes=4, width=1))
+    told = [t for _, step in decode(means.target, drafter, policy, [request]) for t in step.tokens]
+    assert told == run(ToyTarget(V), NoDrafter(), SAMPLINGS[sampling])[:40]
+    model = request.stats.by_source["model"]
+    assert (model.tried > 0, model.proposed) == (True, 0)
+    (said,) = means.warned  # once
+    assert said.startswith(f"the toy model: the draft model's logits are not numbers ({FAULTS[fault][0]})")
+
+
+def test_a_draft_that_knows_no_allowed_token_is_not_called_broken() -> None:
+    class Never(ToyTarget):
+        def logits(self, state: Any) -> Any:
+            return np.where(np.arange(4) == 0, 0.0, -np.inf)
+
+    warned: list[str] = []
+    drafter = ModelDrafter(Never(4), 4, warn=warned.append)
+    grammar = Automaton({0: {1: 0}})
+    (tree,) = drafter.propose([(drafter.open([0], 0), Budget(3, 3, grammar=grammar))])
+    assert (len(tree), warned) == (0, [])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_draft_model_never_poisons_what_the_policy_believes(fault: str, temperature: float) -> None:
+    """It is broken here and there only, so that some of its drafts are judged."""
+    target = ToyTarget(V)
+    draft = FaultyToy(V, fault=fault, after=2, noise=0.2)
+    drafter = Portfolio([LookupDrafter(1, 3), ModelDrafter(draft, V, temperature=temperature)])
+    policy = Rate(Costs(Cost.flat(1.0, per_row=0.01)), clock=Ticking(0.001))
+    sampling = Sampling(temperature=0.9)
+    request = start(
+        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=150, sampling=sampling, seed=5)
+    )
+    for _, step in decode(target, drafter, policy, [request]):
+        assert np.isfinite([*step.tree.score, *step.tree.survival]).all()
+    assert request.stats.by_source["model"].drafted > 0
+    beliefs = [policy.belief.of("model"), policy.belief.of("lookup")]
+    assert all(np.isfinite(one.weights).all() for one in beliefs)
+    assert np.isfinite(policy.rate)
+    assert all(np.isfinite(told).all() for told in policy.account.calibration.values())

@@ -1,0 +1,230 @@
+"""Measuring: every pass on a clock that runs on what the pass is made to cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from paceline.backends.toy import ToyTarget
+from paceline.speculative.errors import ContractError
+from paceline.speculative.interfaces import Session, Want
+from paceline.speculative.policy.cost_measurement import IMPORTANT, ROWS, SAMPLES, measure
+from paceline.speculative.policy.cost_model import Cost
+from timed import TimedSession, TimedTarget
+
+JAGGED = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 7: 3.64, 8: 2.82, 12: 4.0, 16: 4.2, 32: 8.0, 64: 15.0}
+MS = 1e-3
+
+
+def costing(scale: float) -> Callable[[int, int], float]:
+    cost = Cost({256: {n: s * scale for n, s in JAGGED.items()}})
+    return lambda n, _: cost.seconds(n, 256)
+
+
+def measured(target: TimedTarget, **how: Any) -> Cost:
+    return measure(target, clock=target.clock, **how)
+
+
+def test_a_jagged_curve_is_found_as_it_is_and_nothing_is_left_behind() -> None:
+    target = TimedTarget(costing(MS))
+    cost = measured(target, seconds=60.0, depths=(256, 1024))
+    assert cost.rows == ROWS
+    assert cost.depths == (256, 1024)
+    for n in ROWS:
+        for depth in (256, 1024):
+            assert cost.seconds(n, depth) == pytest.approx(target.seconds(n, 0))
+    assert cost.noise == pytest.approx(1.0)
+    assert (target.closed, target.forgot) == (1, 1)
+
+
+def test_every_depth_has_its_own_costs() -> None:
+    target = TimedTarget(costing(MS), deeper=1e-6)
+    cost = measured(target, seconds=60.0, depths=(1024, 256), rows=(1, 2, 4))
+    assert cost.rows == (1, 2, 4)
+    for depth in (256, 1024):
+        assert cost.seconds(4, depth) == pytest.approx(1.83 * MS + 1e-6 * depth)
+
+
+def test_of_a_huge_model_one_row_is_measured_three_times_and_two_once() -> None:
+    target = TimedTarget(costing(10.0), fill=5.0)
+    cost = measured(target, seconds=3.0)
+    assert cost.rows == (1, 2)
+    assert (cost.seconds(1, 256), cost.seconds(2, 256)) == pytest.approx((10.0, 17.9))
+    assert target.passes == {1: 4, 2: 1}  # the first one warms up
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_no_time_at_all_is_time_for_the_first_two(seconds: float) -> None:
+    target = TimedTarget(costing(MS))
+    shares: list[float] = []
+    assert measured(target, seconds=seconds, progress=shares.append).rows == (1, 2)
+    assert set(shares) == {1.0}
+
+
+@pytest.mark.parametrize("scale", [0.001, 0.01, 0.05, 0.2, 1.0])
+@pytest.mark.parametrize("fill", [0.0, 0.001, 0.1])
+def test_it_ends_when_its_time_is_over(scale: float, fill: float) -> None:
+    target = TimedTarget(costing(scale), fill)
+    measured(target, seconds=3.0)
+    # What was under way, and what has to be: three first passes, twice, and a piece of the text.
+    assert target.now <= 3.0 + 8 * scale + 2 * fill + 16 * fill
+
+
+def test_time_is_shared_out_so_that_cheap_passes_are_repeated_and_dear_ones_wait() -> None:
+    target = TimedTarget(costing(20 * MS))
+    cost = measured(target, seconds=2.0, depths=(2,))
+    assert {1, 2, 4, 8} <= set(cost.rows)
+    assert 64 not in cost.rows
+    assert target.passes[1] > target.passes[2] > target.passes[8] >= 1
+
+
+def test_every_number_of_rows_is_tried_before_the_cheap_ones_are_tried_often() -> None:
+    """Where a row takes 25 ms and a token of a prompt 9, as in 1B on two cores."""
+    target = TimedTarget(costing(25 * MS), fill=0.009)
+    cost = measured(target, seconds=4.0)
+    assert {16, 32} <= set(cost.rows)
+    assert target.passes[1] < SAMPLES
+
+
+def test_a_text_that_takes_too_long_to_read_is_read_as_far_as_a_quarter_of_the_time_goes() -> None:
+    target = TimedTarget(costing(MS), fill=0.01)
+    cost = measured(target, seconds=4.0, depths=(1024, 4000))
+    (depth,) = cost.depths
+    assert 50 < depth < 256
+    assert cost.rows == ROWS
+
+
+def test_depths_that_do_not_fit_in_are_left_out() -> None:
+    target = TimedTarget(costing(MS), fill=0.001)
+    assert measured(target, seconds=4.0, depths=(256, 1024, 4000)).depths == (256, 1024)
+
+
+def test_a_depth_that_turns_out_too_slow_to_reach_ends_it() -> None:
+    class Slowing(TimedSession):
+        def extend(self, tokens: Sequence[int]) -> None:
+            super().extend(tokens)
+            self._timed.now += 100.0 if len(self.tokens) > 300 and tokens else 0.0
+
+    class SlowingTarget(TimedTarget):
+        def open(self, beside: Session | None = None) -> TimedSession:
+            self.opened += 1
+            return Slowing(self)
+
+    # One piece of the way, which is another depth by name, but not enough to be one.
+    target = SlowingTarget(costing(MS), fill=0.001)
+    cost = measured(target, seconds=10.0, depths=(300, 3000))
+    assert cost.depths == (300,)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64])
+def test_a_hiccup_is_not_taken_for_the_cost(n: int) -> None:
+    curve = costing(MS)
+    target = TimedTarget(lambda rows, turn: curve(rows, 0) * (50 if rows == n and turn == 3 else 1))
+    cost = measured(target, seconds=20.0, depths=(256,))
+    assert cost.seconds(n, 256) == pytest.approx(curve(n, 0))
+
+
+def test_what_a_hiccup_made_dear_is_measured_again_before_others() -> None:
+    curve = costing(20 * MS)
+    target = TimedTarget(lambda rows, turn: curve(rows, 0) * (20 if rows == 7 and turn == 1 else 1))
+    cost = measured(target, seconds=6.0, depths=(2,))
+    assert target.passes[7] >= 2
+    assert cost.seconds(7, 2) == pytest.approx(curve(7, 0))
+
+
+def test_passes_of_which_half_are_slow_are_called_noise() -> None:
+    curve = costing(MS)
+    target = TimedTarget(lambda rows, turn: curve(rows, 0) * (3 if turn % 2 else 1))
+    cost = measured(target, seconds=20.0, depths=(64,), rows=(1, 2))
+    assert cost.noise == pytest.approx(3.0)
+
+
+def test_a_pass_too_short_for_the_clock_is_repeated() -> None:
+    target = TimedTarget(costing(1e-6))
+    coarse = 2e-5  # seconds that the clock goes on by
+    cost = measure(target, seconds=1.0, depths=(2,), clock=lambda: math.floor(target.now / coarse) * coarse)
+    assert cost.seconds(64, 2) == pytest.approx(15e-6, rel=0.4)
+    assert target.passes[64] > SAMPLES
+
+
+@pytest.mark.parametrize("clock", [lambda: 5.0, lambda: math.nan])
+def test_on_a_clock_that_does_not_work_it_ends_with_costs_above_0(clock: Callable[[], float]) -> None:
+    cost = measure(ToyTarget(), seconds=1.0, depths=(2, 600), rows=(1, 4), clock=clock)
+    assert min(cost.curve(8, 256)[1:]) > 0
+
+
+def test_a_clock_that_goes_backwards_is_survived() -> None:
+    target = TimedTarget(costing(MS))
+    cost = measure(target, seconds=1.0, depths=(2,), rows=(1, 4), clock=lambda: -target.now)
+    assert min(cost.curve(8, 2)[1:]) > 0
+
+
+def test_the_toy_has_a_curve_that_rises() -> None:
+    cost = measure(ToyTarget(), seconds=0.3, depths=(64,), rows=(1, 8, 64))
+    assert 0 < cost.seconds(1, 64) < cost.seconds(64, 64)
+
+
+@pytest.mark.parametrize("n_ctx", [1, 2, 3, 5, 16, 100, 300])
+@pytest.mark.parametrize("rewind", [True, False])
+def test_it_stays_within_the_context_and_the_rows_of_a_pass(n_ctx: int, rewind: bool) -> None:
+    target = TimedTarget(costing(MS), n_ctx=n_ctx, rows=12, rollback="free" if rewind else "none")
+    cost = measured(target, seconds=60.0)
+    assert target.longest <= n_ctx
+    assert cost.most == (min(12, max(1, n_ctx // 2)) if rewind else 1)
+    assert set(cost.rows) <= set(ROWS)
+
+
+def test_a_target_that_cannot_go_back_is_measured_with_one_row_on_a_text_that_grows() -> None:
+    target = TimedTarget(costing(MS), rollback="none")
+    cost = measured(target, seconds=60.0, depths=(256, 1024))
+    assert (cost.rows, set(target.passes)) == ((1,), {1})
+    assert len(cost.depths) == 2
+
+
+def test_what_the_progress_raises_ends_it_and_the_session_is_given_back() -> None:
+    target = TimedTarget(costing(MS))
+
+    def stop(share: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measured(target, progress=stop)
+    assert (target.closed, target.forgot) == (1, 1)
+
+
+def test_an_engine_that_fails_is_given_its_session_back() -> None:
+    class Broken(TimedTarget):
+        def forward(self, batch: Any, want: Want) -> Any:
+            raise ContractError("no")
+
+    target = Broken(costing(MS))
+    with pytest.raises(ContractError):
+        measured(target)
+    assert target.closed == 1
+
+
+def test_the_progress_is_told_as_a_share_that_grows_to_the_whole() -> None:
+    shares: list[float] = []
+    target = TimedTarget(costing(5 * MS))
+    measured(target, seconds=2.0, progress=shares.append)
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 0.1
+    assert 0.9 < shares[-1] <= 1.0
+
+
+def test_the_rows_that_drafts_are_chosen_by_get_twice_the_time() -> None:
+    target = TimedTarget(lambda n, turn: 0.02)
+    measured(target, seconds=1.0, depths=(2,), rows=(1, 8, 9))
+    assert 8 in IMPORTANT
+    assert target.passes[8] == pytest.approx(2 * target.passes[9], rel=0.2)
+
+
+def test_a_large_model_too_has_its_noise_told() -> None:
+    """Of fewer than three passes nobody knows how noisy they were: costs would be measured at every load."""
+    calm = TimedTarget(costing(1.0))
+    assert measured(calm, seconds=2.5, depths=(8,)).noise == pytest.approx(1.0)
+    noisy = TimedTarget(lambda n, turn: 1.0 + turn)
+    assert measured(noisy, seconds=2.5, depths=(8,)).noise == pytest.approx(5.0 / 3.0)

@@ -1,0 +1,72 @@
+"""What fits of a draft: against every set of nodes that could be kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groves import budgets, closed, fits, kept, trees
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.policy.interface import Fixed, fitted
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+
+WIDE = 99
+
+
+@given(tree=trees(), budget=budgets)
+def test_the_budget_is_kept_and_no_node_without_its_parent(tree: DraftTree, budget: Budget) -> None:
+    nodes = kept(fitted(tree, budget), tree)
+    assert nodes in set(closed(tree))
+    assert fits(tree, nodes, budget)
+
+
+@given(tree=trees(), depth=st.integers(0, 5), nodes=st.integers(0, 7))
+def test_where_width_is_ample_nothing_else_that_fits_is_worth_more(
+    tree: DraftTree, depth: int, nodes: int
+) -> None:
+    budget = Budget(depth, nodes, WIDE)
+    best = max(sum(tree.survival[node] for node in some) for some in closed(tree) if fits(tree, some, budget))
+    assert sum(fitted(tree, budget).survival) == pytest.approx(best, abs=1e-12)
+
+
+@given(tree=trees(), budget=budgets)
+def test_no_node_that_is_left_out_would_still_have_fitted(tree: DraftTree, budget: Budget) -> None:
+    """It is greedy: the likeliest first, and whatever there is room for then. A node that was left out may
+    fit once what was less likely has made its parent no leaf."""
+    nodes = kept(fitted(tree, budget), tree)
+    for node in range(len(tree)):
+        before = frozenset(n for n in nodes if (-tree.survival[n], n) < (-tree.survival[node], node))
+        if node not in nodes and (tree.parents[node] == ROOT or tree.parents[node] in before):
+            assert not fits(tree, before | {node}, budget)
+
+
+def test_a_narrow_budget_may_get_less_than_the_best() -> None:
+    """The likeliest first token need not be on the best path. The width is an engine's limit and seldom
+    reached, and to find the best within it would take longer than it gains."""
+    tree = DraftTree((0, 1, 2), (ROOT, ROOT, 1), (0.5, 0.45, 1.0), ("a",) * 3)
+    narrow = Budget(2, 2, 1)
+    better = [some for some in closed(tree) if fits(tree, some, narrow) and 0 not in some]
+    assert fitted(tree, narrow).tokens == (0,)
+    assert max(sum(tree.survival[node] for node in some) for some in better) > tree.survival[0]
+    assert fitted(tree, Budget(2, 3, 2)) is tree
+
+
+def test_a_policy_with_fixed_numbers_gives_them_to_all_and_learns_nothing() -> None:
+    budget = Budget(3, 3)
+    policy = Fixed(budget)
+    assert policy.budgets([None, None]) == [budget, budget]  # type: ignore[list-item]  # asks no request
+    policy.observe([], [])
+    assert policy.budgets([]) == []
+
+
+def test_what_several_have_said_together_is_cut_to_its_budget_and_a_single_draft_is_not() -> None:
+    """A drafter that exceeds its budget breaks its contract: that is for the loop to notice."""
+    said = ((("a", 0.9),), (("b", 0.5),), (("a", 0.8),))
+    union = DraftTree((1, 2, 3), (ROOT, ROOT, 0), (0.9, 0.5, 0.8), ("a", "b", "a"), votes=said)
+    long = chain([1, 2, 3], "a")
+    trees_ = Fixed(Budget(1, 1)).choose([], [Budget(3, 2), Budget(1, 1), Budget(1, 1)], [union, long, EMPTY])
+    assert trees_[0].tokens == (1, 3)
+    assert trees_[0].votes == (said[0], said[2])
+    assert trees_[1] is long
+    assert trees_[2] is EMPTY

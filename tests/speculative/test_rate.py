@@ -1,0 +1,329 @@
+"""The rule itself: what is chosen is the optimum, drafts end at the edges of the cost curve, and nothing is
+drafted where nothing can pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enumeration import Tape, outcomes
+from paceline.backends.toy import ToyTarget
+from paceline.drafters.compose import Portfolio
+from paceline.drafters.model import ModelDrafter
+from paceline.speculative.interfaces import NO_BUDGET
+from paceline.speculative.loop import advance, start
+from paceline.speculative.policy.cost_model import SHALLOW, Cost
+from paceline.speculative.policy.drafter_value import Gain
+from paceline.speculative.policy.goodput import BRAKE, CAUTION, CREDIT, SHARED, Rate
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Stats, Step, Times
+from paceline.speculative.tree import EMPTY, DraftTree, chain
+from stage import Prompter, asking, decider, stage
+
+# What the shape of the curve makes of a drafter that is right four times in five.
+
+
+def rows_of(rate: Rate, n_requests: int, length: int, right: float = 0.8) -> list[int]:
+    """How many rows each request gets of one pass."""
+    requests = asking(n_requests)
+    drafts = [chain([1] * length, "a", [right] * length)] * n_requests
+    return [1 + len(tree) for tree in rate.choose(requests, rate.budgets(requests), drafts)]
+
+
+def test_nothing_is_drafted_where_every_row_costs_a_pass() -> None:
+    linear = {n: float(n) for n in range(1, 65)}
+    for n in (1, 2, 9):
+        assert rows_of(decider(linear), n, 20, right=0.99) == [1] * n
+    knowing = Prompter("knowing", lambda at: 1.0, score=0.99, length=20)
+    play = stage(linear, [knowing], 300)
+    assert all(len(step.tree) == 0 for _, step in play.steps())
+    assert play.clock.now == pytest.approx(300)  # as long as plain decoding
+    assert "2 rows cost 2.0x one here; break-even acceptance 1.00" in play.policy.account.why
+
+
+def test_drafts_end_at_an_edge_of_the_curve() -> None:
+    """T(4) = T(8): what is worth a fifth row is worth an eighth."""
+    tiles = {1: 1.0, 4: 1.2, 8: 1.2, 12: 2.4, 16: 2.4, 64: 9.6}
+    assert rows_of(decider(tiles), 1, 31) == [8]
+    assert rows_of(decider(tiles), 1, 5) == [6]  # there was no more
+    steps = {1: 1.0, 2: 1.79, 3: 2.42, 4: 1.83, 5: 2.42, 8: 2.82, 64: 20.0}
+    assert rows_of(decider(steps), 1, 31, right=0.9) == [8]
+    assert rows_of(decider(steps), 1, 31, right=0.75) == [4]
+    assert rows_of(decider(steps), 1, 31, right=0.4) == [1]
+
+
+@given(
+    edges=st.lists(st.tuples(st.integers(1, 6), st.floats(0.0, 2.0)), min_size=1, max_size=5),
+    right=st.floats(0.4, 0.95),
+    n=st.integers(1, 3),
+)
+def test_wherever_the_edges_are(edges: list[tuple[int, float]], right: float, n: int) -> None:
+    """Tiles of so many rows, each dearer by so much than the one before."""
+    curve, rows, seconds = {1: 1.0}, 1, 1.0
+    for width, more in edges:
+        rows, seconds = rows + width, seconds + more
+        curve[rows] = seconds
+    rate = decider(curve, depth=12, nodes=12, width=1)
+    cost = Cost({SHALLOW: curve})
+    used = sum(rows_of(rate, n, 12, right))
+    assert used == n or used == n * 13 or cost.seconds(used + 1, 1) > cost.seconds(used, 1)
+
+
+def test_drafting_fades_out_as_a_batch_fills_the_machine() -> None:
+    """Sixteen rows cost what one does; beyond them every row costs the same. A batch of n is at n tokens
+    a second, so that a row has to bring n / 16: as long as 0.8^depth is above that."""
+    curve = {n: max(16, n) / 16 for n in range(1, 257)}
+    lengths = [sum(rows_of(decider(curve), n, 12)) / n - 1 for n in (1, 2, 4, 8, 16, 24, 64)]
+    assert lengths == [12, 9, 6, 3, 0, 0, 0]
+
+
+def test_requests_compete_for_the_rows_of_one_pass() -> None:
+    """The likelier guesses of one come before the others' first ones."""
+    rate = decider({1: 1.0, 8: 1.0, 64: 30.0})
+    requests = asking(2)
+    drafts = [chain([1] * 9, "a", [0.95] * 9), chain([2] * 9, "b", [0.3] * 9)]
+    chosen = rate.choose(requests, rate.budgets(requests), drafts)
+    assert [len(tree) for tree in chosen] == [6, 0]
+
+
+def test_many_requests_may_draw_more_than_the_curve_is_looked_at_for() -> None:
+    """A batch of more than SHARED requests whose sampled drafts are verified whatever they are worth."""
+    n = 2 * SHARED + 1
+    target, sampling = ToyTarget(6, seed=3), Sampling(temperature=1.0)
+    drafter = Portfolio([ModelDrafter(ToyTarget(6, seed=3, noise=0.2), 6, temperature=1.0)])
+    rate = decider({1: 1.0}, depth=2, nodes=2, width=1)
+    requests = [
+        start(target, drafter, GenerationRequest(prompt=[i % 6], max_tokens=9, sampling=sampling, seed=i))
+        for i in range(n)
+    ]
+    rate.costs.target = Cost.flat(1.0, 0.0)
+    steps = advance(target, drafter, rate, requests, lambda: 0.0)
+    assert sum(len(step.tree) for _, step in steps) == 2 * n
+
+
+# The rate.
+
+
+def test_the_rate_is_what_was_reached_of_late_and_at_least_that_of_plain_decoding() -> None:
+    """A drafter that is always right, where eight rows cost two passes: 8 tokens in 2 seconds."""
+    knowing = Prompter("knowing", lambda at: 1.0, score=0.99, length=7)
+    play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [knowing], 5 + 8 * 50).perform()  # the first draft is short
+    assert play.policy.rate == pytest.approx(CAUTION * 4.0, rel=0.05)
+    wrong = Prompter("wrong", lambda at: 0.0, score=0.9, length=7)
+    play = stage({1: 1.0, 8: 2.0, 64: 64.0}, [wrong], 400).perform()
+    assert play.policy.rate == 1.0
+
+
+def test_a_draft_that_gains_less_than_the_rate_is_left_out() -> None:
+    """The faster the rest is, the less a row may bring: what pays at plain speed does not at a higher one."""
+    rate = decider({1: 1.0, 2: 1.4, 64: 40.0})
+    requests = asking(1)
+    budgets = rate.budgets(requests)
+    draft = chain([1], "a", [0.5])
+    assert len(rate.choose(requests, budgets, [draft])[0]) == 1  # 0.5 > 1.0 * 0.4
+    rate.rate = 1.3
+    assert rate.choose(requests, budgets, [draft])[0] == EMPTY  # 0.5 < 1.3 * 0.4
+
+
+def test_time_that_is_lost_elsewhere_says_nothing_of_what_drafting_is_worth() -> None:
+    """The machine stands still for a minute, in one of the passes and beside it."""
+    play = stage({1: 1.0, 64: 1.0}, [Prompter("a", lambda at: 0.5)], 200)
+    for n, _ in enumerate(play.steps()):
+        if n == 20:
+            play.clock.now += 60.0
+            before = play.policy.rate
+            play.requests[0].late += 60.0
+    assert before * 0.7 < play.policy.rate
+    assert play.policy.costs.target.seconds(1, 1) == pytest.approx(1.0)
+
+
+# Learning, and forgetting.
+
+
+def troupe() -> list[Prompter]:
+    return [
+        Prompter("a", lambda at: 0.7 if at % 100 < 50 else 0.2, seed=1),
+        Prompter("b", lambda at: 0.5, score=0.9, seed=2),
+        Prompter("c", lambda at: 0.8, 0.3, score=0.6, seed=3),
+    ]
+
+
+def test_to_forget_brings_back_the_start() -> None:
+    """Step by step the same drafts as a new one's."""
+    curve = {1: 1.0, 4: 1.3, 8: 2.0, 64: 20.0}
+    first = stage(curve, troupe(), 300, requests=2)
+    fresh = [step for _, step in first.steps()]
+    rate, costs = first.policy, first.policy.costs
+    experienced = stage(curve, troupe(), 300, requests=2, policy=rate)
+    rate._clock = experienced.clock
+    taught = [step for _, step in experienced.steps()]
+    rate.forget()
+    again = stage(curve, troupe(), 300, requests=2, policy=rate)
+    rate._clock = again.clock
+    forgetful = [step for _, step in again.steps()]
+    assert [step.tree for step in forgetful] == [step.tree for step in fresh]
+    assert [step.tree.called for step in forgetful] == [step.tree.called for step in fresh]
+    assert [step.tree for step in taught] != [step.tree for step in fresh]
+    assert rate.costs is costs
+
+
+# Sampled drafts.
+
+
+def test_everything_that_was_drawn_is_verified() -> None:
+    """Over all draws: a draft goes on or ends by what was known before each token; none is taken back."""
+    target, draft = ToyTarget(3, seed=3), ToyTarget(3, seed=3, sharpness=0.6, noise=0.5)
+    sizes = set[int]()
+
+    def run(tape: Tape) -> tuple[int, int]:
+        drafter = Portfolio([ModelDrafter(draft, 3, temperature=1.0)])
+        rate = decider({1: 1.0, 2: 1.0, 3: 1.3, 4: 1.6, 65: 40.0}, depth=4, nodes=6, width=2)
+        request = start(
+            target,
+            drafter,
+            GenerationRequest(prompt=[0, 1], max_tokens=20, sampling=Sampling(temperature=1.0)),
+        )
+        request.memory.parts[0].rng = tape  # type: ignore[attr-defined]  # a model's memory
+        budgets = rate.budgets([request])
+        proposals = drafter.propose([(request.memory, budgets[0])])  # type: ignore[list-item]  # its own
+        (tree,) = rate.choose([request], budgets, proposals)
+        sizes.add(len(tree))
+        return len(tape.taken), len(tree)
+
+    total = 0.0
+    for probability, (n_drawn, n_verified) in outcomes(run):
+        assert n_drawn == n_verified
+        total += probability
+    assert total == pytest.approx(1.0, abs=1e-12)
+    assert len(sizes) > 1
+
+
+def test_a_drafter_that_computes_goes_on_while_the_next_edge_is_in_reach() -> None:
+    """Level by level: what each takes and what rows cost, against the tokens to be had; as far as there is
+    room."""
+
+    def depth_of(curve: dict[int, float], right: float, level: float, **most: Any) -> int:
+        """In the middle, once it is known what a level takes."""
+        stepping = Prompter("stepping", lambda at: right, level=level, length=31, stepwise=True)
+        play = stage(curve, [stepping], 400, **most)
+        depths = [len(step.proposal) for _, step in play.steps()]
+        return round(float(np.median(depths[len(depths) // 2 :])))
+
+    flat = {1: 1.0, 64: 1.0}
+    assert depth_of(flat, 0.99, 0.01) > depth_of(flat, 0.8, 0.01) > depth_of(flat, 0.5, 0.01) >= 1
+    assert depth_of(flat, 0.8, 0.01) > depth_of(flat, 0.8, 0.2) >= 1
+    assert depth_of(flat, 0.9, 0.01, depth=3) == 3
+    tiles = {1: 1.0, 8: 1.6, 64: 40.0}
+    assert depth_of(tiles, 0.9, 0.01) == 7
+
+
+# The account.
+
+
+def test_it_accounts_for_the_steps_without_a_draft() -> None:
+    curve = {1: 1.0, 2: 1.9, 3: 2.8, 64: 60.0}
+    unsure = Prompter("unsure", lambda at: 0.5)
+    account = stage(curve, [unsure], 200).perform().policy.account
+    assert (account.steps, account.silent) == (200, 1)  # the last one has no room for a draft
+    assert account.declined == 199
+    assert account.reason is not None
+    assert account.reason.measured == pytest.approx(0.5, abs=0.1)
+    silent = Prompter("silent", lambda at: 0.5, length=0)
+    account = stage(curve, [silent], 200).perform().policy.account
+    assert (account.silent, account.declined) == (200, 0)
+    assert account.reason is not None
+    assert account.reason.measured is None
+    unasked = Prompter("unasked", lambda at: 0.0, 1.0, score=0.7)
+    account = stage(curve, [unasked], 200).perform().policy.account
+    assert (account.declined, account.braked) == (200, pytest.approx(195, abs=5))
+    assert account.why.endswith("drafting had taken longer than it saved, and waits until that is made good")
+    good = Prompter("good", lambda at: 0.95)
+    account = stage({1: 1.0, 64: 1.0}, [good], 200).perform().policy.account
+    assert account.why == ""
+    assert account.calibration["good"][0] >= 150
+
+
+def calm_until(place: int) -> Callable[[int], float]:
+    return lambda at: float(at < place)
+
+
+@pytest.mark.parametrize("score", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.8])
+@pytest.mark.parametrize("curve", [{1: 1.0, 64: 1.3}, {1: 1.0, 2: 1.4, 64: 40.0}], ids=["flat", "steep"])
+def test_a_hostile_drafter_costs_a_request_two_percent_and_a_pass(
+    curve: dict[int, float], seconds: float, score: float
+) -> None:
+    """It is right until it is believed, and then never again, in every request anew; and the calls that it is
+    given take time. No request loses more than the brake allows, and what one step can lose."""
+    for calm in (0, 20):
+        hostile = Prompter("hostile", calm_until(calm), seconds, score=score, length=8)
+        play = stage(curve, [hostile], 300)
+        track, largest, before = play.policy.track(play.requests[0]), 0.0, 0.0
+        for _ in play.steps():
+            largest, before = max(largest, track.lost - before), track.lost
+            assert track.lost <= BRAKE * track.plain + CREDIT + largest
+        assert play.clock.now <= 300 * (1 + BRAKE) + CREDIT + largest + 1e-6
+        assert largest <= 1.0 + 0.9
+
+
+def test_a_loss_is_made_good_by_what_drafts_save() -> None:
+    """A request that has lost its credit drafts again at once where its next drafts come true."""
+    rate, requests = decider({1: 1.0, 8: 1.2, 64: 40.0}), asking(1)
+    track = rate.track(requests[0])
+    track.plain, track.lost = 10.0, BRAKE * 10.0 + CREDIT + 0.01
+    draft = chain([1], "a", [0.9])
+
+    def verified(requests: list[Any]) -> int:
+        return len(rate.choose(requests, rate.budgets(requests), [draft])[0])
+
+    assert verified(requests) == 0
+    assert verified(asking(1)) == 1  # another request has its own
+    track.lost -= 0.5
+    assert verified(requests) == 1
+
+
+def test_what_takes_no_time_is_judged_while_the_brake_is_on_and_nothing_else_is_called() -> None:
+    rate, requests = decider({1: 1.0, 8: 1.2, 64: 40.0}), asking(1)
+    rate._gains["free"], rate._gains["dear"] = Gain(calls=9), Gain(calls=9, seconds=0.1)
+    rate._gains["sampling"] = Gain(calls=9)
+    rate._sampling.add("sampling")  # whose drafts cannot be left out
+    rate.track(requests[0]).lost = CREDIT + 0.01
+    (budget,) = rate.budgets(requests)
+    called = [name for name in ("free", "dear", "sampling", "new") if budget.should_call(name, lambda: EMPTY)]
+    assert called == ["free"]
+    rate.track(requests[0]).lost = 2 * CREDIT + 0.01
+    assert rate.budgets(requests) == [NO_BUDGET]
+
+
+def test_the_rule_s_own_work_counts_as_a_loss() -> None:
+    """A target whose pass takes half as long as the rule's own work: most steps go by undecided."""
+    requests = asking(1)
+    requests[0].stats = Stats(steps=2)  # a first pass may hold the prompt
+
+    def decided(other: float) -> float:
+        """The share of steps."""
+        rate, n = decider({1: 1.0, 2: 1.9, 64: 64.0}), 0
+        for step in range(600):
+            budgets = rate.budgets(requests)
+            n += budgets[0].depth > 0 and step >= 200
+            assert rate.choose(requests, budgets, [EMPTY]) == [EMPTY]
+            rate.observe(requests, [spent(other if budgets[0].depth else 0.0)])
+        return n / 400
+
+    assert decided(2.0) == pytest.approx(BRAKE, abs=0.01)
+    assert decided(0.2) == pytest.approx(BRAKE / 0.2, abs=0.01)
+    assert decided(0.02) == 1.0
+
+
+def spent(other: float, tree: DraftTree = EMPTY) -> Step:
+    """One step that took a second of the target and so much of the rule."""
+    return Step(
+        tokens=(5,), sources=("target",), path=(), drafted={}, accepted={}, stop_reason=None,
+        times=Times(forward=1.0, other=other), tree=tree, rows=1 + len(tree),
+    )  # fmt: skip

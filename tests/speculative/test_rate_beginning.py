@@ -1,0 +1,124 @@
+"""The first steps: a draft earns its length, and a draft model reads a prompt once that is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from paceline.backends.toy import ToyTarget
+from paceline.drafters.compose import Portfolio
+from paceline.drafters.model import ModelDrafter
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.cost_model import SHALLOW, Cost, Costs
+from paceline.speculative.policy.goodput import BRAKE, CREDIT, EARNED, Rate
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.stats import Stats, Step, Times
+from paceline.speculative.tree import EMPTY, DraftTree, chain
+from stage import Prompter, asking, stage
+
+CURVE = {1: 1.0, 64: 1.1}
+LONG = [1] * 500
+
+
+@pytest.mark.parametrize("right", [0.0, 1.0])
+def test_the_first_draft_of_a_process_is_short_and_grows_with_what_was_accepted(right: float) -> None:
+    copying = Prompter("copying", lambda at: right, score=0.99, length=31)
+    play = stage(CURVE, [copying], 200)
+    drafted = [len(step.tree) for _, step in play.steps()]
+    assert drafted[:5] == ([4, 8, 16, 31, 31] if right else drafted[:5])
+    assert drafted[0] == EARNED
+    assert right or max(drafted) <= EARNED
+    again = stage(CURVE, [copying], 200, policy=play.policy)
+    assert next(len(step.tree) for _, step in again.steps()) in ((31,) if right else range(EARNED + 1))
+    play.policy.forget()
+    assert next(iter(play.policy.budgets(asking(1)))).depth == EARNED
+
+
+def a_rate(seconds_a_token: float) -> Rate:
+    draft = Cost({SHALLOW: {n: seconds_a_token * n for n in (1, 2, 4, 8, 64, 512)}})
+    return Rate(Costs(Cost({SHALLOW: CURVE}), draft), clock=lambda: 0.0)
+
+
+def first_call(rate: Rate, behind: int, steps: int = 200) -> int | None:
+    """At which step a drafter with so much to read is called."""
+    requests = asking(1)
+    for step in range(steps):
+        (budget,) = rate.budgets(requests)
+        if budget.should_call("model", lambda: EMPTY, behind):
+            return step
+    return None
+
+
+def test_a_drafter_reads_a_text_once_calls_would_have_saved_what_that_takes() -> None:
+    """A call is believed to bring a token of a second at first."""
+    assert first_call(a_rate(0.01), 8) == 0
+    assert first_call(a_rate(0.01), 90) == 0  # 0.9 s
+    assert first_call(a_rate(0.01), 500) == 4  # 5 s, made up for with the fifth
+    assert first_call(a_rate(0.1), 500) == 49
+    assert first_call(a_rate(0.1), 500, steps=20) is None  # a short answer does not pay for it
+
+
+def test_without_a_known_cost_it_reads_at_once() -> None:
+    assert first_call(Rate(Costs(Cost({SHALLOW: CURVE})), clock=lambda: 0.0), 500) == 0
+
+
+def test_what_reading_took_is_not_taken_for_what_a_call_takes() -> None:
+    now = 0.0
+    rate = a_rate(0.01)
+    rate._clock = lambda: now
+    requests = asking(1)
+    (budget,) = rate.budgets(requests)
+    assert budget.should_call("model", lambda: EMPTY, 90)
+    now = 0.9
+    rate.choose(requests, [budget], [chain([1], "model", [0.9])])
+    assert (rate._gains["model"].seconds, rate._gains["model"].calls) == (0.0, 0)
+    assert rate.track(requests[0]).lost == pytest.approx(0.9)  # but it is lost
+
+
+def test_what_a_request_may_lose_grows_with_the_time_of_its_prompt() -> None:
+    for prompt, braked in ((0.0, True), (100.0, False)):
+        rate, (request,) = a_rate(0.01), asking(1)
+        request.stats = Stats(reading_seconds=prompt)
+        track = rate.track(request)
+        track.lost = CREDIT + BRAKE * 50.0
+        (budget,) = rate.budgets([request])
+        assert budget.brake is braked  # type: ignore[attr-defined]
+
+
+def test_the_end_of_a_prompt_in_the_first_pass_is_no_loss_of_the_draft_beside_it() -> None:
+    """Thirty tokens of a prompt are read with the first draft, whose one row was wrong: that row is lost."""
+    rate, requests, tree = a_rate(0.01), asking(1), chain([1], "x", [0.8])
+    rate.costs = Costs(Cost({SHALLOW: {n: float(n) for n in range(1, 200)}}))
+    requests[0].session.unread = 30
+    rate.budgets(requests)
+    step = Step((5,), ("target",), (), {}, {}, None, Times(forward=32.0), tree, rows=32)
+    rate.observe(requests, [step])
+    assert rate.track(requests[0]).lost == pytest.approx(1.0)
+    assert rate.track(requests[0]).plain == pytest.approx(1.0)
+    assert rate.costs.target.seconds(1, SHALLOW) == 1.0
+
+
+class Watched(ModelDrafter):
+    """Notes how much is unread whenever it drafts."""
+
+    read: list[int]
+
+    def propose(self, batch: Sequence[tuple[object, Budget]]) -> list[DraftTree]:
+        self.read += [memory.behind() for memory, _ in batch]  # type: ignore[attr-defined]
+        return super().propose(batch)  # type: ignore[arg-type]
+
+
+def test_the_loop_tells_how_far_behind_a_draft_model_is() -> None:
+    target, rate = ToyTarget(6, seed=3), a_rate(0.01)
+    small = Watched(ToyTarget(6, seed=3, noise=0.2), 6)
+    small.read = []
+    request = start(
+        target, Portfolio([small]), GenerationRequest(prompt=[n % 6 for n in LONG], max_tokens=40)
+    )
+    for _ in decode(target, Portfolio([small]), rate, [request], lambda: 0.0):
+        if small.read:
+            break
+    assert small.read[0] == len(LONG) - 1 + request.n_tokens - 1 or small.read[0] >= len(LONG) - 1
+    request.close()

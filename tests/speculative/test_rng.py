@@ -1,0 +1,206 @@
+"""Draws: that they follow their probabilities, and that who knows the seed finds the same."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from paceline.backends.recorded import RecordedTarget, Recording, numbered
+from paceline.backends.toy import ToyTarget
+from paceline.bench.replay.lane import play
+from paceline.drafters.compose import Portfolio
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.drafters.none import NoDrafter
+from paceline.engine import InferenceEngine
+from paceline.speculative.interfaces import Budget, Drafter
+from paceline.speculative.loop import decode, start
+from paceline.speculative.policy.interface import Fixed
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.rng import Noise, SeededRng, uniform
+from paceline.speculative.sampling import Odds, Sampling, odds
+
+V = 6
+PROMPT = [1, 2, 3]
+IDS = np.arange(4)
+P = np.array([0.5, 0.3, 0.15, 0.05])
+# Four standard deviations of a share of N.
+N = 20_000
+WITHIN = 4 * 0.5 / math.sqrt(N)
+
+
+def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
+    even = np.full(1000, 0.001)
+    first, again, other = SeededRng(1), SeededRng(1), SeededRng(2)
+    drawn = [first.draw(even) for _ in range(5)]
+    assert drawn == [again.draw(even) for _ in range(5)]
+    assert drawn != [other.draw(even) for _ in range(5)]
+
+
+def test_no_two_of_a_thousand_seeds_in_a_row_share_their_numbers() -> None:
+    even, ids, seeds = np.full(1000, 0.001), np.arange(8), [*range(1000), *range(2**32 - 4, 2**32 + 4)]
+    drawn = {tuple(rng.draw(even) for _ in range(4)) for rng in map(SeededRng, seeds)}
+    raced = {tuple(SeededRng(seed).exponential(3, ids).tolist()) for seed in seeds}
+    assert len(drawn) == len(raced) == len(seeds)
+
+
+def test_a_draw_never_lands_on_a_forbidden_token() -> None:
+    rng = SeededRng(0)
+    assert {rng.draw(np.array([0.0, 0.5, 0.0, 0.5, 0.0])) for _ in range(200)} == {1, 3}
+
+
+def test_draws_and_acceptances_follow_their_probabilities() -> None:
+    """5,000 draws of a fixed seed: the counts are fixed too, and within four standard deviations."""
+    rng = SeededRng(7)
+    n = 5000
+    counts = np.bincount([rng.draw(np.array([0.2, 0.5, 0.3])) for _ in range(n)], minlength=3) / n
+    assert np.abs(counts - [0.2, 0.5, 0.3]).max() < 4 * 0.5 / math.sqrt(n)
+    accepted = sum(rng.accept(0.25) for _ in range(n)) / n
+    assert abs(accepted - 0.25) < 4 * 0.5 / math.sqrt(n)
+    assert rng.accept(1.0)
+    assert not rng.accept(0.0)
+
+
+def test_at_a_place_a_seed_draws_one_token_however_often_and_another_seed_others() -> None:
+    first, again, other = SeededRng(1), SeededRng(1), SeededRng(2)
+    row = Odds(np.arange(1000), np.full(1000, 0.001))
+    drawn = [first.draw_at(place, row) for place in range(5)]
+    assert drawn == [again.draw_at(place, row) for place in (4, 3, 2, 1, 0)][::-1]
+    assert drawn == [first.draw_at(place, row) for place in range(5)]
+    assert drawn != [other.draw_at(place, row) for place in range(5)]
+
+
+def test_draws_follow_their_probabilities_along_a_text_and_over_seeds() -> None:
+    row = Odds(IDS, P)
+    rng = SeededRng(3)
+    along = np.array([rng.draw_at(place, row) for place in range(N)])
+    seeds = np.array([SeededRng(seed).draw_at(7, row) for seed in range(N)])
+    for drawn in (along, seeds):
+        assert np.abs(np.bincount(drawn, minlength=4) / N - P).max() < WITHIN
+    # Neighbours in a text know nothing of each other, and neither do those of two seeds.
+    pairs = np.zeros((4, 4))
+    np.add.at(pairs, (along[:-1], along[1:]), 1 / (N - 1))
+    assert np.abs(pairs - np.outer(P, P)).max() < WITHIN
+    assert np.abs(np.histogram2d(along, seeds, bins=4)[0] / N - np.outer(P, P)).max() < WITHIN
+
+
+def test_what_has_no_probability_is_never_drawn() -> None:
+    row = Odds(np.array([5, 2, 9]), np.array([0.0, 1.0, 0.0]))
+    assert {SeededRng(0).draw_at(place, row) for place in range(100)} == {2}
+
+
+def test_a_tokens_number_does_not_depend_on_who_else_takes_part() -> None:
+    rng = SeededRng(4)
+    every = rng.exponential(11, np.arange(100_000))
+    some = np.array([99_999, 3, 70])
+    assert rng.exponential(11, some).tolist() == every[some].tolist()
+    assert every.min() > 0.0
+    assert every.mean() == pytest.approx(1.0, abs=4 / math.sqrt(len(every)))
+    assert every.var() == pytest.approx(1.0, abs=4 * math.sqrt(8 / len(every)))
+
+
+def test_no_number_is_zero_or_endless() -> None:
+    """Over a probability of zero that would not be infinite."""
+    least, most = uniform(np.array([0, 2**64 - 1], dtype=np.uint64)).tolist()
+    assert 0.0 < least < most < 1.0
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.5, 0.9])
+def test_two_that_know_the_noise_agree_at_least_as_often_as_is_proved(likeness: float) -> None:
+    """Daliri et al., arXiv:2408.07978: (1 - d) / (1 + d), and never more than 1 - d."""
+    other = np.array([0.1, 0.2, 0.3, 0.4])
+    q = likeness * P + (1 - likeness) * other
+    distance = 0.5 * float(np.abs(P - q).sum())
+    rng = SeededRng(5)
+    agreed = [rng.draw_at(place, Odds(IDS, P)) == rng.draw_at(place, Odds(IDS, q)) for place in range(N)]
+    share = sum(agreed) / N
+    assert (1 - distance) / (1 + distance) - WITHIN < share < 1 - distance + WITHIN
+
+
+def test_who_perturbs_the_targets_own_logits_finds_what_it_draws() -> None:
+    logits = np.random.default_rng(0).normal(size=50, scale=2).astype(np.float32)
+    for sampling in (
+        Sampling(temperature=1.0),
+        Sampling(temperature=0.6, top_k=5),
+        Sampling(temperature=1.5, top_p=0.7, min_p=0.05),
+        Sampling(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.05),
+        Sampling(temperature=0.002),
+        Sampling(temperature=1e-320),
+    ):
+        rng = SeededRng(6)
+        noise = Noise.of(sampling, rng)
+        assert noise is not None
+        for place in range(50):
+            ids, perturbed = noise.at(place - 2).perturbed(logits, 2)
+            assert ids[perturbed.argmax()] == rng.draw_at(place, odds(logits, sampling, ()))
+
+
+def test_noise_leaves_out_what_depends_on_the_text_and_is_none_where_nothing_is_drawn() -> None:
+    rng = SeededRng(0)
+    assert Noise.of(Sampling(), rng) is None
+    edited = Sampling(temperature=1.0, repeat_penalty=2.0, logit_bias={1: -math.inf})
+    assert Noise.of(edited, rng) == Noise(Sampling(temperature=1.0), rng)
+
+
+def generated(
+    target: ToyTarget, drafter: Drafter, budget: Budget, sampling: Sampling, seed: int, n: int = 12
+) -> tuple[list[int], list[int]]:
+    """The text, and how many tokens each pass brought."""
+    request = start(
+        target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=n, sampling=sampling, seed=seed)
+    )
+    brought = [len(step.tokens) for _, step in decode(target, drafter, Fixed(budget), [request])]
+    return list(request.session.tokens), brought
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1.0),
+        Sampling(temperature=0.7, top_k=3, top_p=0.9),
+        Sampling(temperature=1.3, repeat_penalty=1.5, logit_bias={2: 1.0}),
+    ],
+)
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_text_of_a_seed_is_plain_decodings_with_a_draft_that_knows_the_noise(
+    sampling: Sampling, width: int
+) -> None:
+    target = ToyTarget(V, seed=1)
+    for seed in range(40):
+        plain, _ = generated(target, NoDrafter(), Budget(0, 0), sampling, seed)
+        for draft in (target, ToyTarget(V, seed=2)):
+            text, _ = generated(target, ModelDrafter(draft, V), Budget(4, 9, width), sampling, seed)
+            assert text == plain
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1.0), Sampling(temperature=0.5, top_p=0.8)])
+def test_a_replay_of_a_drawn_text_accepts_what_decoding_it_did(sampling: Sampling) -> None:
+    target, budget = ToyTarget(V, seed=1), Budget(4, 9, 3)
+
+    def drafter() -> Portfolio:
+        return Portfolio([LookupDrafter(1, 2), ModelDrafter(ToyTarget(V, seed=2), V)])
+
+    for seed in range(10):
+        said, brought = generated(target, drafter(), budget, sampling, seed, n=60)
+        noise = Noise.of(sampling, SeededRng(seed))
+        recording = Recording(tuple(PROMPT), tuple(said[len(PROMPT) : -20]), noise=noise)
+        recorded = RecordedTarget(numbered(V), [recording])
+        stats = play(InferenceEngine(recorded, drafter(), Fixed(budget), detokenize=False), recording)
+        reached, steps = 0, 0
+        while reached < len(recording.tokens):
+            reached, steps = reached + brought[steps], steps + 1
+        assert stats.steps == steps
+
+
+def test_a_draft_that_says_what_the_target_says_is_always_right() -> None:
+    target, sampling = ToyTarget(V, seed=1), Sampling(temperature=1.0, min_p=0.02)
+    for seed in range(10):
+        _, brought = generated(target, ModelDrafter(target, V), Budget(3, 3), sampling, seed)
+        assert brought == [4, 4, 4]
+
+
+def test_a_token_next_to_impossible_is_no_overflow() -> None:
+    row = Odds(np.array([0, 1]), np.array([1.0, 5e-324]))
+    assert {SeededRng(seed).draw_at(0, row) for seed in range(20)} == {0}

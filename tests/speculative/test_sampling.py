@@ -1,0 +1,228 @@
+"""From logits to distributions. That the chain is llama.cpp's is tested in tests/engines."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.speculative.errors import UsageError
+from paceline.speculative.sampling import (
+    Sampling,
+    adjust,
+    after_exclusion,
+    argmax,
+    nucleus,
+    odds,
+    probabilities,
+    top_k,
+    typical,
+)
+
+LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
+
+
+def p(**settings: float) -> list[float]:
+    out: list[float] = probabilities(LOGITS, Sampling(**settings), []).round(12).tolist()  # type: ignore[arg-type]
+    return out
+
+
+def test_temperature_one_is_the_softmax() -> None:
+    assert p(temperature=1.0) == [0.5, 0.3, 0.15, 0.05]
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_an_engines_float32_row_becomes_a_distribution_in_float64(top_k: int) -> None:
+    row = LOGITS.astype(np.float32)
+    exact = np.exp(row.astype(np.float64) / 0.7)[: top_k or 4]
+    found = odds(row, Sampling(temperature=0.7, top_k=top_k), ())
+    assert found.p.dtype == np.float64
+    assert found.p == pytest.approx(exact / exact.sum(), abs=1e-15)
+
+
+def test_temperature_zero_is_all_on_the_argmax() -> None:
+    assert p() == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_a_tiny_temperature_is_greedy_and_not_nan() -> None:
+    assert p(temperature=1e-310) == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_each_filter_keeps_what_it_names() -> None:
+    assert p(temperature=1.0, top_k=2) == [0.625, 0.375, 0.0, 0.0]
+    assert p(temperature=1.0, top_p=0.7) == [0.625, 0.375, 0.0, 0.0]
+    assert p(temperature=1.0, top_p=0.0) == [1.0, 0.0, 0.0, 0.0]
+    assert p(temperature=1.0, min_p=0.5) == [0.625, 0.375, 0.0, 0.0]
+    assert p(temperature=1.0, min_p=1.0) == [1.0, 0.0, 0.0, 0.0]
+    assert p(temperature=1.0, top_k=99) == p(temperature=1.0)
+
+
+def test_typical_keeps_what_is_about_as_surprising_as_the_average() -> None:
+    """The entropy is 1.14 nats; the surprises 0.69, 1.20, 1.90 and 3.00."""
+    assert p(temperature=1.0, typical_p=0.25) == [0.0, 1.0, 0.0, 0.0]
+    assert p(temperature=1.0, typical_p=0.0) == [0.0, 1.0, 0.0, 0.0]
+    assert p(temperature=1.0, typical_p=0.5) == [0.625, 0.375, 0.0, 0.0]
+    assert p(temperature=1.0, typical_p=0.9) == [round(x / 0.95, 12) for x in (0.5, 0.3, 0.15)] + [0.0]
+    assert p(temperature=1.0, typical_p=0.99) == p(temperature=1.0)
+    assert typical(np.array([0.0, 1.0, 0.0]), 0.3).tolist() == [1]
+    assert typical(np.full(4, 0.25), 0.3).tolist() == [0, 1]
+    assert typical(np.full(4, 0.25), 0.5).tolist() == [0, 1, 2]  # more than half
+
+
+def test_xtc_mixes_what_it_leaves_with_what_there_was() -> None:
+    """Of the three that reach 0.1 only the least likely stays."""
+    left = [0.0, 0.0, 0.75, 0.25]
+    assert p(temperature=1.0, xtc_probability=1.0) == left
+    mixed = [round(0.75 * x + 0.25 * y, 12) for x, y in zip([0.5, 0.3, 0.15, 0.05], left, strict=True)]
+    assert p(temperature=1.0, xtc_probability=0.25) == mixed
+    assert p(temperature=1.0, xtc_probability=0.0) == p(temperature=1.0)
+
+
+def test_xtc_needs_two_that_reach_its_threshold() -> None:
+    def left(threshold: float) -> list[float]:
+        return p(temperature=1.0, xtc_probability=1.0, xtc_threshold=threshold)
+
+    assert left(0.0) == [0.0, 0.0, 0.0, 1.0]
+    assert left(0.29) == [0.0, round(0.3 / 0.5, 12), round(0.15 / 0.5, 12), round(0.05 / 0.5, 12)]
+    assert left(0.31) == left(0.5) == left(1.0) == p(temperature=1.0)
+    assert after_exclusion(np.array([0.5, 0.5]), 0.5).tolist() == [1]
+    assert after_exclusion(np.array([0.5, 0.5]), 0.51).tolist() == [0, 1]
+    assert after_exclusion(np.array([1.0]), 0.0).tolist() == [0]
+
+
+def test_xtc_looks_at_what_the_filters_left_before_the_temperature() -> None:
+    assert p(temperature=100.0, xtc_probability=1.0, xtc_threshold=0.2)[0] == 0.0
+    assert p(temperature=1.0, top_k=2, xtc_probability=1.0) == [0.0, 1.0, 0.0, 0.0]
+    assert p(temperature=1.0, top_k=1, xtc_probability=1.0) == [1.0, 0.0, 0.0, 0.0]
+
+
+@given(
+    weights=st.lists(st.floats(-5, 5) | st.just(-math.inf), min_size=2, max_size=9).filter(
+        lambda logits: max(logits) > -math.inf
+    ),
+    sampling=st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.2, 1.0, 3.0]),
+        top_k=st.sampled_from([0, 2, 5]),
+        typical_p=st.sampled_from([1.0, 0.6, 0.1]),
+        top_p=st.sampled_from([1.0, 0.7]),
+        min_p=st.sampled_from([0.0, 0.2]),
+        xtc_probability=st.sampled_from([0.0, 0.3, 1.0]),
+        xtc_threshold=st.sampled_from([0.0, 0.1, 0.3, 0.5, 1.0]),
+    ),
+    data=st.data(),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_chain_over_any_row_is_a_distribution_over_what_is_possible(
+    weights: list[float], sampling: Sampling, data: st.DataObject
+) -> None:
+    logits = np.array(weights)
+    possible = np.flatnonzero(np.isfinite(logits)).tolist()
+    mask = np.zeros(len(logits), dtype=np.bool_)
+    mask[data.draw(st.sets(st.sampled_from(possible), min_size=1).map(sorted))] = True
+    out = probabilities(logits, sampling, (), mask)
+    assert out.sum() == pytest.approx(1.0, abs=1e-12)
+    assert (out >= 0.0).all()
+    assert not out[~mask].any()
+
+
+def test_every_filter_chooses_among_what_the_mask_allows() -> None:
+    mask = np.array([False, True, True, True])
+    filters: list[dict[str, float]] = [{"top_k": 1}, {"top_p": 0.1}, {"min_p": 1.0}]
+    for settings_ in filters:
+        out = probabilities(LOGITS, Sampling(temperature=1.0, **settings_), (), mask)  # type: ignore[arg-type]
+        assert out.round(12).tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert probabilities(LOGITS, Sampling(), (), mask).tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_a_mask_and_a_bias_that_leave_nothing_are_refused() -> None:
+    mask = np.array([False, True, False, False])
+    sampling = Sampling(logit_bias={1: -math.inf})
+    with pytest.raises(UsageError, match="a logit bias or the grammar forbids every one"):
+        probabilities(LOGITS, sampling, (), mask)
+
+
+def test_a_filter_that_may_drop_the_likeliest_token_contradicts_greedy() -> None:
+    for settings_ in ({"typical_p": 0.9}, {"xtc_probability": 0.1}):
+        with pytest.raises(
+            UsageError, match="may leave the likeliest token out: it needs a temperature above 0"
+        ):
+            Sampling(**settings_)  # type: ignore[arg-type]
+        assert Sampling(temperature=0.1, **settings_)  # type: ignore[arg-type]
+
+
+def test_the_nucleus_is_chosen_before_the_temperature_is_applied() -> None:
+    assert np.count_nonzero(p(temperature=100.0, top_p=0.7)) == 2
+
+
+def test_a_wide_nucleus_is_found_as_surely_as_a_narrow_one() -> None:
+    level = np.full(1000, 0.001)
+    assert len(nucleus(level, 0.5)) == pytest.approx(500, abs=1)
+    assert nucleus(level, 0.0105).tolist() == list(range(11))
+    assert len(nucleus(level, 1.0)) == pytest.approx(1000, abs=1)
+
+
+def test_ties_go_to_the_lowest_id_everywhere() -> None:
+    level = np.zeros(5)
+    assert argmax(level) == 0
+    assert top_k(level, 2).tolist() == [0, 1]
+    assert top_k(np.array([1.0, 2.0, 1.0, 2.0]), 3).tolist() == [1, 3, 0]
+    assert np.flatnonzero(probabilities(level, Sampling(temperature=1.0, top_k=2), [])).tolist() == [0, 1]
+
+
+def test_top_k_of_everything_sorts_everything() -> None:
+    assert top_k(LOGITS[::-1], 4).tolist() == [3, 2, 1, 0]
+
+
+def test_penalties_count_only_the_window() -> None:
+    sampling = Sampling(frequency_penalty=1.0, presence_penalty=0.5, repeat_last_n=3)
+    out = adjust(np.array([2.0, 2.0, -1.0]), sampling, [2, 1, 0, 0])
+    assert out.tolist() == [2.0 - 2 * 1.0 - 0.5, 2.0 - 1.0 - 0.5, -1.0]
+
+
+def test_the_repeat_penalty_makes_a_negative_logit_less_likely_too() -> None:
+    out = adjust(np.array([2.0, -2.0, 0.0]), Sampling(repeat_penalty=2.0), [0, 1, 2])
+    assert out.tolist() == [1.0, -4.0, 0.0]
+
+
+def test_logit_bias_can_forbid_and_ignores_tokens_the_model_lacks() -> None:
+    sampling = Sampling(temperature=1.0, logit_bias={0: -math.inf, 99: 5.0})
+    assert probabilities(LOGITS, sampling, [])[0] == 0.0
+
+
+def test_adjusting_leaves_the_engines_row_alone() -> None:
+    logits = np.zeros(3, dtype=np.float32)
+    adjust(logits, Sampling(logit_bias={1: 3.0}), [])
+    assert logits.tolist() == [0.0, 0.0, 0.0]
+    assert adjust(logits, Sampling(), []) is logits
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": math.nan},
+        {"temperature": -0.1},
+        {"temperature": math.inf},
+        {"top_k": -1},
+        {"top_p": 1.01},
+        {"top_p": -0.1},
+        {"top_p": math.nan},
+        {"min_p": 2.0},
+        {"typical_p": -0.1},
+        {"typical_p": math.nan},
+        {"xtc_probability": 1.1},
+        {"xtc_threshold": -0.1},
+        {"repeat_penalty": 0.0},
+        {"repeat_penalty": math.nan},
+        {"presence_penalty": math.nan},
+        {"frequency_penalty": math.inf},
+        {"repeat_last_n": -1},
+        {"logit_bias": {-1: 0.0}},
+        {"logit_bias": {1: math.nan}},
+        {"logit_bias": {1: math.inf}},
+    ],
+)
+def test_values_out_of_range_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Sampling(**settings)  # type: ignore[arg-type]

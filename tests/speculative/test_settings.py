@@ -1,0 +1,118 @@
+"""Settings are checked where they are made."""
+
+import math
+
+import pytest
+
+from paceline.config import Drafting, checked
+from paceline.speculative.errors import UsageError
+from paceline.speculative.interfaces import Budget
+from paceline.speculative.sampling import Sampling
+from paceline.speculative.stats import Stats
+from paceline.speculative.tree import EMPTY
+
+
+def test_the_budget_of_a_tree_holds_a_full_chain_a_leaf() -> None:
+    drafting = Drafting(n_draft=4, width=3, p_min=0.2, p_split=0.3)
+    assert drafting.budget == Budget(depth=4, nodes=12, width=3, p_min=0.2, p_split=0.3)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"drafters": ()}, "no drafter named"),
+        ({"drafters": ("lookahead", "lookup")}, "name it without other drafters"),
+        ({"level": 1}, "level 1: must be at least 2"),
+        ({"drafters": ("guess",)}, "unknown drafter 'guess': choose from suffix, lookup, ngram, datastore"),
+        ({"drafters": ("lookup", "lookup")}, "named twice"),
+        ({"drafters": ("none", "lookup")}, "'none' means plain decoding: name it without other drafters"),
+        ({"n_draft": 0}, "n_draft 0"),
+        ({"width": 0}, "width 0"),
+        ({"top_k": 0}, "top_k 0"),
+        ({"p_min": 1.5}, "p_min 1.5"),
+        ({"p_split": math.nan}, "p_split nan"),
+        ({"temperature": math.nan}, "draft temperature"),
+        ({"verify": "lossy"}, "unknown verify rule 'lossy': choose from auto, token, block"),
+        ({"verify": "block", "width": 2}, "verify block is for chains .*: for a tree choose from auto"),
+        ({"ngram_min": 4, "ngram_max": 3}, "ngram_min 4"),
+        ({"ngram_min": 0}, "ngram_min 0"),
+        ({"cross_vocab": "uag"}, "unknown cross_vocab 'uag': choose from off, tli, slem, auto"),
+        ({"cross_vocab": "auto", "drafters": ("lookup",)}, "cross_vocab auto translates for a draft model"),
+        ({"cross_vocab": "slem", "temperature": 0.5}, "slem drafts greedily, .* use cross_vocab tli"),
+        ({"drafters": ("cascade", "model")}, "model and cascade draft with the same draft model: name one"),
+        ({"drafters": ("cascade",), "cross_vocab": "slem"}, "'cascade' needs token ids: use cross_vocab tli"),
+        ({"policy": "greedy"}, "unknown policy 'greedy': choose from fixed, p_min, rate"),
+        ({"drafters": ("auto", "lookup")}, "'auto' is all drafters .*: name it without other"),
+        ({"drafters": ("lookahead",), "policy": "rate"}, "use policy fixed or p_min"),
+        ({"drafters": ("auto",), "verify": "block", "width": 2}, "verify block is for chains"),
+        ({"cross_vocab": "slem", "width": 2}, "slem drafts greedily, .* use cross_vocab tli"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(values: dict[str, object], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        Drafting(**values)  # type: ignore[arg-type]
+
+
+def test_an_unknown_setting_is_answered_with_the_known_ones() -> None:
+    assert checked(Sampling, {"top_k": 5}) == Sampling(top_k=5)
+    with pytest.raises(UsageError, match=r"unknown setting topk: known are .*top_k"):
+        checked(Sampling, {"topk": 5})
+
+
+def test_a_budget_is_only_ever_made_smaller() -> None:
+    budget = Budget(depth=4, nodes=8, p_min=0.5)
+    assert budget.capped(9, 9, 9) is budget
+    assert budget.capped(2, -1, 1) == Budget(depth=2, nodes=0, p_min=0.5)
+    assert Budget(4, 8, width=3).capped(9, 9, 2) == Budget(4, 8, width=2)
+    assert budget.goes_on(0.5, drafted=7, depth=3)
+    assert not budget.goes_on(0.4, drafted=0, depth=0)
+    assert not budget.goes_on(0.9, drafted=8, depth=0)
+    assert not budget.goes_on(0.9, drafted=0, depth=4)
+
+
+def test_statistics_of_nothing_have_no_rate() -> None:
+    assert Stats().acceptance_rate is None
+    assert Stats().acceptance_length is None
+
+
+def test_lookahead_has_the_room_of_its_window_and_guesses() -> None:
+    budget = Drafting(drafters=("lookahead",), n_draft=3, window=5, level=4, guesses=2).budget
+    # Columns of three tokens, the last of which begins below four others; as many for each guess.
+    assert (budget.depth, budget.nodes, budget.width) == (3 + 3, 7 * 3, 7)
+    assert Drafting(drafters=("lookup",), n_draft=3).budget.nodes == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "policy", "n_draft", "width", "nodes"),
+    [
+        ({}, "p_min", 7, 1, 7),
+        ({"policy": "fixed"}, "fixed", 7, 1, 7),
+        ({"drafters": ("auto",)}, "rate", 31, 4, 62),
+        ({"drafters": ("auto",), "policy": "p_min"}, "p_min", 7, 1, 7),
+        ({"policy": "rate"}, "rate", 31, 4, 62),
+        ({"policy": "rate", "n_draft": 5}, "rate", 5, 4, 10),
+        ({"drafters": ("auto",), "width": 2}, "rate", 31, 2, 62),
+        ({"drafters": ("auto",), "width": 1}, "rate", 31, 1, 31),
+        ({"policy": "fixed", "width": 3}, "fixed", 7, 3, 21),
+        ({"drafters": ("none",)}, "p_min", 7, 1, 7),
+    ],
+)
+def test_what_is_left_open_depends_on_who_decides(
+    values: dict[str, object], policy: str, n_draft: int, width: int, nodes: int
+) -> None:
+    drafting = Drafting(**values)  # type: ignore[arg-type]
+    assert (drafting.policy, drafting.n_draft, drafting.width) == (policy, n_draft, width)
+    assert drafting.budget.nodes == nodes
+    assert drafting.budget.p_min == (0.0 if policy == "fixed" else 0.5)
+
+
+@pytest.mark.parametrize("values", [{"verify": "token"}, {"verify": "block"}, {"cross_vocab": "slem"}])
+def test_what_is_for_chains_leaves_no_width_open(values: dict[str, str]) -> None:
+    assert Drafting(drafters=("auto",), **values).width == 1  # type: ignore[arg-type]
+
+
+def test_a_budget_of_fixed_numbers_calls_everybody_and_believes_the_drafter() -> None:
+    budget = Budget(depth=4, nodes=8)
+    assert budget.should_call("model", lambda: EMPTY)
+    assert budget.survival("model", 0.5, 2, 0.6) == 0.3
+    assert budget.deepens(3, 2, 0.1)

@@ -1,0 +1,76 @@
+"""The harness: what is read and timed, in which order, and that nothing of it stays."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from paceline.backends.toy import ToyTarget
+from paceline.speculative.policy.pass_timer import SHORTEST, Timer, in_rounds, medians
+from timed import TimedTarget
+
+
+def test_a_prompt_and_passes_are_timed_apart() -> None:
+    target = TimedTarget(lambda n, _: 1.0 + n, fill=0.5)
+    with closing(Timer(target, target.clock)) as timer:
+        assert timer.read(10) == 2.0 + 10 * 0.5
+        assert [timer.rows(n) for n in (1, 8, 1)] == [2.0, 9.0, 2.0]
+        assert timer.read(14) == 2.0 + 4 * 0.5  # what it has more than before
+        assert (timer.depth, target.opened) == (14, 1)
+        assert timer.read(4) == 2.0 + 4 * 0.5  # from the start
+        assert (timer.depth, target.opened) == (4, 2)
+    assert (target.closed, target.forgot) == (2, 1)
+
+
+def test_a_renewed_text_begins_with_other_tokens_than_the_ones_before() -> None:
+    texts = []
+    target = ToyTarget(10**6)
+    with closing(Timer(target)) as timer:
+        for _ in range(3):
+            timer.read(4)
+            texts.append(tuple(timer._session.tokens))
+            timer.renew()
+            assert timer.depth == 0
+    assert len({text[0] for text in texts}) == 3
+    assert len(texts[0]) == 4
+
+
+def test_a_target_that_cannot_go_back_reads_on_and_begins_again_at_the_end_of_its_context() -> None:
+    target = TimedTarget(lambda n, _: 1.0, rollback="none", n_ctx=6)
+    with closing(Timer(target, target.clock)) as timer:
+        timer.read(3)
+        depths = []
+        for _ in range(8):
+            assert timer.rows(1) == 1.0
+            depths.append(timer.depth)
+    assert depths == [5, 6, 7, 2, 3, 4, 5, 6]
+    assert target.longest == 6
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, float("nan")])
+def test_on_a_clock_that_does_not_work_everything_takes_a_moment(step: float) -> None:
+    now = iter(i * step for i in range(99))
+    with closing(Timer(ToyTarget(), lambda: next(now))) as timer:
+        assert [timer.read(5), timer.rows(1), timer.rows(3)] == [SHORTEST] * 3
+
+
+def test_rounds_go_there_and_back_and_what_progress_raises_ends_them() -> None:
+    shares: list[float] = []
+    assert list(in_rounds(3, 3, shares.append)) == [0, 1, 2, 2, 1, 0, 0, 1, 2]
+    assert shares == pytest.approx([i / 9 for i in range(1, 10)])
+    assert list(in_rounds(2, 1)) == [0, 1]
+    measured: list[int] = []
+
+    def stop(share: float) -> None:
+        if share == 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measured.extend(in_rounds(2, 2, stop))
+    assert len(measured) <= 2
+
+
+def test_medians_are_taken_of_each_number_and_of_two_the_lower() -> None:
+    assert medians([(1.0, 5.0), (9.0, 6.0), (2.0, 4.0)]) == (2.0, 5.0)
+    assert medians([(1.0,), (3.0,)]) == (1.0,)

@@ -1,0 +1,150 @@
+"""The draft tree as data."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groves import closed, trees
+from paceline.speculative.errors import ContractError
+from paceline.speculative.tree import EMPTY, ROOT, DraftTree, chain
+
+FORK = DraftTree(
+    tokens=(7, 8, 9, 8),
+    parents=(ROOT, 0, 0, ROOT),
+    score=(0.5, 0.5, 0.25, 0.125),
+    source=("a", "a", "b", "b"),
+)
+
+
+def test_a_chain_is_a_narrow_tree() -> None:
+    tree = chain([4, 5, 6], "a", score=[0.5, 0.5, 0.5])
+    assert tree.parents == (ROOT, 0, 1)
+    assert tree.depths() == [1, 2, 3]
+    assert tree.survival == (0.5, 0.25, 0.125)
+    assert tree.q is None
+    assert chain([], "a") is EMPTY
+
+
+def test_survival_is_the_product_along_the_path_unless_given() -> None:
+    assert FORK.survival == (0.5, 0.25, 0.125, 0.125)
+    known = DraftTree((1,), (ROOT,), (0.9,), ("a",), survival=(0.4,))
+    assert known.survival == (0.4,)
+
+
+def test_children_and_child_follow_draft_order() -> None:
+    assert FORK.children(ROOT) == [0, 3]
+    assert FORK.children(0) == [1, 2]
+    assert FORK.children(3) == []
+    assert FORK.child(ROOT, 8) == 3
+    assert FORK.child(0, 8) == 1
+    assert FORK.child(0, 7) is None
+
+
+def test_a_path_leads_from_the_root_down() -> None:
+    FORK.check_path([])
+    FORK.check_path([0, 2])
+    for wrong in ([1], [0, 3], [0, 0]):
+        with pytest.raises(ContractError, match="does not follow"):
+            FORK.check_path(wrong)
+
+
+def test_a_probe_is_never_a_child() -> None:
+    tree = DraftTree((1, 2), (ROOT, ROOT), (1.0, 1.0), ("a", "a"), probe=frozenset({0}))
+    assert tree.children(ROOT) == [1]
+    assert tree.child(ROOT, 1) is None
+
+
+def test_starts_with_compares_nodes_and_shape() -> None:
+    assert FORK.starts_with(EMPTY)
+    assert FORK.starts_with(chain([7, 8], "z"))
+    assert not FORK.starts_with(chain([7, 8, 9], "z"))
+    assert not EMPTY.starts_with(FORK)
+
+
+def test_an_all_deterministic_q_is_no_q() -> None:
+    assert chain([1, 2], "a", q=[None, None]).q is None
+    q = np.array([0.5, 0.5])
+    assert chain([1, 2], "a", q=[None, q]).q == (None, q)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"tokens": (1, 2)}, "differ in length"),
+        ({"parents": (0,)}, "parents come first"),
+        ({"parents": (-2,)}, "parents come first"),
+        ({"q": ()}, "one entry a node"),
+    ],
+)
+def test_arrays_that_are_no_tree_are_refused(fields: dict[str, tuple[int, ...]], complaint: str) -> None:
+    valid = {"tokens": (1,), "parents": (ROOT,), "score": (1.0,), "source": ("a",)}
+    with pytest.raises(ContractError, match=complaint):
+        DraftTree(**(valid | fields))  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_probes_are_not_drafted_tokens() -> None:
+    tree = DraftTree((1, 2, 3), (ROOT, 0, ROOT), (1.0,) * 3, ("a", "a", "b"), probe=frozenset({0, 1}))
+    assert tree.drafted == ("b",)
+    assert chain([1, 2], "a").drafted == ("a", "a")
+
+
+def test_a_path_over_a_probe_is_refused() -> None:
+    tree = DraftTree((1, 2), (ROOT, ROOT), (1.0, 1.0), ("a", "a"), probe=frozenset({0}))
+    tree.check_path([1])
+    with pytest.raises(ContractError, match="probe"):
+        tree.check_path([0])
+
+
+VOTES = ((("a", 0.5), ("c", 0.4)), (("a", 0.5),), (("b", 0.25),), (("b", 0.125),))
+
+
+def test_what_is_chosen_keeps_its_votes_and_who_was_called() -> None:
+    union = DraftTree(FORK.tokens, FORK.parents, FORK.score, FORK.source, called=("a", "b", "c"), votes=VOTES)
+    some = union.chosen([0, 3], [0.9, 0.6, 0.3, 0.1])
+    assert (some.tokens, some.parents, some.survival) == ((7, 8), (ROOT, ROOT), (0.9, 0.1))
+    assert (some.called, some.votes) == (union.called, (VOTES[0], VOTES[3]))
+    nothing = union.chosen([], [0.9, 0.6, 0.3, 0.1])
+    assert len(nothing) == 0
+    assert nothing.called == union.called
+    everything = union.chosen([0, 1, 2, 3], [0.9, 0.6, 0.3, 0.1])
+    assert everything.tokens == union.tokens
+    assert everything.survival == (0.9, 0.6, 0.3, 0.1)
+    assert everything.children(ROOT) == [0, 3]
+    assert some == DraftTree(
+        (7, 8), (ROOT, ROOT), (0.5, 0.125), ("a", "b"), survival=(0.9, 0.1), called=union.called
+    )
+
+
+@given(tree=trees(), tokens=st.lists(st.integers(0, 3), max_size=5))
+def test_a_tree_is_followed_along_given_tokens_as_far_as_it_has_them(
+    tree: DraftTree, tokens: list[int]
+) -> None:
+    path = tree.along(tokens)
+    tree.check_path(path)
+    assert [tree.tokens[node] for node in path] == tokens[: len(path)]
+    if len(path) < len(tokens):
+        last = path[-1] if path else ROOT
+        assert tokens[len(path)] not in [tree.tokens[node] for node in tree.children(last)]
+
+
+@given(tree=trees(), data=st.data())
+def test_what_is_chosen_of_a_tree_are_its_own_paths(tree: DraftTree, data: st.DataObject) -> None:
+    nodes = sorted(data.draw(st.sampled_from(list(closed(tree)))))
+    some = tree.chosen(nodes, [0.5] * len(tree))
+    paths = [tree.path_tokens(node) for node in nodes]
+    assert [some.path_tokens(node) for node in range(len(some))] == paths
+    assert some.depths() == [len(path) for path in paths]
+    assert [some.tokens[child] for child in some.children(ROOT)] == [
+        path[0] for path in paths if len(path) == 1
+    ]
+    assert some.score == tuple(tree.score[node] for node in nodes)
+
+
+def test_probes_and_q_follow_the_nodes_that_are_kept() -> None:
+    q = np.array([0.5, 0.5])
+    tree = DraftTree(
+        (1, 2, 3), (ROOT, ROOT, 1), (1.0,) * 3, ("a",) * 3, q=(None, q, None), probe=frozenset({2})
+    )
+    kept = tree.only([False, True, True])
+    assert (kept.parents, kept.q, kept.probe) == ((ROOT, 0), (q, None), frozenset({1}))

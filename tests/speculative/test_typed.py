@@ -1,0 +1,196 @@
+"""Values of the right type: numpy's numbers are taken, and a refusal says the setting, what came and what is
+wanted instead."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.config import MOST, Drafting, checked
+from paceline.speculative import validation as typed
+from paceline.speculative.errors import UsageError
+from paceline.speculative.sampling import LARGEST, Sampling, probabilities
+
+# Of numbers, what is no whole one or none at all.
+NO_INTS: tuple[Any, ...] = (1.5, 2.0, "5", True, np.bool_(True), None, [1], np.float32(3), Decimal(3), b"1")
+NO_FLOATS: tuple[Any, ...] = ("0.5", True, np.bool_(False), None, [0.5], 1j, b"1", np.array([0.5, 1.0]))
+ROW = np.array([3.0, -1.0, 0.5, -np.inf, 2.0], dtype=np.float32)
+HOT: dict[str, Any] = {"temperature": 1.0}  # what some settings need
+
+
+def fields_of(kind: Any, annotation: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if field.type == annotation]
+
+
+NO_BIASES: tuple[Any, ...] = (5, [(5, 1.0)], {"5": 1}, {1.5: 1.0}, {5: "1"}, {True: 1.0}, {5: None})
+WRONG: dict[str, tuple[Any, ...]] = {
+    "int": NO_INTS,
+    "float": NO_FLOATS,
+    "str": (5, None, b"rate", ["auto"]),
+    "tuple[str, ...]": (5, None, b"model", {"model": 1}, [1], ("lookup", 2)),
+    "Mapping[int, float]": NO_BIASES,
+}
+CASES = [
+    (kind, name, value)
+    for kind in (Sampling, Drafting)
+    for annotation, values in WRONG.items()
+    for name in fields_of(kind, annotation)
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), CASES)
+def test_a_setting_of_the_wrong_type_is_refused_by_its_name(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"^{name}.*must be "):
+        checked(kind, {name: value})
+    with pytest.raises(UsageError, match=f"^{name}.*must be "):
+        kind(**{name: value})
+
+
+def test_every_field_is_of_a_kind_that_is_checked() -> None:
+    for kind in (Sampling, Drafting):
+        assert {field.type for field in dataclasses.fields(kind)} <= set(typed.KINDS)
+
+
+def test_what_is_refused_says_what_came_and_what_is_wanted() -> None:
+    said: dict[Callable[[], Any], str] = {
+        lambda: Sampling(top_k=1.5): "top_k 1.5: must be a whole number",  # type: ignore[arg-type]
+        lambda: Sampling(temperature="0.5"): "temperature '0.5': must be a number",  # type: ignore[arg-type]
+        lambda: Sampling(logit_bias={"5": 1}): "logit_bias: token '5': must be a whole number",  # type: ignore[dict-item]
+        lambda: Drafting(drafters=5): "drafters 5: must be text, or a list of texts",  # type: ignore[arg-type]
+        lambda: typed.truth("plain", "no"): "plain 'no': must be True or False",
+        lambda: typed.whole("seed", "a\n" * 99): "seed 'a\\\\na",
+        lambda: typed.number("x", 10**400): r"x 10{17}\.\.\.0{19}: must be a number that fits into 64 bits",
+        lambda: typed.number("x", 10**9999): "x of thousands of digits: must be",
+        lambda: typed.text("the prompt", "ab\ud800"): r"the prompt is not UTF-8 text \(character 2\)",
+    }
+    for make, words in said.items():
+        with pytest.raises(UsageError, match=f"^{words}"):
+            make()
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    given = Sampling(
+        temperature=np.float32(0.5),  # type: ignore[arg-type]
+        top_k=np.int64(3),  # type: ignore[arg-type]
+        min_p=Fraction(1, 4),  # type: ignore[arg-type]
+        logit_bias={np.int32(5): np.float64(-1)},  # type: ignore[dict-item]
+    )
+    assert given == Sampling(temperature=0.5, top_k=3, min_p=0.25, logit_bias={5: -1.0})
+    plain = (given.temperature, given.top_k, given.min_p, *given.logit_bias, *given.logit_bias.values())
+    assert [type(value) for value in plain] == [float, int, float, int, float]
+    drafting = Drafting(drafters=["lookup"], n_draft=np.int64(3), p_min=1)  # type: ignore[arg-type]
+    assert drafting == Drafting(drafters=("lookup",), n_draft=3, p_min=1.0)
+    assert Drafting(drafters="lookup") == Drafting(drafters=("lookup",))  # type: ignore[arg-type]
+
+
+def test_a_mapping_that_changes_later_changes_no_setting() -> None:
+    bias = {1: 2.0}
+    sampling = Sampling(logit_bias=bias)
+    bias[2] = float("nan")
+    assert sampling.logit_bias == {1: 2.0}
+
+
+EXTREMES = [
+    0,
+    -0.0,
+    5e-324,
+    1e-40,
+    1e-15,
+    1.0,
+    1e15,
+    1e39,
+    1.7e308,
+    1 << 70,
+    10**400,
+    np.inf,
+    -np.inf,
+    np.nan,
+]
+
+
+@pytest.mark.parametrize("value", EXTREMES, ids=lambda value: f"{float(value) if value < 1e300 else 'huge'}")
+@pytest.mark.parametrize("name", [*fields_of(Sampling, "float"), "logit_bias"])
+def test_any_number_is_refused_or_leaves_a_distribution(name: str, value: Any) -> None:
+    """float32 rows; warnings are errors. Of one setting, and of it with all others as far as they go."""
+    most = {
+        "repeat_penalty": LARGEST,
+        "presence_penalty": LARGEST,
+        "frequency_penalty": LARGEST,
+        "logit_bias": {2: LARGEST},
+    }
+    for others in (HOT, HOT | most, HOT | most | {"repeat_penalty": 1 / LARGEST}):
+        given = {2: value} if name == "logit_bias" else value
+        try:
+            sampling = Sampling(**others | {name: given})
+        except UsageError:
+            continue
+        p = probabilities(ROW, sampling, [0, 1, 2, 2] * 500)
+        assert p.sum() == pytest.approx(1.0, abs=1e-12)
+        assert p[3] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "bounds"),
+    [
+        ({"temperature": 1e39}, "temperature 1e+39: must be between 0 and 1e+15"),
+        ({"temperature": 10**400}, "must be a number that fits into 64 bits"),
+        (
+            {"repeat_penalty": 1e39},
+            "repeat penalty 1e+39: must be above 0 (1 is off), between 1e-15 and 1e+15",
+        ),
+        (
+            {"repeat_penalty": 1e-40},
+            "repeat penalty 1e-40: must be above 0 (1 is off), between 1e-15 and 1e+15",
+        ),
+        ({"presence_penalty": -1e39}, "presence penalty -1e+39: must be between -1e+15 and 1e+15"),
+        ({"frequency_penalty": 1e39}, "frequency penalty 1e+39: must be between -1e+15 and 1e+15"),
+        (
+            {"logit_bias": {5: 1e39}},
+            "logit bias 5=1e+39: needs a token id, and a number between -1e+15 and 1e+15",
+        ),
+        ({"logit_bias": {5: -1e39}}, "logit bias 5=-1e+39: needs a token id, and a number between"),
+        ({"logit_bias": {-1: 1.0}}, "logit bias -1=1.0: needs a token id"),
+    ],
+)
+def test_what_a_32_bit_logit_cannot_hold_is_refused_with_the_bounds(
+    setting: dict[str, Any], bounds: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        Sampling(**setting)
+    assert bounds in str(refusal.value)
+
+
+def test_a_tiny_temperature_draws_the_likeliest() -> None:
+    for temperature in (5e-324, 1e-310, 1e-40, 1e-15):
+        assert probabilities(ROW, Sampling(temperature=temperature), ()).tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_whole_numbers_may_be_larger_than_a_word_where_nothing_is_made_of_them() -> None:
+    far = 1 << 70
+    assert probabilities(
+        ROW, Sampling(temperature=1.0, top_k=far, repeat_last_n=far), [0]
+    ).sum() == pytest.approx(1.0)
+    assert Drafting(least=far, top_k=far).least == far
+
+
+@pytest.mark.parametrize("name", ["n_draft", "width", "window", "level", "guesses", "ngram_max"])
+def test_what_room_is_made_for_has_a_bound(name: str) -> None:
+    values: dict[str, Any] = {"ngram_max": 5} | {name: MOST}
+    assert Drafting(drafters=("lookup",), **values)
+    for more in (MOST + 1, 1 << 70):
+        with pytest.raises(UsageError, match=f"{name} {more}: must be at most 4,096"):
+            checked(Drafting, {"drafters": ("lookup",), name: more})
+
+
+@pytest.mark.parametrize("value", [1e39, np.inf, np.nan, -1e-40])
+@pytest.mark.parametrize("name", ["temperature", "p_min", "p_split"])
+def test_a_number_of_drafting_out_of_its_range_is_refused(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match="must be between 0 and"):
+        Drafting(**{name: value})  # type: ignore[arg-type]

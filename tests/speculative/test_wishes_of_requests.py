@@ -1,0 +1,118 @@
+"""A request says how long its drafts may be, and who may draft; what the others do is their own matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from paceline.backends.toy import ToySession, ToyTarget
+from paceline.drafters.compose import ComposedDrafter, Portfolio
+from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.model import ModelDrafter
+from paceline.speculative.interfaces import UNLIMITED, Budget, Drafter, Session
+from paceline.speculative.loop import ActiveRequest, decode, start
+from paceline.speculative.policy.cost_model import SHALLOW, Cost, Costs
+from paceline.speculative.policy.goodput import Rate
+from paceline.speculative.policy.interface import Fixed, Policy
+from paceline.speculative.request import GenerationRequest
+from paceline.speculative.sampling import Sampling
+from stage import Passing
+
+V = 6
+PROMPT = [1, 2, 3] * 6
+BUDGET = Budget(6, 12, width=2)
+
+
+def policies() -> list[Policy]:
+    return [Fixed(BUDGET), Rate(Costs(Cost({SHALLOW: {1: 1.0, 8: 1.1, 64: 2.0}})), clock=Passing())]
+
+
+def drafters() -> list[Any]:
+    parts: list[Drafter] = [LookupDrafter(1, 3), ModelDrafter(ToyTarget(V, seed=1, noise=0.1), V)]
+    return [ComposedDrafter(parts), Portfolio(parts)]
+
+
+def decoded(
+    drafter: Any, policy: Policy, *wishes: dict[str, Any]
+) -> tuple[list[ActiveRequest], list[list[Any]]]:
+    target = ToyTarget(V, seed=1)
+    requests = [
+        start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, **wish)) for wish in wishes
+    ]
+    steps: dict[ActiveRequest, list[Any]] = {request: [] for request in requests}
+    for request, step in decode(target, drafter, policy, requests):
+        steps[request].append(step)
+    return requests, list(steps.values())
+
+
+def tokens(steps: Sequence[Any]) -> list[int]:
+    return [token for step in steps for token in step.tokens]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("policy", [0, 1])
+@pytest.mark.parametrize("drafter", [0, 1])
+@pytest.mark.parametrize("n_draft", [0, 1, 2])
+def test_no_draft_is_longer_than_the_request_allows(
+    n_draft: int, drafter: int, policy: int, temperature: float
+) -> None:
+    how: dict[str, Any] = {"sampling": Sampling(temperature=temperature), "seed": 5}
+    _, (free, bound) = decoded(drafters()[drafter], policies()[policy], how, {**how, "n_draft": n_draft})
+    assert max(max(step.tree.depths(), default=0) for step in bound) == n_draft
+    assert max(max(step.tree.depths(), default=0) for step in free) > 2
+    assert tokens(free) == tokens(bound)
+
+
+@pytest.mark.parametrize("policy", [0, 1])
+@pytest.mark.parametrize("drafter", [0, 1])
+@pytest.mark.parametrize("only", [set(), {"lookup"}, {"model"}])
+def test_only_those_are_called_that_the_request_allows(only: set[str], drafter: int, policy: int) -> None:
+    (_, bound), (free, steps) = decoded(
+        drafters()[drafter], policies()[policy], {}, {"drafters": frozenset(only)}
+    )
+    assert {name for name, one in bound.stats.by_source.items() if one.tried} == only
+    assert tokens(free) == tokens(steps)
+
+
+def test_a_budget_allows_all_drafters_unless_it_names_some() -> None:
+    assert BUDGET.may_call("model")
+    some = Budget(6, 12, only=frozenset({"lookup"}))
+    assert (some.may_call("lookup"), some.may_call("model")) == (True, False)
+
+
+def test_a_request_without_wishes_leaves_a_budget_as_it_is() -> None:
+    target, drafter = ToyTarget(V, seed=1), drafters()[0]
+    plain, named = (
+        start(target, drafter, GenerationRequest(prompt=PROMPT, max_tokens=40, drafters=only))
+        for only in (None, frozenset({"model"}))
+    )
+    assert plain.cap(BUDGET, target.caps, 64, UNLIMITED) is BUDGET
+    assert named.cap(BUDGET, target.caps, 64, UNLIMITED).only == frozenset({"model"})
+
+
+def test_of_a_request_that_wants_no_drafts_a_policy_learns_nothing_about_them() -> None:
+    rate = policies()[1]
+    (request,), _ = decoded(drafters()[1], rate, {"n_draft": 0})
+    assert request.stats.steps == 40
+    assert rate.account is not None
+    assert rate.account.steps == 0
+    decoded(drafters()[1], rate, {})
+    assert rate.account.steps > 0
+
+
+def test_what_a_session_had_already_need_not_be_read() -> None:
+    class Knowing(ToySession):
+        """It has all of a prompt already but its last four tokens, the root among them."""
+
+        def extend(self, tokens: Sequence[int]) -> None:
+            super().extend(tokens)
+            self._read = len(tokens) - 4
+
+    class Remembering(ToyTarget):
+        def open(self, beside: Session | None = None) -> ToySession:
+            return Knowing(self)
+
+    request = start(Remembering(V, seed=1), drafters()[0], GenerationRequest(prompt=PROMPT, max_tokens=1))
+    assert request.n_cached == len(PROMPT) - 4

@@ -1,0 +1,165 @@
+"""What is remembered comes back as it was, the newest of it, and only to whom it belongs."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.speculative.errors import RememberedError
+from paceline.storage import remembered
+from paceline.storage.remembered import Remembered, describe, forget, project_of
+from remembering import kept, vocab
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def store(project: Path) -> Iterator[Remembered]:
+    with Remembered.open(vocab(), project) as it:
+        yield it
+
+
+def test_what_was_added_comes_back_oldest_first_in_another_process_too(
+    store: Remembered, project: Path
+) -> None:
+    assert list(store.outputs()) == []
+    for output in ([1, 2, 3], [299], [0, 0], []):
+        store.add(output)
+    assert list(store.outputs()) == [[1, 2, 3], [299], [0, 0]] == kept(project)
+    assert list(store.outputs(limit=3)) == [[299], [0, 0]]
+    assert list(store.outputs(limit=2)) == [[0, 0]]
+    assert list(store.outputs(limit=1)) == []
+
+
+def test_of_a_file_that_grows_too_large_the_older_half_goes(
+    store: Remembered, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered, "MAX_BYTES", 400)
+    for i in range(100):
+        store.add([i] * 10)
+        assert store.path.stat().st_size <= 400
+    outputs = kept(project)
+    assert 4 <= len(outputs) <= 13
+    assert outputs == [[i] * 10 for i in range(100 - len(outputs), 100)]
+    assert [one.project for one in describe(project)] == [project.resolve()]
+
+
+@pytest.mark.parametrize(
+    "line", [b"[1,2", b"nothing", b"[300]", b"[-1]", b"[1.5]", b'["1"]', b"[true]", b"[[1]]", b"[" * 9999]
+)
+def test_a_line_that_is_no_output_costs_no_other(store: Remembered, line: bytes) -> None:
+    store.add([1])
+    with store.path.open("ab") as file:
+        file.write(line)  # as a process that was killed leaves it
+    store.add([2])
+    assert list(store.outputs()) == [[1], [2]]
+
+
+def test_a_disk_that_cannot_be_written_is_told_once(project: Path, home: Path) -> None:
+    told: list[str] = []
+    store = Remembered.open(vocab(), project, told.append)
+    store.path.unlink()
+    store.path.mkdir()
+    for _ in range(2):
+        store.add([1])
+    assert len(told) == 1
+    assert "neither this answer nor later ones will be remembered" in told[0]
+    with pytest.raises(RememberedError, match="cannot be opened or written"):
+        Remembered.open(vocab(), project)
+
+
+def test_projects_and_vocabularies_do_not_mix(tmp_path: Path, project: Path) -> None:
+    Remembered.open(vocab(), project).add([1])
+    Remembered.open(vocab(301), project).add([2])
+    Remembered.open(vocab(), tmp_path / "other").add([3])
+    assert kept(project) == [[1]]
+    assert list(Remembered.open(vocab(301), project).outputs()) == [[2]]
+
+
+def test_a_project_is_the_nearest_marked_folder_or_the_working_directory(tmp_path: Path) -> None:
+    inner = tmp_path / "repository" / "part" / "deep"
+    inner.mkdir(parents=True)
+    assert project_of(inner) == inner.resolve()
+    (tmp_path / "repository" / ".git").write_text("gitdir: elsewhere")  # a file in a worktree
+    assert project_of(inner) == (tmp_path / "repository").resolve()
+    (tmp_path / "repository" / "part" / ".paceline").mkdir()
+    assert project_of(inner) == (tmp_path / "repository" / "part").resolve()
+    (tmp_path / "link").symlink_to(inner)
+    assert project_of(tmp_path / "link") == (tmp_path / "repository" / "part").resolve()
+
+
+def test_nothing_appears_in_the_project_and_files_are_the_users_own(
+    store: Remembered, project: Path, home: Path
+) -> None:
+    before = os.umask(0)
+    try:
+        Remembered.open(vocab(5), project).add([1])
+    finally:
+        os.umask(before)
+    assert list(project.iterdir()) == []
+    assert stat.S_IMODE((home / "remembered").stat().st_mode) == 0o700
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (home / "remembered").iterdir()]
+    assert modes == [0o600, 0o600]
+
+
+def test_a_path_that_is_no_text_is_a_project_too(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9 ?#%41")
+    Remembered.open(vocab(), odd).add([1])
+    assert kept(odd) == [[1]]
+    assert [one.project for one in describe(odd)] == [odd.resolve()]
+
+
+def test_describe_tells_what_there_is_and_forget_removes_it(tmp_path: Path, project: Path) -> None:
+    assert describe(None) == forget(None) == []
+    store = Remembered.open(vocab(), project)
+    store.add([1, 2])
+    store.add([3])
+    Remembered.open(vocab(301), project)
+    Remembered.open(vocab(), tmp_path / "other").add([4])
+    assert sorted((str(k.project), k.outputs, k.tokens) for k in describe(None)) == sorted(
+        [(str(project.resolve()), 2, 3), ("None", 0, 0), (str((tmp_path / "other").resolve()), 1, 1)]
+    )
+    (mine,) = [one for one in describe(project) if one.outputs]
+    assert mine.path == store.path
+    assert mine.bytes == store.path.stat().st_size
+    assert len(forget(project)) == 2
+    assert describe(project) == []
+    assert [one.tokens for one in describe(None)] == [1]
+    assert [one.outputs for one in forget(None)] == [1]
+    assert describe(None) == forget(None) == []
+
+
+def test_a_store_in_use_goes_on_after_it_was_forgotten(store: Remembered, project: Path) -> None:
+    store.add([1])
+    forget(project)
+    store.add([2])
+    assert list(store.outputs()) == [[2]] == kept(project)
+
+
+def test_threads_may_share_a_store(store: Remembered) -> None:
+    def add(i: int) -> None:
+        for j in range(10):
+            store.add([i, j])
+
+    threads = [threading.Thread(target=add, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(store.outputs()) == [[i, j] for i in range(4) for j in range(10)]
+
+
+def test_after_closing_nothing_is_added(store: Remembered) -> None:
+    store.add([1])
+    store.close()
+    store.add([2])
+    assert list(store.outputs()) == [[1]]

@@ -1,0 +1,70 @@
+"""The SHA-256 of whole files, kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline.system.hashes import sha256_of
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PACELINE_HOME", str(tmp_path / "home"))
+    path = tmp_path / "file"
+    path.write_bytes(b"some weights")
+    return path
+
+
+def never(*_: object) -> None:
+    raise AssertionError("computed")
+
+
+def test_a_file_is_read_once_and_again_where_it_changed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = sha256_of(file)
+    assert first == hashlib.sha256(b"some weights").hexdigest()
+    with monkeypatch.context() as patch:
+        patch.setattr("hashlib.file_digest", never)
+        assert sha256_of(file) == first
+        os.utime(file, ns=(1, 1))
+        with pytest.raises(AssertionError, match="computed"):
+            sha256_of(file)
+    file.write_bytes(b"other weights")
+    assert sha256_of(file) == hashlib.sha256(b"other weights").hexdigest()
+
+
+def test_what_was_kept_and_is_damaged_is_computed_again(file: Path) -> None:
+    first = sha256_of(file)
+    (kept,) = (file.parent / "home" / "hashes").iterdir()
+    for text in ("", "{}", "[]", kept.read_text().replace(first, "").replace('""', "1")):
+        kept.write_text(text)
+        assert sha256_of(file) == first
+
+
+def test_where_nothing_can_be_kept_it_is_computed_each_time(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_HOME", str(file))
+    assert sha256_of(file) == sha256_of(file) == hashlib.sha256(b"some weights").hexdigest()
+
+
+def test_what_changes_while_it_is_read_is_not_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = hashlib.file_digest
+
+    def slow(stream: object, kind: str) -> object:
+        found = digest(stream, kind)  # type: ignore[arg-type]
+        file.write_bytes(b"changed meanwhile")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hashlib.file_digest", slow)
+        sha256_of(file)
+    assert sha256_of(file) == hashlib.sha256(b"changed meanwhile").hexdigest()
+
+
+def test_a_file_that_is_not_there_is_an_error_of_the_disk(file: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        sha256_of(file.with_name("none"))

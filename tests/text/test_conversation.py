@@ -1,0 +1,204 @@
+"""Messages, tools and choices in OpenAI's form: what is taken, what templates get of it, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paceline.speculative.errors import UsageError
+from paceline.text.messages import Choice, chosen_tools, conversation, declared, template_variables
+
+USER = {"role": "user", "content": "a"}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": [1, {"y": null}]}'}}
+F = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+G = {"type": "function", "function": {"name": "g"}}
+
+
+def test_parts_are_joined_and_what_is_null_is_left_out() -> None:
+    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+    said = {"role": "developer", "content": parts, "name": None, "tool_calls": None, "refusal": None}
+    assert conversation([said]) == [{"role": "system", "content": "a b"}]
+    assert conversation([{"role": "user", "content": [], "tool_calls": []}]) == [
+        {"role": "user", "content": ""}
+    ]
+    assert conversation("a") == [USER]
+
+
+def test_arguments_become_mappings_and_results_get_names() -> None:
+    called, result = conversation(
+        [
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "2"}]},
+        ]
+    )
+    assert called["content"] is None
+    assert called["tool_calls"] == [{**CALL, "function": {"name": "f", "arguments": {"x": [1, {"y": None}]}}}]
+    assert result == {"role": "tool", "tool_call_id": "1", "content": "2", "name": "f"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taken"),
+    [
+        ("", {}),
+        (None, {}),
+        ({"a": (1, 2)}, {"a": [1, 2]}),
+        ('{"a": 1', '{"a": 1'),
+        ("[1]", "[1]"),
+        ("[" * 9999, "[" * 9999),
+    ],
+)
+def test_arguments_that_are_no_object_stay_what_a_model_wrote(arguments: Any, taken: Any) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    (message,) = conversation([{"role": "assistant", "tool_calls": [call]}])
+    assert message["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": taken}}]
+
+
+def test_a_thought_has_all_of_its_names() -> None:
+    for name in ("reasoning", "thinking", "reasoning_content"):
+        (message,) = conversation([{"role": "assistant", "content": "b", name: "a"}])
+        assert message["reasoning_content"] == message["thinking"] == "a"
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def calling(call: Any) -> list[Any]:
+    return [{"role": "assistant", "content": None, "tool_calls": [call]}]
+
+
+@pytest.mark.parametrize(
+    ("chat", "complaint"),
+    [
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            r"messages\[0\]: its content has a part of type 'image_url': must be text",
+        ),
+        (
+            [{"role": "user", "content": ["a"]}],
+            r"messages\[0\]: its content has a part of type 'a': must be text",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": 1}]}],
+            r"messages\[0\]: its content 1: must be text",
+        ),
+        ([USER, {"role": "assistant", "content": None}], r"messages\[1\]: its content None: must be text"),
+        ([{"content": "a"}], r"messages\[0\]: its role None: must be text"),
+        (calling(5), r"messages\[0\]: tool_calls\[0\] 5: must be a mapping"),
+        (
+            calling({"function": {"arguments": "{}"}}),
+            r"messages\[0\]: tool_calls\[0\]: its name None: must be text",
+        ),
+        (
+            calling({"function": {"name": "a b"}}),
+            r"messages\[0\]: tool_calls\[0\]: its name 'a b': must be of 1 to 64 letters",
+        ),
+        (
+            calling({"function": {"name": "f", "arguments": [1]}}),
+            "its arguments \\[1\\]: must be JSON text or a mapping",
+        ),
+        (
+            calling({"id": 1, "function": {"name": "f"}}),
+            r"messages\[0\]: tool_calls\[0\]: its id 1: must be text",
+        ),
+        (
+            [{"role": "assistant", "tool_calls": {"a": 1}}],
+            r"messages\[0\]: its tool_calls .*: must be a list",
+        ),
+        (
+            [{"role": "tool", "tool_call_id": 5, "content": ""}],
+            r"messages\[0\]: its tool_call_id 5: must be text",
+        ),
+        ([{**USER, "x": object}], r"messages\[0\]: its x .*: must be what JSON has"),
+        ([{**USER, "x": float("nan")}], r"messages\[0\]: its x nan: must be what JSON has"),
+        ([{**USER, "x": b"a"}], r"messages\[0\]: its x b'a': must be what JSON has"),
+        ([{**USER, "x": "\ud800"}], r"messages\[0\]: its x is not UTF-8 text"),
+        ([{**USER, "x": {1: 2}}], r"messages\[0\]: its x 1: must be text"),
+        (
+            [{**USER, "x": nested(41)}],
+            r"messages\[0\]: its x: lists and mappings within one another, over 40 levels",
+        ),
+        ([{1: 2}], r"messages\[0\]: the name 1: must be text"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(chat: Any, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        conversation(chat)
+
+
+@pytest.mark.parametrize(
+    ("tools", "complaint"),
+    [
+        (F, "tools .*: must be a list of function descriptions"),
+        (["f"], r"tools\[0\] 'f': must be a mapping"),
+        ([{"name": "f"}], r"tools\[0\] .*: must be a mapping"),
+        ([{"type": "web_search", "function": {"name": "f"}}], r"tools\[0\] .*: must be a mapping"),
+        ([F, {"function": {"name": ""}}], r"tools\[1\]: its name '': must be of 1 to 64"),
+        ([F, F], r"tools\[1\]: there is another one named f"),
+        (
+            [{"function": {"name": "f", "parameters": "{}"}}],
+            r"tools\[0\]: its parameters '{}': must be a JSON schema",
+        ),
+        (
+            [{"function": {"name": "f", "description": {1: 1}}}],
+            r"tools\[0\]: its description 1: must be text",
+        ),
+    ],
+)
+def test_what_describes_no_functions_is_refused(tools: Any, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        declared(tools)
+
+
+def test_tools_are_taken_as_they_are_but_for_what_is_null() -> None:
+    strict = {"type": "function", "function": {**F["function"], "strict": None}}  # type: ignore[dict-item]
+    assert declared((strict, {"function": G["function"]})) == [F, G]
+    assert declared(None) == declared([]) == []
+
+
+@pytest.mark.parametrize(
+    ("choice", "chosen"),
+    [
+        (None, Choice([F, G])),
+        ("auto", Choice([F, G])),
+        ("none", Choice([])),
+        ("required", Choice([F, G], ("f", "g"))),
+        ({"type": "function", "function": {"name": "g"}}, Choice([F, G], ("g",))),
+    ],
+)
+def test_a_choice_says_what_may_be_called_and_what_must(choice: Any, chosen: Choice) -> None:
+    assert chosen_tools([F, G], choice) == chosen
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "complaint"),
+    [
+        ([], "required", "tool_choice asks for a call, and there are no tools"),
+        (None, {"function": {"name": "f"}}, "tool_choice asks for a call, and there are no tools"),
+        ([F], "any", 'tool_choice \'any\': must be "none", "auto", "required" or'),
+        ([F], {"name": "f"}, "tool_choice .*: must be"),
+        ([F], {"function": {"name": "h"}}, "tool_choice: the function 'h': must be one of the tools: f"),
+    ],
+)
+def test_a_choice_that_is_none_is_refused(tools: Any, choice: Any, complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        chosen_tools(tools, choice)
+
+
+def test_a_templates_variables_are_json_and_not_its_messages() -> None:
+    assert template_variables(None) == {}
+    assert template_variables({"enable_thinking": False, "documents": ({"a": 1},)}) == {
+        "enable_thinking": False,
+        "documents": [{"a": 1}],
+    }
+    for given, complaint in (
+        ({"tools": []}, "chat_template_kwargs: tools is not to be set there"),
+        (5, "chat_template_kwargs 5: must be a mapping"),
+        ({"x": len}, "chat_template_kwargs .*: must be what JSON has"),
+    ):
+        with pytest.raises(UsageError, match=complaint):
+            template_variables(given)  # type: ignore[arg-type]

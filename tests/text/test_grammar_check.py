@@ -1,0 +1,111 @@
+"""A process that tries grammars first: what it does not survive ends nothing but the request."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from paceline.speculative.errors import PacelineError, UsageError
+from paceline.text.grammar_check import GrammarChecker
+from paceline.text.grammar_source import LARK, Syntax, from_pattern, from_schema
+from schemas import ENDLESS, SLOW, chain
+from serving import until
+
+
+@pytest.fixture
+def checker() -> Iterator[GrammarChecker]:
+    made = GrammarChecker()
+    yield made
+    made.close()
+
+
+def unbounded(schema: Any) -> Syntax:
+    return Syntax("the JSON schema", f"{LARK}%json {json.dumps(schema)}")
+
+
+def process(checker: GrammarChecker) -> int:
+    assert checker._process is not None
+    return checker._process.pid
+
+
+def test_one_process_checks_one_grammar_after_the_other(checker: GrammarChecker) -> None:
+    checker.check(from_schema({"type": "object"}))
+    first = process(checker)
+    checker.check(from_pattern("é*"))
+    with pytest.raises(UsageError, match="the JSON schema cannot be used: Invalid type: text"):
+        checker.check(from_schema({"type": "text"}))
+    with pytest.raises(UsageError, match="no text can satisfy the JSON schema: schema is false"):
+        checker.check(from_schema(False))
+    checker.check(from_schema(chain(200)))
+    assert process(checker) == first
+
+
+@pytest.mark.parametrize(
+    ("syntax", "complaint"),
+    [
+        (unbounded(chain(3000)), "is too complex to compile: simplify it"),
+        (from_schema(ENDLESS), "(takes too long|is too complex) to compile: simplify it"),
+        (from_schema(SLOW), "takes too long to compile: simplify it"),
+    ],
+    ids=["stack", "endless", "slow"],
+)
+def test_what_ends_it_is_refused_and_the_next_grammar_has_another(
+    syntax: Syntax, complaint: str, checker: GrammarChecker
+) -> None:
+    checker.check(from_schema({}))
+    first = process(checker)
+    with pytest.raises(UsageError, match=f"^the JSON schema {complaint}$"):
+        checker.check(syntax)
+    checker.check(from_schema({}))
+    assert process(checker) != first
+
+
+def test_a_process_that_does_not_answer_is_ended(
+    checker: GrammarChecker,
+) -> None:
+    checker.check(from_schema({}))
+    checker.deadline = 0.1
+    with pytest.raises(UsageError, match="the JSON schema takes too long to compile: simplify it"):
+        checker.check(from_schema(SLOW))
+
+
+def test_another_thread_can_end_a_check(checker: GrammarChecker) -> None:
+    outcome: list[BaseException] = []
+
+    def check() -> None:
+        try:
+            checker.check(from_schema(ENDLESS))
+        except UsageError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=check)
+    thread.start()
+    until(lambda: checker._process is not None)
+    checker.kill()
+    thread.join()
+    assert len(outcome) == 1
+    checker.check(from_schema({}))
+
+
+def test_where_no_process_starts_nothing_is_taken_to_be_checked(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for nothing in ("/nowhere/python", "/bin/false"):
+        monkeypatch.setattr("sys.executable", nothing)
+        with pytest.raises(PacelineError, match="grammars cannot be checked") as refused:
+            checker.check(from_schema({}))
+        assert not isinstance(refused.value, UsageError)
+
+
+def test_what_is_not_wanted_any_more_is_not_checked(checker: GrammarChecker) -> None:
+    """It may be cancelled while the process for it starts."""
+    checker.check(from_schema({}))
+    first = process(checker)
+    with pytest.raises(UsageError, match="takes too long"):
+        checker.check(from_schema(ENDLESS), lambda: True)
+    checker.check(from_schema({}))
+    assert process(checker) == first

@@ -1,0 +1,64 @@
+"""Tokens to text: whole characters, and never a part of a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.speculative.errors import UsageError
+from paceline.text.detokenizer import TextStream
+
+
+def run(pieces: Sequence[bytes], stops: Sequence[str] = ()) -> tuple[list[str], int | None]:
+    """What each token let out (the flush last), and the token that stopped it."""
+    stream = TextStream(lambda token: pieces[token], stops)
+    out: list[str] = []
+    for token in range(len(pieces)):
+        stopped = stream(token)
+        out.append("".join(text for text, _ in (stream.finish() if stopped else stream.take())))
+        if stopped:
+            return out, token
+    return [*out, "".join(text for text, _ in stream.finish())], None
+
+
+def test_an_unfinished_character_is_replaced_at_the_end() -> None:
+    assert run([b"a", b"\xe2\x82"]) == (["a", "", "\ufffd"], None)
+
+
+def test_each_part_knows_the_token_it_came_with() -> None:
+    stream = TextStream(lambda token: [b"ab", b"c", b"d"][token], ["cx"])
+    stream(0)
+    stream(1)
+    assert stream.take() == [("ab", 0)]
+    stream(2)
+    assert stream.take() == [("c", 1), ("d", 2)]
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(UsageError, match="empty stop string"):
+        TextStream(lambda token: b"", [""])
+
+
+@given(
+    text=st.text(alphabet="abE€", max_size=30),
+    cuts=st.lists(st.integers(0, 60), max_size=8),
+    stops=st.lists(st.text(alphabet="abE€", min_size=1, max_size=4), max_size=3),
+)
+def test_however_the_bytes_are_cut_the_text_ends_before_the_first_stop_string_completed(
+    text: str, cuts: list[int], stops: list[str]
+) -> None:
+    data = text.encode()
+    edges = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
+    pieces = [data[a:b] for a, b in pairwise(edges)]
+    out, stopped = run(pieces, stops)
+    got = "".join(out)
+    if stopped is None:
+        assert got == text
+        assert not any(stop in text for stop in stops)
+    else:
+        seen = b"".join(pieces[: stopped + 1]).decode(errors="ignore")
+        assert got == seen[: min(at for s in stops if (at := seen.find(s)) >= 0)]

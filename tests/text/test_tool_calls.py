@@ -1,0 +1,310 @@
+"""Calls read from an answer: in every format, however the text arrives, and nothing of it lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.text.messages import Tool
+from paceline.text.tools.formats import GENERIC, HERMES, TABLE, Format
+from paceline.text.tools.message import Answer, Delta
+from paceline.text.tools.parser import ToolCallStream, parsed
+
+FORMATS = {one.name: one for one in TABLE}
+
+
+def tool(name: str, **properties: Any) -> Tool:
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS = [
+    tool("weather", city={"type": "string"}, days={"type": "integer"}, note={"type": ["string", "null"]}),
+    tool("add", n={"type": "integer"}),
+]
+
+
+def numbers() -> Callable[[], str]:
+    n = count()
+    return lambda: f"id{next(n)}"
+
+
+def read(format_: Format, text: str) -> Answer:
+    return parsed(format_, TOOLS, text, numbers())
+
+
+def calls(format_: str, text: str) -> tuple[str, list[tuple[str, str]]]:
+    answer = read(FORMATS[format_], text)
+    return answer.content, [(one.name, one.arguments) for one in answer.calls]
+
+
+W, A = ("weather", '{"city": "a"}'), ("add", '{"n": 1}')
+CALLS = '{"name": "weather", "arguments": {"city": "a"}}', '{"name": "add", "arguments": {"n": 1}}'
+NAMELESS = W[1], A[1]
+# Two calls, as models of each format write them; {} are the calls or their arguments.
+WRITTEN = {
+    "hermes": "<tool_call>\n{}\n</tool_call>\n<tool_call>\n{}\n</tool_call>".format(*CALLS),
+    "llama3": "<|python_tag|>{}; {}".format(*CALLS).replace("arguments", "parameters"),
+    "mistral": "[TOOL_CALLS] [{}, {}]".format(*CALLS).replace("}},", '}, "id": "abcdefghi"},'),
+    "mistral-args": "[TOOL_CALLS]weather[ARGS]{}[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{}".format(*NAMELESS),
+    "deepseek-fenced": (
+        "<｜tool▁calls▁begin｜>"
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{}\n```<｜tool▁call▁end｜>\n"
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ).format(*NAMELESS),
+    "deepseek": (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+        "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ).format(*NAMELESS),
+    "kimi": (
+        "<|tool_calls_section_begin|>"
+        "<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+        "<|tool_call_begin|>functions.add:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+        "<|tool_calls_section_end|>"
+    ).format(*NAMELESS),
+    "granite": "<|tool_call|>[{}, {}]".format(*CALLS),
+    "command-r": "<|START_ACTION|>[\n    {},\n    {}\n]<|END_ACTION|>".format(*CALLS)
+    .replace('"name"', '"tool_call_id": "0", "tool_name"')
+    .replace("arguments", "parameters"),
+    "qwen-coder": (
+        "<tool_call>\n<function=weather>\n<parameter=city>\na\n</parameter>\n</function>\n</tool_call>\n"
+        "<function=add>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>"
+    ),
+    "glm": (
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>a</arg_value>\n</tool_call>\n"
+        "<tool_call>add\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"
+    ),
+    "functionary": "<function=weather>{}</function>\n<function=add>{}</function>".format(*NAMELESS),
+    "generic": "{}\n{}".format(*CALLS),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_calls_are_read_in_every_format(name: str) -> None:
+    assert calls(name, WRITTEN[name]) == ("", [W, A])
+    assert calls(name, f"Let me see.\n\n{WRITTEN[name]}\n") == ("Let me see.", [W, A])
+    assert calls(name, f"{WRITTEN[name]}\nDone. ") == ("\nDone. ", [W, A])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_tool_that_nobody_declared_stays_content(name: str) -> None:
+    text = WRITTEN[name].replace("weather", "wether").replace("add", "ad")
+    assert calls(name, text) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "made"),
+    [
+        # SmolLM2 writes lists
+        (
+            "<tool_call>[{}, {}]</tool_call>".format(*CALLS),
+            "",
+            [W, A],
+        ),
+        ("<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
+        # other orders, forms and spellings
+        ('<tool_call>{"arguments": {"n": 1}, "name": "add"}</tool_call>', "", [A]),
+        ('<tool_call>{"name": "add", "parameters": {"n": 1}}', "", [A]),
+        ('<tool_call>{"name": "add"}</tool_call>', "", [("add", "{}")]),
+        ('<tool_call>{"name": "add", "arguments": null}</tool_call>', "", [("add", "{}")]),
+        ('<tool_call>{"name": "add", "arguments": "{\\"n\\": 1}"}</tool_call>', "", [A]),
+        ('{"type": "function", "function": {"name": "add", "arguments": {"n": 1}}}', "", [A]),
+        ('{"function": "add", "parameters": {"n": 1}}', "", [A]),
+        ('```json\n{"name": "add", "arguments": {"n": 1}}\n```', "", [A]),
+        ('Here:\n```json\n[{"name": "add", "arguments": {"n": 1}}]\n```\nOk', "Here:\nOk", [A]),
+        ('Here:\n  {"name": "add", "arguments": {"n": 1}}', "Here:", [A]),
+        (
+            "<tool_call>{} {}</tool_call>".format(*CALLS),
+            "",
+            [W, A],
+        ),
+        # what is none
+        ('Say {"name": "add", "arguments": {"n": 1}}', 'Say {"name": "add", "arguments": {"n": 1}}', []),
+        ('{"name": "add"}', '{"name": "add"}', []),
+        ('{"name": "add", "arguments": []}', '{"name": "add", "arguments": []}', []),
+        ('{"name": ["add"], "arguments": {}}', '{"name": ["add"], "arguments": {}}', []),
+        ("<tool_call>{'name': 'add'}</tool_call>", "<tool_call>{'name': 'add'}</tool_call>", []),
+        ("<tool_call>add(1)</tool_call>", "<tool_call>add(1)</tool_call>", []),
+        ("<tool_call>", "<tool_call>", []),
+        ('<tool_call>{"name": "add", "argum', '<tool_call>{"name": "add", "argum', []),
+        ("```json\n{}\n```", "```json\n{}\n```", []),
+        (" \n", " \n", []),
+        (
+            "a" + " " * 150 + '<tool_call>{"name": "add"}</tool_call>' + " " * 90,
+            "a",
+            [("add", "{}")],
+        ),
+        # a call beside what is none
+        (
+            '<tool_call>{"name": "ad"}</tool_call><tool_call>{"name": "add"}</tool_call>',
+            '<tool_call>{"name": "ad"}</tool_call>',
+            [("add", "{}")],
+        ),
+        ('<tool_call><tool_call>{"name": "add"}</tool_call>', "<tool_call>", [("add", "{}")]),
+        ('[{"name": "add", "arguments": {"n": 1}}, {"name": "ad"}]',) * 2 + ([],),
+        # a thought
+        (
+            '<think>a <tool_call>{"name": "add"}</tool_call></think>\n\n'
+            '<tool_call>{"name": "add"}</tool_call>',
+            '<think>a <tool_call>{"name": "add"}</tool_call></think>',
+            [("add", "{}")],
+        ),
+        ('<think>\n{"name": "add", "arguments": {}}', '<think>\n{"name": "add", "arguments": {}}', []),
+        # strings as models write them
+        (
+            '<tool_call>{"name": "weather", "arguments": {"city": "a\nb\\d\\"\\u00fc\\u1"}}',
+            "",
+            [("weather", '{"city": "a\\nb\\\\d\\"ü\\\\u1"}')],
+        ),
+        # what breaks off, and what is no JSON
+        *(
+            (text, text, [])
+            for text in (
+                '<tool_call>{"name": "weather", "arguments": {"city": "a',
+                '<tool_call>{"name": "weather", "arguments": {"city": b}} c',
+                '{"name": "add", "arguments": {"n": 01}}',
+                '{"name": "add", "arguments": {"n": NaN}}',
+                '{"name": "add", "arguments": {"n": 1,}}',
+            )
+        ),
+        ('{"name": "add", "arguments": {"n": 1}} and', " and", [A]),
+    ],
+)
+def test_what_is_a_call_and_what_is_not(text: str, content: str, made: list[tuple[str, str]]) -> None:
+    assert calls("hermes", text) == (content, made)
+
+
+def test_arguments_that_are_no_json_have_the_types_of_the_schema() -> None:
+    pairs = {"city": "1\n2", "days": "3", "note": "null", "other": "4"}
+    text = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in pairs.items())
+    ((_, arguments),) = calls(
+        "qwen-coder", f"<tool_call>\n<function=weather>\n{text}</function>\n</tool_call>"
+    )[1]
+    assert json.loads(arguments) == {"city": "1\n2", "days": 3, "note": None, "other": "4"}
+    broken = "<tool_call>\n<function=weather>\n<parameter=city>\na\n"
+    assert calls("qwen-coder", broken) == (broken, [])
+    text = "<parameter=days>\nmany\n</parameter>\n<parameter=note>\n5\n</parameter>\n"
+    text = f"<function=weather>\n{text}</function>"
+    ((_, arguments),) = calls("qwen-coder", text)[1]
+    assert json.loads(arguments) == {"days": "many", "note": "5"}
+
+
+def test_values_too_deep_and_heads_too_long_are_content() -> None:
+    deep = '{"name": "add", "x": ' + "[" * 200 + "]" * 200 + ', "arguments": {}}'
+    assert calls("hermes", deep) == (deep, [])
+    far = f"[TOOL_CALLS]{'add' * 200}[ARGS]" + "{}"
+    assert calls("mistral-args", far) == (far, [])
+    assert calls("hermes", "<tool_call>" * 3000)[0] == "<tool_call>" * 3000
+
+
+def test_a_call_is_passed_on_when_it_is_complete() -> None:
+    stream = ToolCallStream(HERMES, TOOLS, numbers())
+    pieces = (
+        "Hm.\n",
+        "<tool",
+        '_call>{"name": "weather", "arg',
+        'uments": {"city": "a',
+        'b"}',
+        "}</tool_",
+        "call>\n",
+    )
+    deltas = [*map(stream.feed, pieces), stream.finish()]
+    call = Delta(index=0, id="id0", name="weather", arguments='{"city": "ab"}')
+    assert deltas == [[Delta(content="Hm.", start=0)], [], [], [], [], [], [call], []]
+    function = {"name": "weather", "arguments": '{"city": "ab"}'}
+    said = {"id": "id0", "type": "function", "function": function}
+    assert call.openai() == {"tool_calls": [{"index": 0, **said}]}
+    assert Answer.of([call]).openai() == {"role": "assistant", "content": None, "tool_calls": [said]}
+
+
+@pytest.mark.parametrize("text", ["[1] says", '{"a": 1,', '{"name": "Bob", "age": 5', "{ x = [", "<div>"])
+def test_text_that_can_be_no_call_is_content_at_once(text: str) -> None:
+    assert Answer.of(ToolCallStream(HERMES, TOOLS).feed(text)).content == text
+
+
+def test_content_tells_where_in_the_text_it_stood() -> None:
+    text = 'a ü\n<tool_call>{"name": "add"}</tool_call>b <c> d'
+    stream = ToolCallStream(HERMES, TOOLS)
+    deltas = [one for letter in text for one in stream.feed(letter)] + stream.finish()
+    said = [one for one in deltas if one.index is None]
+    assert all(text[one.start :].startswith(one.content) for one in said)
+    assert "".join(one.content for one in said) == "a üb <c> d"
+    assert stream.calls == 1
+
+
+def test_ids_are_as_mistral_wants_them() -> None:
+    ids = {parsed(HERMES, TOOLS, '<tool_call>{"name": "add"}</tool_call>').calls[0].id for _ in range(50)}
+    assert len(ids) == 50
+    assert all(len(one) == 9 and one.isalnum() and one.isascii() for one in ids)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(st.text(), VALUES, max_size=3)
+MARKS = sorted(
+    {mark for one in TABLE for mark in (*one.markers, *one.opens)}
+    | {"<think>", "</think>", "```", "function<｜tool▁sep｜>"}
+)
+BITS = st.sampled_from(
+    [
+        *MARKS,
+        "weather",
+        "add",
+        "name",
+        "arguments",
+        *'{}[]":,;\\ \n',
+        '{"name": "add", "arguments": {',
+        "functions.add:0",
+        "ü",
+    ]
+) | st.text(max_size=3)
+TEXTS = st.lists(BITS, max_size=14).map("".join) | st.builds(
+    lambda texts, before, after: "".join([before, *texts, after]),
+    st.lists(st.sampled_from([*WRITTEN.values()]), max_size=2),
+    st.text(max_size=4),
+    st.text(max_size=4),
+)
+
+
+def cut(text: str, at: list[int]) -> list[str]:
+    ends = sorted(one % (len(text) + 1) for one in at)
+    return [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+@given(TEXTS, st.lists(st.integers(0, 1 << 20), max_size=12), st.sampled_from(TABLE))
+def test_where_the_text_is_cut_does_not_matter(text: str, at: list[int], format_: Format) -> None:
+    whole = read(format_, text)
+    for pieces in (cut(text, at), list(text)):
+        stream = ToolCallStream(format_, TOOLS, numbers())
+        deltas = [delta for piece in pieces for delta in stream.feed(piece)]
+        assert Answer.of([*deltas, *stream.finish()]) == whole
+
+
+@given(TEXTS, st.sampled_from(TABLE))
+def test_nothing_is_lost_where_there_are_no_calls(text: str, format_: Format) -> None:
+    answer = read(format_, text)
+    if not answer.calls:
+        assert answer.content == text
+    else:  # all content stood in the text, in this order
+        stream = ToolCallStream(format_, TOOLS)
+        said = [one for one in [*stream.feed(text), *stream.finish()] if one.index is None]
+        assert all(text[one.start : one.start + len(one.content)] == one.content for one in said)
+        assert [one.start for one in said] == sorted(one.start for one in said)
+
+
+@given(st.text(max_size=5), OBJECTS, st.booleans())
+def test_any_arguments_come_through(before: str, arguments: dict[str, Any], ascii_: bool) -> None:
+    spelled = json.dumps(arguments, ensure_ascii=ascii_)
+    said = read(HERMES, f'{before}<tool_call>{{"name": "add", "arguments": {spelled}}}</tool_call>')
+    assert [(one.name, json.loads(one.arguments)) for one in said.calls] == [("add", arguments)]
+    assert said.content == before.rstrip()
+    assert read(GENERIC, f'{{"name": "add", "arguments": {spelled}}}').calls == said.calls

@@ -1,0 +1,249 @@
+"""Tools through chat templates: as transformers renders them, what a template uses, and doing without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from paceline.speculative.errors import ModelError
+from paceline.text.chat_template import render
+from paceline.text.messages import Message, Tool, conversation
+from paceline.text.tools.formats import HERMES, format_of
+from paceline.text.tools.parser import parsed
+from paceline.text.tools.support import fitted, support
+from tool_templates import CHATML, NO_SYSTEM, TEMPLATES, tokenizer_of
+
+WEATHER: Tool = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": 'The weather in a town <today> & "tomorrow", e.g. in Köln.',
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "town": {"type": "string", "description": "Its name"},
+                "days": {"type": "integer", "enum": [1, 2, 3]},
+            },
+            "required": ["town"],
+        },
+    },
+}
+TIME: Tool = {
+    "type": "function",
+    "function": {
+        "name": "time_now",
+        "description": "The time.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+TOOLS = [WEATHER, TIME]
+ASKED: Message = {"role": "user", "content": "Is it raining in Köln?"}
+
+
+def call(name: str, arguments: Any, id_: str) -> dict[str, Any]:
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+CALL = call("weather", '{"town": "Köln \\"am Rhein\\"", "days": 2}', "functions.weather:0")
+CALLED: Message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+RESULT: Message = {"role": "tool", "tool_call_id": "functions.weather:0", "content": '{"rain": true}'}
+TURNS = conversation([ASKED, CALLED, RESULT, {"role": "assistant", "content": "Yes."}, ASKED])
+
+
+class Templated:
+    """The Text of a model with this template, as far as rendering goes."""
+
+    def __init__(self, template: str) -> None:
+        self._template = template
+        self.chats = bool(template)
+
+    def template(self, *, tools: bool = False) -> str:
+        return self._template
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        if not self._template:
+            raise ModelError("no chat template")
+        return render(self._template, messages, tools, variables, bos="<s>", eos="</s>")
+
+    def encode(self, text: str, *, special: bool = False, add_bos: bool = True) -> list[int]:
+        raise NotImplementedError
+
+    def encode_within(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+    def piece(self, token: int) -> bytes:
+        raise NotImplementedError
+
+
+def taken(name: str, messages: list[Message]) -> tuple[list[Message], list[Tool] | None]:
+    """As the template takes them; ids as Mistral's wants them."""
+    if name == "mistral":
+        messages = json.loads(json.dumps(messages).replace("functions.weather:0", "abcdefgh0"))
+    return fitted(support(Templated(TEMPLATES[name])), messages, TOOLS)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize(
+    "variables", [{}, {"enable_thinking": False, "documents": [{"title": "a", "text": "b"}]}]
+)
+def test_what_is_rendered_is_what_transformers_renders(name: str, variables: dict[str, Any]) -> None:
+    pytest.importorskip("transformers")
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    tokenizer = tokenizer_of(TEMPLATES[name])
+    messages, tools = taken(name, TURNS)
+    for given in (tools, None):
+        told: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, **variables}
+        if any(None in message.values() for message in messages):  # apply_chat_template would leave it out
+            told |= {"chat_template": TEMPLATES[name], "bos_token": "<s>", "eos_token": "</s>"}
+            del told["tokenize"]
+            theirs = render_jinja_template([messages], given, **told)[0][0]
+        else:
+            theirs = tokenizer.apply_chat_template(messages, tools=given, **told)
+        ours = render(TEMPLATES[name], messages, given, variables, bos="<s>", eos="</s>")
+        assert ours == theirs
+        assert ("time_now" in ours) == (given is not None)
+
+
+def test_json_is_written_as_transformers_writes_it() -> None:
+    pytest.importorskip("transformers")
+    says: list[Message] = [{"role": "user", "content": "ü<&'", "b": [1, {"z": None, "a": 1.5}]}]
+    for options in (
+        "",
+        "indent=2",
+        "ensure_ascii=true",
+        "separators=(',', ':')",
+        "sort_keys=true",
+        "true",
+        "false, 2",
+    ):
+        template = "{{ messages | tojson(" + options + ") }}{{ documents }}{{ tools }}"
+        theirs = tokenizer_of(template).apply_chat_template(says, tokenize=False)
+        assert render(template, says) == theirs
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_for_tools_is_known_for_one(name: str) -> None:
+    can = support(Templated(TEMPLATES[name]))
+    assert can.native
+    assert can.format.name == name
+    assert can.calls == ("text" if name.startswith("deepseek") else "mapping")
+    assert can.empty == ({"content": None} if name == "deepseek-fenced" else {})
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_calls_are_read_back_from_what_the_template_writes(name: str) -> None:
+    said: Message = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [CALL, call("time_now", "{}", "functions.time_now:1")],
+    }
+    if name == "llama3":  # one at a time
+        del said["tool_calls"][1:]
+    turns = conversation([ASKED, said])
+    if name == "mistral":
+        turns = json.loads(json.dumps(turns).replace("functions.time_now:1", "abcdefgh1"))
+    messages, tools = taken(name, turns)
+    template = TEMPLATES[name]
+    prompt = render(template, messages[:1], tools, bos="<s>", eos="</s>")
+    whole = render(template, messages, tools, {"add_generation_prompt": False}, bos="<s>", eos="</s>")
+    assert whole.startswith(prompt)
+    written = whole[len(prompt) :]
+    for end in (
+        "</s>",
+        "<|im_end|>\n",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<｜end▁of▁sentence｜>",
+        "<|end_of_text|>\n",
+        "<|END_OF_TURN_TOKEN|>",
+    ):
+        written = written.removesuffix(end)
+    answer = parsed(format_of(template), TOOLS, written)
+    assert answer.content == ""
+    made = [(one.name, json.loads(one.arguments)) for one in answer.calls]
+    wanted = [one["function"] for one in turns[1]["tool_calls"]]
+    assert made == [(one["name"], one["arguments"]) for one in wanted]
+    if name == "kimi":
+        assert [one.id for one in answer.calls] == ["functions.weather:0", "functions.time_now:1"]
+
+
+def test_content_is_empty_where_a_template_would_spell_none() -> None:
+    for shown in ("{{- '<｜Assistant｜></think>' + message['content'] }}", "{{- message.get('content') }}"):
+        given = TEMPLATES["deepseek"]
+        template = given.replace("{{- '<｜Assistant｜></think>' + (message['content'] or '') }}", shown)
+        assert template != given
+        can = support(Templated(template))
+        assert can.native
+        assert fitted(can, TURNS, TOOLS)[0][1]["content"] == ""
+
+
+@pytest.mark.parametrize("template", [CHATML, ""])
+def test_a_template_without_tools_is_known_for_one(template: str) -> None:
+    can = support(Templated(template))
+    assert not can.native
+    assert (can.tools, can.calls, can.format) == (False, "", HERMES)
+    assert can.system == bool(template)
+
+
+@pytest.mark.parametrize("system", [True, False])
+def test_tools_are_described_in_messages_where_a_template_shows_none(system: bool) -> None:
+    can = support(Templated(CHATML if system else NO_SYSTEM))
+    said: list[Message] = [{"role": "system", "content": "Be kind."}] if system else []
+    two = [{**CALLED, "content": "Let me see."}, RESULT, {**RESULT, "content": "2"}, ASKED]
+    messages, tools = fitted(can, conversation([*said, ASKED, *two]), TOOLS)
+    assert tools is None
+    text = render(CHATML if system else NO_SYSTEM, messages)
+    assert "None" not in text
+    head, called, results = messages[0], messages[1 + system], messages[2 + system]
+    assert head["role"] == ("system" if system else "user")
+    for tool in TOOLS:
+        assert f"\n{json.dumps(tool, ensure_ascii=False)}\n" in head["content"]
+    if system:
+        assert head["content"].startswith("Be kind.\n\n# Tools\n")
+        assert messages[1] == ASKED
+    else:
+        assert head["content"].endswith(f"</tool_call>\n\n{ASKED['content']}")
+    answer = parsed(HERMES, TOOLS, called["content"])
+    assert answer.content == "Let me see."
+    assert [(one.name, json.loads(one.arguments)) for one in answer.calls] == [
+        ("weather", {"town": 'Köln "am Rhein"', "days": 2})
+    ]
+    assert results["role"] == "user"
+    assert (
+        results["content"]
+        == '<tool_response>\n{"rain": true}\n</tool_response>\n<tool_response>\n2\n</tool_response>'
+    )
+    assert len(messages) == 4 + system
+
+
+def test_a_template_that_drops_calls_is_not_half_used() -> None:
+    template = "{{ tools | tojson if tools }}" + CHATML
+    can = support(Templated(template))
+    assert can.tools
+    assert not can.native
+    messages, tools = fitted(can, TURNS, TOOLS)
+    assert tools is None
+    assert "<tool_call>" in messages[2]["content"]
+
+
+def test_of_several_templates_the_one_for_tools_is_used_with_tools() -> None:
+    pytest.importorskip("transformers")
+    from paceline.backends.transformers.text import HfText
+
+    tokenizer = tokenizer_of({"default": CHATML, "tool_use": TEMPLATES["hermes"]})
+    text = HfText(tokenizer, len(tokenizer))
+    assert text.template() == CHATML
+    assert support(text).format == HERMES
+    assert support(text).native
+    theirs = tokenizer.apply_chat_template([ASKED], tools=TOOLS, tokenize=False, add_generation_prompt=True)
+    assert text.render([ASKED], TOOLS) == theirs
+    assert text.render([ASKED]) == render(CHATML, [ASKED])
